@@ -19,6 +19,9 @@ _HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATIO
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
 _TEXT = "B, N int64"
+#: Inputs that are tokens; and what configurations have of models that take images as tokens.
+_TOKENS = frozenset({"input_ids", "decoder_input_ids"})
+_PLACES = ("image_token_id", "image_token_index")
 #: Labels by how the name of a class ends, where it is trained with one of each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens that a model takes which does not say how many.
@@ -70,7 +73,7 @@ def hub_subject(
         inputs,
         labels,
         dtype=str(config.dtype or "float32").removeprefix("torch."),
-        caches=hasattr(text, "use_cache") and "input_ids" in inputs,
+        caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
@@ -163,7 +166,10 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
         ) from error
     if config.is_encoder_decoder and "decoder_input_ids" in taken:
         found["decoder_input_ids"] = _TEXT
-    tokens = "input_ids" in found or "decoder_input_ids" in found
+    one_tower = any(getattr(config, field, None) is not None for field in _PLACES)
+    if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
+        found |= {} if one_tower else {"input_ids": _TEXT, "pixel_values": _image(config)}
+    tokens = not _TOKENS.isdisjoint(found)
     one = kind.__name__.endswith(_ONE_LABEL)
     if "labels" not in taken or not (one or tokens):
         return found, {}
@@ -171,6 +177,7 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _image(config: Any) -> str:
+    config = getattr(config, "vision_config", None) or config
     size = config.image_size
     sides = size if isinstance(size, list | tuple) else (size, size)
     return ", ".join(map(str, ("B", config.num_channels, *sides)))

@@ -20,7 +20,7 @@ from attnprof.blocks.assemble import build_layer, checked_sizes
 from attnprof.blocks.core import TextCore
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.models.parts import places
+from attnprof.models.parts import is_recurrent, places
 from attnprof.models.swap import Swap, by_layer
 from attnprof.models.whole import WholeModel
 from attnprof.registry import module_of
@@ -131,7 +131,7 @@ def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
     inside: dict[str, list[str]] = {place.layer: [] for place in where.values() if place.layer}
     for path, place in where.items():
         if place.layer and place.part == "attention" and not _ACROSS.search(path):
-            inside[place.layer].append(path)
+            inside[place.layer] += [] if is_recurrent(modules[path]) else [path]
     if len(types) != len(inside):
         types = [type(modules[layer]).__name__ for layer in inside]
     for paths, kind in zip(inside.values(), types, strict=True):

@@ -13,15 +13,23 @@ _HEAD = re.compile(
     r"(lm_head|head|heads|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
     r"|generator_lm_head|final_logits_bias)"
 )
+#: What mixes rows without attention, by its own name or that of its class.
+_RECURRENT = re.compile("mixer|mamba|recurrent_?block|short_?conv", re.IGNORECASE)
 #: Of a module inside a layer, by its own name and that of its class.
 _INSIDE = {
-    "attention": re.compile(r"att(ention|n)|delta_?net|^cross\b", re.IGNORECASE),
+    "attention": re.compile(
+        rf"att(ention|n)|delta_?net|^cross\b|{_RECURRENT.pattern}", re.IGNORECASE
+    ),
     "mlp": re.compile(
         r"mlp|ffn|feed_?forward|intermediate|layer_?ff\b|dense_?relu|expert|moe|router"
         r"|^(fc|linear|w)_?\d|^output\b|^(gate|up|down)_proj",
         re.IGNORECASE,
     ),
 }
+#: A class of layers inside layers, which have parts of their own.
+_WHOLE = re.compile(r"((De|En)coder|Hybrid)Layer$")
+#: Of a module outside of layers that makes rows of what is no token.
+_FIRST = re.compile(r"conv_?\d*$|downsample|patch")
 _NORM = re.compile(r"norm|^ln_|layernorm", re.IGNORECASE)
 
 
@@ -53,7 +61,8 @@ def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlac
             part = _inside(last, kind)
         if _NORM.search(f"{last} {kind}") and not list(modules[path].children()):
             return ModulePlace("norm", layer)
-        if part == "other" and "embed" in f"{last} {kind}".lower():
+        is_first = not layer and _FIRST.match(last)
+        if part == "other" and (is_first or "embed" in f"{last} {kind}".lower()):
             part = "embedding"
     return ModulePlace(part, layer)
 
@@ -66,8 +75,15 @@ def _above(name: str) -> Iterator[str]:
 
 
 def _inside(last: str, kind: str) -> str:
-    told = f"{last} {kind}"
-    return next((part for part, pattern in _INSIDE.items() if pattern.search(told)), "other")
+    """By its class first: hybrids call whatever mixes rows by one name."""
+    names = [last] if _WHOLE.search(kind) else [kind, last]
+    found = (part for told in names for part in _INSIDE if _INSIDE[part].search(told))
+    return next(found, "other")
+
+
+def is_recurrent(module: Any) -> bool:
+    """Whether a module of the part attention is none: a state-space or convolutional mixer."""
+    return bool(_RECURRENT.search(type(module).__name__))
 
 
 def parts(model: Any) -> dict[str, int]:

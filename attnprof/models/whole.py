@@ -70,7 +70,10 @@ class WholeModel:
         names = frozenset(inputs)
         make = lambda _sizes: self.build()  # noqa: E731 - a model has the sizes of its configuration
         symbols = symbols_in(inputs.values())
-        return Target(self.name, make, tuple(inputs.values()), symbols, self.dtype, names)
+        advice = "it is told by its configuration alone: name another of its architectures there"
+        return Target(
+            self.name, make, tuple(inputs.values()), symbols, self.dtype, names, advice=advice
+        )
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
         """Inputs of a forward pass at sizes, by name."""
