@@ -102,6 +102,9 @@ attnprof crossover --model config.json linear
 attnprof crossover --model 004-imdb-byte-standard taylor-direct taylor-efficient --plot model.png
 ```
 
+`--plot` draws the share of each part in the FLOPs over length, of each phase, and the growth of
+the cache.
+
 This page is written by `python docs/models.py` from the presets themselves.
 """
 

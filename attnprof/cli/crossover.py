@@ -55,7 +55,6 @@ def crossover(
 
     Examples:
       attnprof crossover standard linear --d 64
-      attnprof crossover --d 8:128:x2 --metric flops
       attnprof crossover taylor-direct taylor-efficient --plot crossover.png
       attnprof crossover my.py:MyAttention linear
       attnprof crossover --model config.json linear

@@ -44,7 +44,7 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
-    to: opt.Output,
+    to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
     """Show what a whole model costs, by its configuration.
 
@@ -55,7 +55,7 @@ def model(
       attnprof model config.json --seq 4096
       attnprof model 001-lm-dot --phase forward
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
-      attnprof model config.json --swap linear@odd
+      attnprof model config.json --swap linear@odd --plot shares.png
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")

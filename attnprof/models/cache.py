@@ -1,8 +1,8 @@
 """The cache after a prompt: what the model's own cache object holds, by layer."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -10,12 +10,21 @@ from attnprof.models.forms import Repeated
 from attnprof.models.stacks import shortened
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, added
-from attnprof.trace.request.target import Target, hints_for
+from attnprof.trace.request.target import Sizes, Target, hints_for
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
+
+
+@dataclass(frozen=True)
+class CacheForms:
+    """Bytes of the cache by layer as expressions, and where they hold; none where unknown."""
+
+    by_layer: Mapping[str, Any] = field(default_factory=dict)
+    domain: tuple[str, ...] = ()
+    holds: Callable[[Sizes], bool] = field(default=lambda _: False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class CacheBytes:
 
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None
-) -> tuple[list[CacheBytes], tuple[str, ...]]:
+) -> tuple[list[CacheBytes], CacheForms]:
     """Bytes of the cache after N tokens, by kind of layer, then the whole; and where that holds.
 
     Of layers that repeat those of the first few are looked at, if they are alike by kind.
@@ -43,7 +52,8 @@ def cache_bytes(
         return found
     target = subject.cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    formulas, domain = _formulas(target, _asked(target, sizes))
+    forms = _formulas(target, _asked(target, sizes))
+    formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
         groups[value, formulas.get(layer)].append(layer)
@@ -52,24 +62,25 @@ def cache_bytes(
         whole = added([formulas[layer] for layer in layers]) if formulas else None
         rows.append(CacheBytes(_name(layers, subject), len(layers), whole, value * len(layers)))
     whole = added(list(formulas.values())) if formulas else None
-    return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], domain
+    return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], forms
 
 
 def _of_few(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated
-) -> tuple[list[CacheBytes], tuple[str, ...]] | None:
+) -> tuple[list[CacheBytes], CacheForms] | None:
     """The same by the first layers of a decoder; None where they do not tell of all."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
     target = shortened(subject, longest).cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    formulas, domain = _formulas(target, _asked(target, sizes))
+    found = _formulas(target, _asked(target, sizes))
+    formulas = found.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
-    forms = [formulas.get(f"layers.{n}", 0) for n in range(length)]
-    of = dict(zip(stack.kinds, zip(held, forms, strict=False), strict=False))
+    own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
+    of = dict(zip(stack.kinds, zip(held, own, strict=False), strict=False))
     told = [of[kind] for kind in stack.kinds[:length]]
-    if len(numbers) > length or told != list(zip(held, forms, strict=True)) or not sum(held):
+    if len(numbers) > length or told != list(zip(held, own, strict=True)) or not sum(held):
         return None
     rows = []
     for kind in dict.fromkeys(stack.kinds):
@@ -80,14 +91,14 @@ def _of_few(
             rows.append(CacheBytes(repeated.kinds[kind].name, number, whole, each * number))
     whole = {kind: form for kind, (_, form) in of.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
-    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], domain
+    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], found
 
 
 def _asked(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in target.symbols}
 
 
-def _formulas(target: Target, asked: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _formulas(target: Target, asked: Mapping[str, int]) -> CacheForms:
     """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
     near = {name: size for name, size in asked.items() if size > 1}
     try:
@@ -102,17 +113,18 @@ def _formulas(target: Target, asked: Mapping[str, int]) -> tuple[dict[str, Any],
     for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
         if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
-            return {}, ()
-    return formulas, found.domain
+            return CacheForms()
+    return CacheForms(formulas, found.domain, found.holds)
 
 
-def _derived(target: Target, near: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
     try:
         forms = derived(target, ("forward",), near).phases["forward"]
     except AttnprofError:
-        return {}, ()
-    is_known = forms.method != "counted" and not forms.formulas["peak_bytes"].withheld
-    return (_by_layer(forms.trace), forms.domain) if is_known else ({}, ())
+        return CacheForms()
+    if forms.method == "counted" or forms.formulas["peak_bytes"].withheld:
+        return CacheForms()
+    return CacheForms(_by_layer(forms.trace), forms.domain, forms.holds)
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:

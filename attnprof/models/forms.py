@@ -1,6 +1,6 @@
 """Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, peak, trains, uncounted
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.request.target import Target, hints_for, sizes_text
+from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
@@ -43,6 +43,7 @@ class ModelForms:
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     layers: int | None = None
+    holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
 
 
 def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
@@ -52,7 +53,7 @@ def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> Mode
     found = by_part(forms.trace, forms.phase, places, kinds) if forms.method != "counted" else {}
     parts = {key: {q: x for q, x in own.items() if q in whole} for key, own in found.items()}
     how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
-    return ModelForms(forms.method, parts, whole, *how)
+    return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
 
 
 def at_layers(expression: Any, layers: int | None) -> Any:
@@ -218,7 +219,7 @@ class _Sampled:
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.found.method, parts, self.whole, tuple(told), tuple(seen), tuple(left_out),
-            tuple(self.notes), layers,
+            tuple(self.notes), layers, self.found.holds,
         )  # fmt: skip
 
     def _more(self) -> Iterator[Lengths]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.models.cache import cache_bytes
+from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import LayerKind, by_kind, by_part
+from attnprof.models.curves import growth, shares
 from attnprof.models.forms import (
     LAYERS,
     ModelForms,
@@ -96,12 +97,17 @@ def model_report(
         "active_parameters": model.active,
         "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
         "phases": {run.phase: _found(run) for run in runs},
+        "curves": _curves(runs, sizes),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first)
     if subject.caches and {"forward", "decode"} & {*phases}:
-        rows, summary["cache_domain"] = _cache(subject, sizes, model, notes)
-        records += rows
+        rows, cache = _cache(subject, sizes, model, notes)
+        summary["cache_domain"] = list(cache.domain)
+        layers = summary["at"].get(LAYERS)
+        whole = rows[-1].expression if rows else None
+        summary["curves"]["cache"] = growth(whole, cache.holds, sizes, layers)
+        records += [_cache_record(row) for row in rows]
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
         few = subject if model.repeated is None else model.repeated.few
@@ -184,19 +190,23 @@ def _half(run: PhaseRun) -> int | None:
 
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], model: Model, notes: list[str]
-) -> tuple[list[ModelRecord], list[str]]:
+) -> tuple[list[CacheBytes], CacheForms]:
     """By kind of layer, then the whole; and where the formulas hold."""
     try:
-        found, domain = cache_bytes(subject, sizes, model.repeated)
+        return cache_bytes(subject, sizes, model.repeated)
     except AttnprofError as error:
         notes.append(f"no size of the cache: {error}")
-        return [], []
-    rows = [
-        ModelRecord(
-            part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
-            phase="decode", quantity="cache_bytes", expression=text(row.expression),
-            value=row.value,
-        )
-        for row in found
-    ]  # fmt: skip
-    return rows, list(domain)
+        return [], CacheForms()
+
+
+def _cache_record(row: CacheBytes) -> ModelRecord:
+    return ModelRecord(
+        part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
+        phase="decode", quantity="cache_bytes", expression=text(row.expression), value=row.value,
+    )  # fmt: skip
+
+
+def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Shares of each phase's FLOPs over length, where formulas tell."""
+    found = {run.phase: shares(run.forms, sizes) for run in runs}
+    return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}

@@ -167,6 +167,17 @@ def test_the_formula_of_a_cache_with_windows_says_from_where_on_it_holds(reports
     assert "15 <= N" in domain
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_curves_over_length_pass_through_what_is_counted(name, reports):
+    report = reports(name)
+    curve, cache = report.summary["curves"]["shares"]["forward"], report.summary["curves"]["cache"]
+    at = curve["seq_len"].index(24)
+    for part, values in curve["parts"].items():
+        rows = (r for r in report.records if (r.part, r.quantity) == (part, "flops"))
+        assert values[at] == sum(row.value for row in rows)
+    assert cache["bytes"][cache["seq_len"].index(24)] == total(report, "cache_bytes").value
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
     made = subject(name)

@@ -19,6 +19,7 @@ from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
 from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
+from attnprof.render.plots.model import draw_model
 from attnprof.render.plots.style import HEIGHT, PALETTE, WIDTHS, check_figure_path, looks, styled
 
 LENGTHS = [2**i for i in range(4, 12)]
@@ -265,3 +266,28 @@ def test_every_mechanism_of_a_figure_has_its_own_colour():
     found = {look["color"] for look in looks(names).values()}
     assert len(found) == len(names)
     assert found <= set(PALETTE)
+
+
+def model_report(shares, cache):
+    summary = {"name": "small", "dtype": "float32", "curves": {"shares": shares, "cache": cache}}
+    return Report("model", [], summary)
+
+
+@pytest.mark.parametrize("size", ["page", "column"])
+def test_shares_of_a_model_fill_each_phase_and_its_cache_grows_beside(size):
+    curve = {"batch_size": 2, "seq_len": LENGTHS, "parts": {
+        "mlp": list(LENGTHS), "attention": [n * n for n in LENGTHS]}}  # fmt: skip
+    cache = {"batch_size": 2, "seq_len": LENGTHS, "bytes": [64 * n for n in LENGTHS]}
+    with styled(size):
+        figure = draw_model(model_report({"forward": curve, "train": curve}, cache))
+    forward, train, growth = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["forward", "train", "cache"]
+    assert len(forward.collections) == len(train.collections) == 2
+    top = max(y for _, y in forward.collections[-1].get_paths()[0].vertices)
+    assert top == pytest.approx(100)
+    assert list(growth.lines[0].get_ydata()) == cache["bytes"]
+
+
+def test_a_model_without_formulas_over_length_is_not_drawn():
+    with pytest.raises(RequestError, match="small has no formula in N"):
+        draw_model(model_report({}, None))

@@ -8,9 +8,9 @@ from attnprof.render.plots.style import plot
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw what compare, crossover, heads, heatmap, history or tradeoff found: PNG, SVG or PDF.
+    """Draw what compare, crossover, heads, heatmap, history, model or tradeoff found.
 
-    ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
+    A PNG, SVG or PDF; ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """

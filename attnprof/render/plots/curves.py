@@ -59,7 +59,8 @@ def draw_crossover(report: Report) -> style.Figure:
     title = f"{what} of {' and '.join(looks)} over sequence length, and where they are equal"
     style.draw_legend(figure, looks, kinds, title, marked=True)
     told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
-    style.caption(figure, f"ratio: {' / '.join(looks)}", *told, style.sources_of(records))
+    model = [f"model {name}" for name in [report.summary.get("model")] if name]
+    style.caption(figure, f"ratio: {' / '.join(looks)}", *model, *told, style.sources_of(records))
     return figure
 
 
