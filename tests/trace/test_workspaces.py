@@ -288,8 +288,9 @@ def images_by_pixel(b, n, d):
         rest = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 20 // weight.shape[1])
         yield aten.convolution.default, (x, weight, None, *rest)
         grad = aten.convolution.default(x, weight, None, *rest)
-        for lain in (grad, grad.contiguous()):
-            more = (lain, x, weight, [len(weight)], *rest, [True] * 3)
+        apart = grad.contiguous(memory_format=torch.channels_last)
+        for lain, image in ((grad, x), (grad.contiguous(), x), (apart, x.contiguous())):
+            more = (lain, image, weight, [len(weight)], *rest, [True] * 3)
             yield aten.convolution_backward.default, more
         low = x[:, :, :2].contiguous(memory_format=torch.channels_last)
         for image in (low, low.contiguous()) if weight.shape[3] == 3 else ():

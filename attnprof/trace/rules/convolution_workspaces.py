@@ -199,7 +199,8 @@ def _backward(out: Any, call: Any) -> Size:
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
-        return copied(a) + maximum(own, gradients if shape.split else 0)
+        own = maximum(own, gradients if shape.split else 0)
+        return copied(a, call.grad_output) + own
     source, kernel, result = shape.blocked(few=False)
     held = gradients
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
