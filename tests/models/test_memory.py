@@ -1,0 +1,63 @@
+"""What a model holds, against the allocator: prompts, and training steps with their optimizer."""
+
+import pytest
+import torch
+
+from attnprof.measure.memory import measure_peak
+from attnprof.measure.subject import Subject
+from attnprof.models.memory import training_memory
+from attnprof.trace.events import peak
+from attnprof.trace.solve.count import count
+from tests.models.test_hub import CONFIGS, subject
+
+SIZES = {"B": 3, "N": 40}
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+STEPS = [("bert", "sgd"), ("gpt2", "adamw"), ("t5", "sgd"), ("gemma3", "adamw"), ("mixtral", "sgd")]
+
+
+def nothing():
+    pass
+
+
+def inputs(model, phase):
+    torch.manual_seed(0)
+    _, named = model.target(phase).call_inputs(SIZES, "cpu")
+    return {name: torch.randint(97, values.shape) for name, values in named.items()}
+
+
+def held(tensors):
+    return sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["bert", "t5", "llama", "gemma3", "mixtral"])
+def test_a_prompt_holds_what_the_allocator_sees(name, kernel):
+    model = subject(name, kernel)
+    ours = peak(count(model.target(), SIZES, "forward"), "forward")
+    module, named = model.build().eval(), inputs(model, "forward")
+
+    def call():
+        with torch.no_grad():
+            return module(**named)
+
+    found = measure_peak(Subject(module, nothing, nothing, call), "cpu", torch)
+    assert ours == pytest.approx(found.bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "optimizer"), STEPS)
+def test_a_training_step_holds_what_the_allocator_sees(name, optimizer):
+    model = subject(name)
+    memory = training_memory(model, model, count(model.target("train"), SIZES, "train"), optimizer)
+    module, named = model.build().train(), inputs(model, "train")
+    steps = OPTIMIZERS[optimizer](module.parameters(), lr=1e-3)
+
+    def step():
+        result = module(**named)  # held until the end, as in a loop that keeps it
+        result.loss.backward()
+        steps.step()
+
+    step()
+    before = held((*module.parameters(), *module.buffers()))
+    before += held(x for state in steps.state.values() for x in state.values())
+    found = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
+    assert memory["peak"] == pytest.approx(before + found.bytes, rel=1e-3)
