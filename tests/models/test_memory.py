@@ -8,7 +8,7 @@ from attnprof.measure.subject import Subject
 from attnprof.models.memory import training_memory
 from attnprof.trace.events import peak
 from attnprof.trace.solve.count import count
-from tests.models.test_hub import CONFIGS, subject
+from tests.models.test_hub import subject
 
 SIZES = {"B": 3, "N": 40}
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
