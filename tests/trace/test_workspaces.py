@@ -304,6 +304,12 @@ def pools(b, n, d):
         return x, wide, x.to(memory_format=torch.channels_last)
 
     pair = [2, 2], [2, 2], [0, 0]
+    moments, flags = [torch.rand(3) for _ in range(5)], [True] * 3
+    for x, grad in product(lain(b, 3, n, d), repeat=2):
+        rest = (x, moments[0], None, None, *moments[3:], True, 1e-5, flags)
+        yield aten.native_batch_norm_backward.default, (grad, *rest)
+    for x in (lain(b, 3, n, d)[place] for place in (0, 2)):
+        yield aten.native_batch_norm.default, (x, *moments[:4], True, 0.1, 1e-5)
     for x in lain(b, 3, n, d):
         yield aten.avg_pool2d.default, (x, *pair)
         yield aten._adaptive_avg_pool2d.default, (x, [3, 2])

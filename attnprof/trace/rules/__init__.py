@@ -9,6 +9,7 @@ from attnprof.trace.rules import (
     convolution_workspaces,
     decompositions,
     entries,
+    norm_workspaces,
     pooling_workspaces,
     products,
     reductions,
@@ -18,6 +19,6 @@ from attnprof.trace.rules.table import check_registered, cost_of, name_of, tenso
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
 _FAMILIES = (
-    attention, convolution_workspaces, decompositions, entries, pooling_workspaces,
-    products, reductions,
+    attention, convolution_workspaces, decompositions, entries, norm_workspaces,
+    pooling_workspaces, products, reductions,
 )  # fmt: skip

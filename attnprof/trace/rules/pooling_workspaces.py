@@ -6,34 +6,20 @@ Kernels know two ways for entries to lie: in order, and with channels beside eac
 from typing import Any
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules.workspaces import (
-    collapses,
-    copied,
-    is_contiguous,
-    layout,
-    same,
-    workspaces,
-)
+from attnprof.trace.rules.workspaces import copied, is_channels_last, workspaces
 from attnprof.trace.sizes import nbytes, numel
-
-
-def _channels_last(x: Any) -> bool:
-    """Whether the channels of each place lie beside each other."""
-    samples, channels, *places = layout(x)
-    in_order = collapses([samples, *places, channels]) and same(channels[1], 1)
-    return in_order and x.dim() > 3 and not is_contiguous(x)
 
 
 def _relaid(x: Any) -> Size:
     """Bytes of a tensor that lies in neither way."""
-    return 0 if _channels_last(x) else copied(x)
+    return 0 if is_channels_last(x) else copied(x)
 
 
 def _backward(_out: Any, call: Any) -> Size:
     """All is laid as the gradient is: the result, too, which at first lies as the input does."""
     gradient, chosen = call.grad_output, getattr(call, "indices", None)
     held = _relaid(gradient)
-    if _channels_last(gradient) != _channels_last(call.self):
+    if is_channels_last(gradient) != is_channels_last(call.self):
         held += nbytes(call.self) + (0 if chosen is None else 8 * numel(chosen))
     return held
 

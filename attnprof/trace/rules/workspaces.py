@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import get_num_threads as threads
 
 from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
@@ -123,6 +122,14 @@ def is_contiguous(tensor: Any) -> bool:
     return collapses(wide) and (not wide or same(wide[-1][1], 1))
 
 
+def is_channels_last(tensor: Any) -> bool:
+    """Whether the channels of each pixel lie beside each other."""
+    if tensor.dim() < 4 or is_contiguous(tensor):
+        return False
+    samples, channels, *pixels = layout(tensor)
+    return collapses([samples, *pixels, channels]) and same(channels[1], 1)
+
+
 def collapses(dims: _Layout) -> bool:
     """Whether dimensions can be seen as one."""
     wide = [(size, stride) for size, stride in dims if size != 1]
@@ -151,13 +158,6 @@ def _promoted(_out: Any, call: Any) -> Size:
     _, common = elementwise_dtypes(*values, type_promotion_kind=KINDS.DEFAULT)
     other = [x for x in tensors if x.dtype != common and x.dim()]
     return sum((numel(x) * common.itemsize for x in other), start=0)
-
-
-def _batch_norm_backward(_out: Any, call: Any) -> Size:
-    """Tensors in order: a gradient of that layout; others: a sum for each channel."""
-    if not (is_contiguous(call.grad_out) and is_contiguous(call.input)):
-        return size_of(call.input.shape[1]) * sum_width(call.input)
-    return nbytes(call.input) if call.output_mask[0] else 0
 
 
 def _middle(_out: Any, call: Any) -> Size:
@@ -259,19 +259,6 @@ workspaces(
         "index_select": lambda _, c: copied(c.self) if c.dim % c.self.dim() == 1 else 0,
         # the mask as numbers
         "native_dropout": lambda _, c: nbytes(c.input),
-        "native_layer_norm": lambda _, c: copied(c.input),
-        # two rows for each thread that shares the work, where the parameters have gradients
-        "native_layer_norm_backward": lambda _, c: copied(c.grad_out, c.input) + (
-            2 * threads() * product(c.normalized_shape) * sum_width(c.input)
-            if any(c.output_mask[1:]) else 0
-        ),
-        # two sums for each sample and channel
-        "native_group_norm_backward": lambda _, c: 2 * product((c.N, c.C)) * sum_width(c.input),
-        # scale and shift of each channel
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training": (
-            lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input)
-        ),
-        "native_batch_norm_backward": _batch_norm_backward,
         "_cdist_forward _euclidean_dist": _distances,
         "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
         "bmm baddbmm": _batch_of_products,

@@ -1,0 +1,47 @@
+"""What normalisation takes for itself on the CPU: sums of channels and threads, copies."""
+
+from typing import Any
+
+from torch import get_num_threads as threads
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules.workspaces import (
+    copied,
+    is_channels_last,
+    is_contiguous,
+    sum_width,
+    workspaces,
+)
+from attnprof.trace.sizes import nbytes, product, size_of
+
+
+def _batch_norm(_out: Any, call: Any) -> Size:
+    """Scale and shift of each channel; sums of each thread where channels are last."""
+    training = getattr(call, "training", False)
+    sums = threads() if training and is_channels_last(call.input) else 0
+    return (2 + sums) * size_of(call.input.shape[1]) * sum_width(call.input)
+
+
+def _batch_norm_backward(_out: Any, call: Any) -> Size:
+    """Laid out alike, a gradient of that layout; otherwise a sum for each channel."""
+    both = call.grad_out, call.input
+    if not (all(map(is_contiguous, both)) or all(map(is_channels_last, both))):
+        return size_of(call.input.shape[1]) * sum_width(call.input)
+    return nbytes(call.input) if call.output_mask[0] else 0
+
+
+workspaces(
+    {
+        "native_layer_norm": lambda _, c: copied(c.input),
+        # two rows for each thread that shares the work, where the parameters have gradients
+        "native_layer_norm_backward": lambda _, c: copied(c.grad_out, c.input) + (
+            2 * threads() * product(c.normalized_shape) * sum_width(c.input)
+            if any(c.output_mask[1:]) else 0
+        ),
+        # two sums for each sample and channel
+        "native_group_norm_backward": lambda _, c: 2 * product((c.N, c.C)) * sum_width(c.input),
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training":
+            _batch_norm,
+        "native_batch_norm_backward": _batch_norm_backward,
+    }
+)  # fmt: skip
