@@ -54,6 +54,15 @@ memory from 900 tokens on, and less time from 1800. Times are in [004](004/READM
 | encoder | memory | FLOPs |
 | --- | --: | --: |
 {lengths}
+
+The whole encoder of bytes over its length, by
+
+```
+attnprof crossover --model reports/taylor_encoder.toml taylor-direct taylor-efficient \\
+  --plot reports/taylor_encoder.png --size column
+```
+
+![FLOPs and memory of both forms of the encoder, and where they are equal](taylor_encoder.png)
 """
 
 

@@ -62,8 +62,14 @@ def nbytes(tensor: "Tensor") -> Size:
 
 
 def storage_bytes(tensor: "Tensor") -> Size:
-    """Bytes of the storage a tensor lies in."""
-    return size_of(tensor.untyped_storage().nbytes())
+    """Bytes of the storage a tensor lies in: of strides, too, one way to write them."""
+    found = size_of(tensor.untyped_storage().nbytes())
+    return found if isinstance(found, int) else _expanded(found)
+
+
+@lru_cache(maxsize=4096)
+def _expanded(size: Any) -> Size:
+    return size.expand()
 
 
 def levels(points: Size) -> Size:
