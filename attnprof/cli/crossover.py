@@ -14,6 +14,8 @@ from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
+#: Head width and number of heads, unless said.
+WIDTH, HEADS = "64", "1"
 #: Quantities by the metric they are.
 METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory"}
 
@@ -27,8 +29,8 @@ def crossover(
     ),
     *,
     attention: opt.AttentionOption = None,
-    d: str = Option("64", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
-    heads: str = Option("1", metavar="SIZE", help="Number of heads."),
+    d: str = Option(WIDTH, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
+    heads: str = Option(HEADS, metavar="SIZE", help="Number of heads."),
     conditions: request.Conditions,
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
@@ -59,14 +61,14 @@ def crossover(
       attnprof crossover my.py:MyAttention linear
       attnprof crossover --model config.json linear
     """
-    metrics, names = (
-        _metrics(metric, quantity),
-        request.names_of((mechanism_a, mechanism_b), attention),
-    )
+    metrics = _metrics(metric, quantity)
+    names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if model is not None:
         if kind not in (None, DERIVED):
             raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+        typed = {"--d": d != WIDTH, "--heads": heads != HEADS, "--scope": scope}
+        _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         to.deliver(_in_model(model, names, conditions, metrics, **how))
         return
     head_dims = request.parse_sizes(d, "--d")
@@ -108,6 +110,15 @@ def _between(
     from attnprof.measure.measured_crossovers import meet
 
     return meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
+
+
+def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
+    """RequestError for flags that say what a model's configuration says."""
+    usual = request.Conditions()
+    also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
+    wrong = [flag for flag, given in {**typed, **also}.items() if given]
+    if wrong:
+        raise RequestError(f"--model has a configuration of its own: leave out {wrong[0]}")
 
 
 def _in_model(

@@ -7,7 +7,6 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.models.sources import subject_of
 from attnprof.models.swap import swaps_of
-from attnprof.models.whole import WholeModel
 from attnprof.trace.request.target import Target
 from attnprof.workload import Workload
 
@@ -30,11 +29,9 @@ def rivals(
             "--model compares two mechanisms in a model: type two names, or one to compare with "
             f"the {ORIGINAL}"
         )
-    swaps = swaps_of([name for name in both if name != ORIGINAL], values)
-    models: list[WholeModel] = []
-    for name in both:
-        own = [swap for swap in swaps if name != ORIGINAL and swap.text == name]
-        models.append(subject_of(source, None, own))
+    asked = [name for name in both if name != ORIGINAL]
+    swaps = {name: [swap] for name, swap in zip(asked, swaps_of(asked, values), strict=True)}
+    models = [subject_of(source, None, swaps.get(name, ())) for name in both]
     first, second = (
         replace(model.target(phase), name=name) for model, name in zip(models, both, strict=True)
     )

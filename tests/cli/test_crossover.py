@@ -190,3 +190,10 @@ def test_a_figure_is_drawn_from_the_curves(tmp_path, capsys):
     code, _, err = ran(capsys, "--d", "8,16", "--kind", "published", "--plot", str(path))
     assert (code, path.stat().st_size > 1000) == (0, True)
     assert str(path) in err
+
+
+@pytest.mark.parametrize("flags", ["--d 32", "--heads 4", "--causal", "--scope core"])
+def test_what_a_models_configuration_says_is_not_said_twice(attnprof, flags):
+    ended = attnprof("crossover", "--model", "001-lm-dot", "linear", flags)
+    assert ended.code == 2
+    assert f"leave out {flags.split()[0]}" in ended.err

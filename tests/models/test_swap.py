@@ -204,5 +204,9 @@ def test_one_name_is_compared_with_the_model_as_it_is():
     assert (original.name, linear.name, work.num_heads) == ("original", "linear", 8)
     with pytest.raises(RequestError, match="two mechanisms in a model"):
         rivals("001-lm-dot", ["linear", "linear"], {}, "forward", 1)
+    _, first, _ = rivals("001-lm-dot", ["linear@ 0"], {}, "forward", 1)
+    assert [type(x.attention.spec).name for x in first.make({}).body.layers[:2]] == [
+        "linear", "standard",
+    ]  # fmt: skip
     with pytest.raises(RequestError, match="inputs of one size"):
         rivals("004-imagenet-ti-standard", ["linear"], {}, "forward", 1)
