@@ -1,7 +1,9 @@
 """The console entry point: finds a command's file, runs it, ends with the contract's exit code."""
 
+import atexit
 import contextlib
 import errno
+import gc
 import os
 import re
 import sys
@@ -76,6 +78,8 @@ ALWAYS_FOREIGN = ("sweep", "baseline", "check")
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 BUG = 70
 INTERRUPTED = 130
+#: New objects between two looks for garbage: modules and formulas are many objects that stay.
+SELDOM = 100_000
 
 
 def main(args: list[str] | None = None) -> None:
@@ -86,8 +90,11 @@ def main(args: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
-    if args is None and COMPLETING not in os.environ:
-        announce()
+    if args is None:
+        gc.set_threshold(SELDOM)
+        atexit.register(gc.freeze)  # the end frees what it frees without another look
+        if COMPLETING not in os.environ:
+            announce()
     if sys.stderr is None:  # it was closed: what is told goes nowhere
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
     for stream in (sys.stdout, sys.stderr):

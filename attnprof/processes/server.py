@@ -36,9 +36,10 @@ def main() -> None:
     os.dup2(2, 1)  # what somebody's module prints is no answer
     name = setup["worker"]
     worker = _from_file("attnprof_worker", Path(name)) if "/" in name else import_module(name)
+    gc.disable()  # what is imported stays
     worker.preload({})
-    gc.collect()
     gc.freeze()  # what forks share is never looked through again, and so never copied
+    gc.enable()
     _say(answers, 0, {"ready": True})
     while (order := _next(orders)) is not None:
         if "do" not in order:  # for a process that is gone

@@ -8,7 +8,7 @@ import sys
 #: Forks for each line, which has a folder, one for what is printed, arguments and an environment,
 #: and says the exit code.
 PROGRAM = """
-import json, os, signal, sys, tempfile
+import atexit, gc, json, os, signal, sys, tempfile
 import torch, torch._dynamo, fvcore.nn
 import attnprof.gate.check, attnprof.measure.batch, attnprof.trace.solve.derive
 from attnprof.cli.app import main
@@ -16,6 +16,7 @@ from attnprof.processes import pool
 from tests.forking import fork_here, forking
 
 pool.subprocess = forking(fork_here)
+gc.freeze()  # what forks share is never looked through again, and so never copied
 for line in sys.stdin:
     folder, outputs, arguments, environment = json.loads(line)
     if (child := os.fork()) == 0:
@@ -27,7 +28,12 @@ for line in sys.stdin:
         os.environ.update(environment)
         tempfile.tempdir, sys.argv[1:] = None, arguments
         sys.path.insert(0, folder)
-        main()
+        try:
+            main()
+        except SystemExit as ended:  # no interpreter is taken apart, in each of three processes
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            os._exit(ended.code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
