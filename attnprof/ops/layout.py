@@ -28,7 +28,10 @@ Found = tuple[Number, "Layout"]
 
 def is_literally(value: Number, number: int) -> bool:
     """Whether a size is this number itself, no array or expression that may be it."""
-    return (isinstance(value, int) or getattr(value, "is_Integer", False)) and value == number
+    if isinstance(value, int) or getattr(value, "is_Integer", False):
+        return bool(value == number)
+    node = getattr(value, "node", None)  # a size of torch's
+    return node is not None and node.maybe_as_int() == number
 
 
 def contiguous(shape: Shape) -> Shape:

@@ -168,10 +168,12 @@ def other_blocks(
     full = floor_div(count, rows)
     whole, several = here.stop is rows, at_least_one(full)
     if than == "last":  # which may be a whole block
-        times = ceil_div(count, rows) - 1 if whole else 0
+        times: Any = ceil_div(count, rows) - 1 if whole else 0
     else:
         times = full - several if whole else at_least_one(count - rows * full) * several
-    if not is_literally(times, 0):
+    # of torch's sizes it is asked only where there is none: costs are right without the answer
+    never = _of_torch(times) and times.node.hint == 0 and _is_none(times)
+    if not (never or is_literally(times, 0)):
         with counter.repeat(times, f"not the {than}", instead=True):
             yield
 

@@ -1,18 +1,23 @@
 """Loops of the mechanisms here tell which turns are alike: one run on symbols gives formulas."""
 
+from types import SimpleNamespace
+
+import pytest
 import sympy
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import mechanism_target
+from attnprof.trace.run.classes import SizeClasses
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.plan import _refined
+from attnprof.trace.solve.symbolic import run_symbolically
 
-d = symbol("d")
+N, d = symbol("N"), symbol("d")
 
 
 def test_a_width_of_d_log_d_and_blocks_of_tokens_are_one_formula():
@@ -37,6 +42,53 @@ def test_a_length_of_another_class_has_a_formula_of_its_own():
         assert forms.method == "symbolic"
         run = totals(record(target, shape, training=False), "forward")
         assert {name: evaluate(x.expression, shape) for name, x in forms.formulas.items()} == run
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "causal", "phase", "other", "outside"),
+    [
+        ("reformer", {"num_hashes": 1}, False, "forward", 52, 65),
+        ("taylor-efficient", {}, True, "train", 6, 64),
+        ("me", {}, False, "forward", 25, 64),
+    ],
+)
+def test_formulas_of_a_short_length_are_those_of_its_class(
+    name, settings, causal, phase, other, outside
+):
+    spec = registry.get(name, **settings)
+    target = mechanism_target(spec, "core" if spec.abilities.attend else "layer", causal=causal)
+    run = run_symbolically(target, {"B": 3, "N": 40, "h": 2, "d": 32}, [phase], classed=("N",))
+    assert any(quantity.has(symbol("N")) for quantity in run.forms[phase].values())
+    shape = {"B": 2, "N": other, "h": 3, "d": 32}
+    assert run.holds(shape)
+    assert not run.holds({**shape, "N": outside})
+    assert run.numbers(shape)[phase] == totals(
+        record(target, shape, training=phase == "train"), phase
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "ends"),
+    [
+        (sympy.Eq(-64 * sympy.floor(-N / 32) - 32, 96), (33, 64)),
+        (sympy.Eq(d * sympy.floor((N + 3) / 128), d), (125, 252)),
+        (sympy.Eq(d * sympy.ceiling(N / 16), 3 * d), (33, 48)),
+        (sympy.Eq(N - 64 * sympy.floor(N / 64), 40), None),
+        (sympy.Eq(sympy.floor(d / 4), 8), None),
+        (sympy.Eq(sympy.floor(N / 1), 40), None),
+    ],
+)
+def test_an_equation_of_one_quotient_fixes_a_class(condition, ends):
+    classes = SizeClasses(frozenset([N]))
+    classes.learn([SimpleNamespace(expr=condition)])
+    assert classes.ends.get(N) == ends
+    inside = [n for n in range(2, 300) if evaluate(condition, {"N": n, "d": 5})]
+    if ends is not None:
+        assert (inside[0], inside[-1]) == ends
+        assert classes.rounded(condition) == True  # noqa: E712 - sympy's true
+        assert [
+            n for n in range(2, 300) if all(evaluate(x, {"N": n}) for x in classes.conditions)
+        ] == inside
 
 
 def test_blocks_know_sizes_that_were_plain_numbers():

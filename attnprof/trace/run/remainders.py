@@ -36,6 +36,14 @@ def in_whole_blocks(total: Any) -> Any:
     return total
 
 
+def in_blocks(node: Any) -> Any:
+    """A size of torch's, or one like it that says that it is one of whole blocks."""
+    whole = in_whole_blocks(node.expr)
+    if whole is node.expr:
+        return node
+    return sym_node.SymNode(whole, node.shape_env, node.pytype, node.hint)
+
+
 def _congruent(number: Any, block: Any) -> Any:
     """What leaves the same rest, without whole blocks and without rests inside."""
     inside = {part: part.args[0] for part in number.atoms(*_REMAINDERS) if part.args[1] == block}

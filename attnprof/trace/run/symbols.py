@@ -8,7 +8,7 @@ once more with an ``int`` that leaves sizes as they are.
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,7 +22,8 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.remainders import Rests, in_whole_blocks, keeping_roots
+from attnprof.trace.run.classes import SizeClasses
+from attnprof.trace.run.remainders import Rests, in_blocks, keeping_roots
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -76,11 +77,12 @@ def symbolic_sizes(
     *,
     integers: bool = False,
     below: Mapping[str, Any] | None = None,
+    classed: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """A shape environment, torch's size for every name, and torch's symbols → the user's.
 
     ``bend`` and ``integers`` are those of its :class:`Conversions`; sizes stay ``below`` numbers,
-    or other sizes.
+    or other sizes. Rounded quotients of ``classed`` ones may be fixed.
     """
     from torch._dynamo.source import ConstantSource
     from torch._guards import SLoc
@@ -92,10 +94,16 @@ def symbolic_sizes(
         def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""
 
-        rests = Rests({}, {})
+        rests, classes = Rests({}, {}), SizeClasses()
+        _replacements_version_counter = 0  # where torch has none
 
         def replace(self, expr: Any) -> Any:  # type: ignore[override]
-            return self.rests.rounded(super().replace(expr))
+            return self.told().rounded(self.rests.rounded(super().replace(expr)))
+
+        def told(self) -> SizeClasses:
+            """The classes that guards leave sizes."""
+            self._replacements_version_counter += self.classes.learn(self.guards)
+            return self.classes
 
     environment: Any = Environment()
     environment.conversions = Conversions(bend, integers)
@@ -107,15 +115,15 @@ def symbolic_sizes(
         sizes[name] = environment.create_symintnode(own, hint=hint, source=source)
         names[own] = symbol(name)
     owns = {known: own for own, known in names.items()}
+    environment.classes = SizeClasses(frozenset(owns[symbol(name)] for name in classed))
     blocks = {owns[symbol(name)]: size.xreplace(owns) for name, size in (below or {}).items()}
     for own, block in blocks.items():
         if block.is_Integer:
             environment.constrain_symbol_range(own, 2, int(block) - 1)
-    if blocks and hasattr(environment, "_replacements_version_counter"):
-        environment._replacements_version_counter += 1  # else torch leaves expressions as they are
-    environment.rests = Rests(
-        blocks, {own: sympy.Integer(hints[x.name]) for own, x in names.items()}
-    )
+    if blocks or classed:  # else torch leaves expressions as they are
+        environment._replacements_version_counter += 1
+    numbers = {own: sympy.Integer(hints[x.name]) for own, x in names.items()}
+    environment.rests = Rests(blocks, numbers)
     return environment, sizes, names
 
 
@@ -214,18 +222,10 @@ def _once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
             return operation(one, other)
         asked = operation, one._expr, other._expr, one.pytype, other.pytype
         if asked not in known:
-            known[asked] = _in_blocks(operation(one, other))
+            known[asked] = in_blocks(operation(one, other))
         return known[asked]
 
     return found
-
-
-def _in_blocks(node: Any) -> Any:
-    """A size of torch's, or one like it that says that it is one of whole blocks."""
-    whole = in_whole_blocks(node.expr)
-    if whole is node.expr:
-        return node
-    return sym_node.SymNode(whole, node.shape_env, node.pytype, node.hint)
 
 
 def foreign_modules() -> list[ModuleType]:

@@ -216,6 +216,22 @@ def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
     return operation.default(image, size, *how[:-1], *each)
 
 
+_unfold: Any = torch.Tensor.unfold
+
+
+def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
+    """Windows of a dimension, of symbolic sizes too where no gradient is asked of them."""
+    graded = tensor.requires_grad and torch.is_grad_enabled()
+    if graded or not any(isinstance(x, torch.SymInt) for x in (size, step)):
+        return _unfold(tensor, dimension, size, step)
+    sizes, strides = [*tensor.shape, size], list(tensor.stride())
+    strides.append(strides[dimension])
+    place = dimension % tensor.dim()
+    sizes[place] = (sizes[place] - size) // step + 1
+    strides[place] *= step
+    return tensor.as_strided(sizes, strides)
+
+
 def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
     """The gradient of resized images; torch gives it no shape of symbols."""
     return gradient.new_empty(before)
@@ -225,8 +241,8 @@ def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
 def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
-    Dropout, images of another size, layers that normalise or go step by step and the fast paths of
-    attention would take others, or fix sizes.
+    Dropout, images of another size, windows, layers that normalise or go step by step and the fast
+    paths of attention would take others, or fix sizes.
     """
     plain: list[Any] = [torch.ops.aten.dropout.default]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
@@ -241,6 +257,7 @@ def _as_without_symbols() -> Iterator[None]:
         patch.object(torch.nn.modules.normalization, "numbers", whole),
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
+        patch.object(torch.Tensor, "unfold", _windows),
         patch.multiple(decompositions, **LAYERS),
     ):
         for operation in plain:

@@ -70,7 +70,7 @@ class Domain(SizeConditions):
 
     Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions but for those
     that hold for all sizes; one that leaves a size a single value is in ``pins``: the formula
-    would be a mixed, wrong one.
+    would be a mixed, wrong one. Rounded quotients of sizes in the run's classes may be fixed.
     """
 
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
@@ -81,7 +81,9 @@ class Domain(SizeConditions):
             for old, new in environment.replacements.items()
             if old.free_symbols - new.free_symbols
         ]
+        self._classes = environment.told().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
+        given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
         #: Rounded quotients, and what they are by conditions that one size divides another.
         self._whole: dict[Any, Any] = {}
@@ -120,9 +122,10 @@ class Domain(SizeConditions):
 
     def simplified(self, value: Any) -> Any:
         """A size without roundings of quotients that are whole wherever the conditions hold."""
-        if not (self._whole or self._none) or not hasattr(value, "xreplace"):
+        known = self._whole or self._none or self._classes.ends
+        if not known or not hasattr(value, "xreplace"):
             return value
-        value = value.xreplace(self._none)
+        value = self._classes.rounded(value).xreplace(self._none)
         found = self._unrounded(self._unrounded(value))  # one may be inside another
         return found if found.is_Boolean or found.is_Relational else found.expand()
 

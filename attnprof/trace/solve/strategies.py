@@ -184,7 +184,9 @@ def by_symbols(attempt: Attempt) -> Forms:
     try:
         found, shapes = by_turns(target, hints, attempt.asked, phases)
     except PinnedError:
-        raise
+        if not target.own or not attempt.above_one:
+            raise
+        found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.above_one)
     except budget.NoFormulaError:
         hints = divided_hints_for(target.symbols, attempt.above_one)
         found, shapes = by_turns(target, hints, attempt.asked, phases)

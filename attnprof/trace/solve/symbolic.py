@@ -1,6 +1,6 @@
 """The first way: one run with symbolic sizes; its totals are the formulas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import process_time
 from typing import Any
@@ -97,6 +97,7 @@ def run_symbolically(
     phases: Sequence[str],
     places: Mapping[str, Place] | None = None,
     steady: set[frozenset[str]] | None = None,
+    classed: Collection[str] = (),
 ) -> SymbolicRun:
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
@@ -104,17 +105,18 @@ def run_symbolically(
     is said there. Floats, where sizes become
     some, may have other values: with those the same must happen, so that they are factors, and no
     size is made of them. That is tried once for the lines that make them: ``steady`` are those of
-    runs before. Raises :class:`NoFormulaError` where a size was pinned to a number or
+    runs before. Rounded quotients of ``classed`` sizes may be pinned: the formulas are then for
+    sizes of that class. Raises :class:`NoFormulaError` where a size was pinned to a number or
     the run broke, and where what runs depends on a float that was made of a size.
     """
     known = set[frozenset[str]]() if steady is None else steady
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
-        found, lines = _once(target, hints, phases, None, integers, places or {})
+        found, lines = _once(target, hints, phases, None, integers, places or {}, classed)
         ran = found.trace, found.guards.relations
         for bend in () if target.own or not lines or frozenset(lines) in known else BENDS:
             try:
-                other, _ = _once(target, hints, phases, bend, integers, places or {})
+                other, _ = _once(target, hints, phases, bend, integers, places or {}, classed)
                 same = (other.trace, other.guards.relations) == ran
             except NoFormulaError:
                 same = False
@@ -142,6 +144,7 @@ def _once(
     bend: Bend | None,
     integers: bool,
     places: Mapping[str, Place],
+    classed: Collection[str],
 ) -> tuple[SymbolicRun, list[str]]:
     """One run, and the lines at which it made floats of sizes."""
     from attnprof.trace.doubles import Double
@@ -151,7 +154,9 @@ def _once(
     free |= {name: place.rest for name, place in rests.items()}
     numbers = {symbol(x): y.count for x, y in places.items() if y.block == 1}
     blocks = {name: place.block.subs(numbers) for name, place in rests.items()}
-    environment, sizes, names = symbolic_sizes(free, bend, integers=integers, below=blocks)
+    environment, sizes, names = symbolic_sizes(
+        free, bend, integers=integers, below=blocks, classed=classed
+    )
     environment.own = target.own
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)

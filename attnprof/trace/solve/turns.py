@@ -1,7 +1,7 @@
 """Code whose loops tell which turns are alike: the run on symbols, and where its formulas hold."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -40,12 +40,16 @@ _BESIDE, _SINGLE = 300, 600
 
 
 def by_turns(
-    target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str]
+    target: Target,
+    hints: Sizes,
+    asked: Sizes,
+    phases: Sequence[str],
+    classed: Collection[str] = (),
 ) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
     """The run, and shapes at which it was verified; None where there are no loops, and it was not.
 
     Loops have more kinds of turns at a longer length; and where one of these sizes makes something
-    a single one, that is a case of its own.
+    a single one, that is a case of its own. Rounded quotients of ``classed`` sizes may be fixed.
     """
     if not target.own or hints.get("N", 1) == 1:
         return run_symbolically(target, hints, phases), None
@@ -53,16 +57,16 @@ def by_turns(
     longer = ({**hints, "N": length} for length in _LENGTHS)
     for sizes in chain(beside(hints, asked), longer):
         try:
-            run = run_symbolically(target, sizes, phases)
+            run = run_symbolically(target, sizes, phases, classed=classed)
         except NoFormulaError as error:
             failed.append(error)
             if not isinstance(error, PinnedError):
                 break
             continue
-        if not run.trace.has_loops:
-            return run, None
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
+        if not run.trace.has_loops:
+            return run, None
         found.append((run, sizes))
         if "N" in asked or (sizes is not hints and _share(run, sizes) > _WIDE):
             break
@@ -71,7 +75,7 @@ def by_turns(
             return _settled(run, sizes, target, phases)
         except NoFormulaError as error:
             failed.append(error)
-    raise failed[0]
+    raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked['N']}")
 
 
 def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
