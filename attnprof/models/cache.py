@@ -80,7 +80,9 @@ def _of_few(
     own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
     of = dict(zip(stack.kinds, zip(held, own, strict=False), strict=False))
     told = [of[kind] for kind in stack.kinds[:length]]
-    if len(numbers) > length or told != list(zip(held, own, strict=True)) or not sum(held):
+    beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
+    filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
+    if filled or told != list(zip(held, own, strict=True)) or not sum(held):
         return None
     rows = []
     for kind in dict.fromkeys(stack.kinds):

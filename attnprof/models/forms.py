@@ -75,13 +75,23 @@ class Repeated:
     kinds: Sequence[LayerKind]
     samples: Samples
     symbol: Any = field(init=False)
+    _turns: int = field(init=False)
     _routed: bool = False
 
     def __post_init__(self) -> None:
         longest = self.samples.lengths[-1]
-        periods = [s.period(max(s.start, longest[s.path] - 1)) for s in self.samples.stacks]
-        in_layers = self.samples.slopes is not None and all(periods)
-        self.symbol = symbol(LAYERS) if in_layers else None
+        self.symbol = None if self.samples.slopes is None else symbol(LAYERS)
+        later = (s.period(max(s.start, longest[s.path] - 1)) for s in self.samples.stacks)
+        self._turns = 2 if all(later) else 0
+
+    @property
+    def symbol_of_peak(self) -> Any:
+        """The symbol for layers where enough of them follow the sampled ones for a peak."""
+        return self.symbol if self._turns else None
+
+    def fewest(self, stack: LayerStack) -> int:
+        """The least number of layers that formulas hold for."""
+        return fewest(stack, self.samples.lengths[-1][stack.path], self._turns)
 
     def forms(self, phase: str, sizes: Mapping[str, int], run: Trace) -> ModelForms:
         """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
@@ -182,7 +192,7 @@ class _Sampled:
             return None
         longest = self.samples.lengths[-1]
         longer = {
-            stack.path: walked(stack, longest[stack.path], self.model.symbol)
+            stack.path: walked(stack, longest[stack.path], self.model.symbol_of_peak)
             for stack in self.samples.stacks
         }
         return stitched_peak(
@@ -211,6 +221,8 @@ class _Sampled:
             told += self._domain()
             layers = self.samples.layers
             seen.append({**sizes, LAYERS: layers})
+            if self.model.symbol_of_peak is None and "peak_bytes" in self.whole:
+                self.notes.append(f"the formula of peak memory is that of {layers} layers")
         left_out = [
             f"{op} ×{times} ({size} bytes)"
             for op, (times, size) in uncounted(run, self.phase).items()
@@ -226,9 +238,9 @@ class _Sampled:
         """Numbers of layers that are no sample, with which formulas are to hold, too."""
         longest = self.samples.lengths[-1]
         more = {
-            stack.path: fewest(stack, longest[stack.path])
-            if self.model.symbol is not None
-            else longest[stack.path] + 1
+            stack.path: longest[stack.path] + 1
+            if self.model.symbol is None
+            else self.model.fewest(stack)
             for stack in self.samples.stacks
         }
         if self.model.symbol is not None:
@@ -237,8 +249,8 @@ class _Sampled:
             yield more
 
     def _domain(self) -> Iterator[str]:
-        stacks, longest = self.samples.stacks, self.samples.lengths[-1]
-        yield f"{LAYERS} >= {max(fewest(stack, longest[stack.path]) for stack in stacks)}"
+        stacks = self.samples.stacks
+        yield f"{LAYERS} >= {max(map(self.model.fewest, stacks))}"
         for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
             if period > 1:
                 yield f"{LAYERS} mod {period} = {self.samples.layers % period}"
@@ -258,7 +270,8 @@ class _Sampled:
                 )
                 if ours != number:
                     wrong.setdefault(name, f"{name} of {key[1]} are {number}, not {ours}")
-        if "peak_bytes" in self.whole and (self.model.symbol is not None or lengths == self._all):
+        in_layers = self.model.symbol_of_peak is not None
+        if "peak_bytes" in self.whole and (in_layers or lengths == self._all):
             held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
             if held != ours:
                 wrong["peak_bytes"] = f"a run holds {held}, not {ours}"

@@ -13,11 +13,16 @@ from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
 from attnprof.record.files import read_text
 
-#: Where the class of a model is looked up that its configuration does not name.
+#: Where the class of a model is looked up that its configuration does not name; and where first.
 _HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", "PRETRAINING")
+_OF_BOTH, _OF_ENCODER = _HEADS[1:3]
 #: How many experts there are, and how many of them see a token, by what configurations call it.
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
+#: How many tokens a model is for.
+_LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_length", "max_seq_len")
+#: Pixels a side of an image, where the configuration does not say it: what most are trained on.
+_SIDE = 224
 _TEXT = "B, N int64"
 #: Inputs that are tokens; and what configurations have of models that take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
@@ -26,6 +31,8 @@ _PLACES = ("image_token_id", "image_token_index")
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens that a model takes which does not say how many.
 _LONGEST = 2**16
+#: What models call to warn of tokens that are padding, where no mask says so.
+_LOOK = "warn_if_padding_and_no_attention_mask"
 _HOW = "give a model's config.json, its folder, a preset or a .toml file"
 
 
@@ -80,17 +87,26 @@ def hub_subject(
         num_heads=heads,
         head_dim=getattr(text, "head_dim", None)
         or _first(text, ("hidden_size", "d_model")) // heads,
+        longest=_first(text, _LENGTHS),
+        notes=_notes(inputs, config),
     )
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
 
-    longest = getattr(text, "max_position_embeddings", None) or _LONGEST
-    return swapped(subject, swaps, tokens or longest)
+    return swapped(subject, swaps, tokens or subject.longest or _LONGEST)
 
 
 def _built(kind: Any, config: Any) -> Any:
-    return kind(copy.deepcopy(config))  # models change their configuration
+    model = kind(copy.deepcopy(config))  # models change their configuration
+    for module in model.modules():
+        if hasattr(module, _LOOK):  # looks for padding among the tokens, only to warn of it
+            setattr(module, _LOOK, _nothing)
+    return model
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 def _transformers() -> Any:
@@ -115,8 +131,8 @@ def _configuration(fields: Mapping[str, Any], name: str) -> Any:
     try:
         return known[kind].from_dict(dict(fields))
     except Exception as error:
-        told = str(error).strip().splitlines() or [type(error).__name__]
-        raise RequestError(f"{name}: transformers refuses this configuration: {told[0]}") from error
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise RequestError(f"{name}: transformers refuses this configuration: {told}") from error
 
 
 def _class_of(config: Any) -> Any:
@@ -127,7 +143,9 @@ def _class_of(config: Any) -> Any:
             return getattr(transformers, name)
     from transformers.models.auto import modeling_auto as auto
 
-    tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in _HEADS]
+    first = _OF_BOTH if config.is_encoder_decoder else _OF_ENCODER
+    heads = _HEADS if getattr(config, "is_decoder", False) else (first, *_HEADS)
+    tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
     for table in (*tables, auto.MODEL_MAPPING_NAMES):
         name = table.get(config.model_type)
         if name and not isinstance(name, str):
@@ -178,9 +196,16 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 def _image(config: Any) -> str:
     config = getattr(config, "vision_config", None) or config
-    size = config.image_size
+    size = getattr(config, "image_size", None) or _SIDE
     sides = size if isinstance(size, list | tuple) else (size, size)
-    return ", ".join(map(str, ("B", config.num_channels, *sides)))
+    return ", ".join(map(str, ("B", getattr(config, "num_channels", 3), *sides)))
+
+
+def _notes(inputs: Mapping[str, str], config: Any) -> tuple[str, ...]:
+    """What is taken where the configuration does not say it."""
+    sized = getattr(getattr(config, "vision_config", None) or config, "image_size", None)
+    taken = f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
+    return (taken,) if "pixel_values" in inputs and not sized else ()
 
 
 def _sound(config: Any) -> str:

@@ -11,10 +11,11 @@ PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 _HEAD = re.compile(
     r"(lm_head|head|heads|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
-    r"|generator_lm_head|final_logits_bias)"
+    r"|generator_lm_head|generator_predictions|final_logits_bias|vocab_\w+|output_projection"
+    r"|(visual|text)_projection)"
 )
 #: What mixes rows without attention, by its own name or that of its class.
-_RECURRENT = re.compile("mixer|mamba|recurrent_?block|short_?conv", re.IGNORECASE)
+_RECURRENT = re.compile("mixer|mamba|recurrent_?block|short_?conv|[ms]lstm", re.IGNORECASE)
 #: Of a module inside a layer, by its own name and that of its class.
 _INSIDE = {
     "attention": re.compile(
@@ -26,10 +27,12 @@ _INSIDE = {
         re.IGNORECASE,
     ),
 }
+#: What lies between the stages of a model of images.
+_BETWEEN = re.compile(r"downsample|patch_?merging", re.IGNORECASE)
 #: A class of layers inside layers, which have parts of their own.
 _WHOLE = re.compile(r"((De|En)coder|Hybrid)Layer$")
 #: Of a module outside of layers that makes rows of what is no token.
-_FIRST = re.compile(r"conv_?\d*$|downsample|patch")
+_FIRST = re.compile(r"conv_?\d*$|downsample|patch|multi_modal_projector|(patch_)?merger|connector")
 _NORM = re.compile(r"norm|^ln_|layernorm", re.IGNORECASE)
 
 
@@ -55,15 +58,19 @@ def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlac
     part = "other"
     for path in _above(name):
         last, kind = path.rpartition(".")[2], type(modules[path]).__name__
-        if path in heads or (not layer and _HEAD.fullmatch(last)):
-            return ModulePlace("head", layer)
+        outside = not layer or layer.startswith(f"{path}.")
+        if path in heads or (outside and _HEAD.fullmatch(last)):
+            return ModulePlace("head", "" if outside else layer)
         if path.startswith(f"{layer}.") and layer and part == "other":
             part = _inside(last, kind)
         if _NORM.search(f"{last} {kind}") and not list(modules[path].children()):
             return ModulePlace("norm", layer)
         is_first = not layer and _FIRST.match(last)
-        if part == "other" and (is_first or "embed" in f"{last} {kind}".lower()):
+        between = _BETWEEN.search(f"{last} {kind}")
+        if part == "other" and (is_first or between or "embed" in f"{last} {kind}".lower()):
             part = "embedding"
+    if part == "other" and layer and name != layer:  # lists of attention, and of networks, apart
+        part = _inside(layer.rpartition(".")[0].rpartition(".")[2], type(modules[layer]).__name__)
     return ModulePlace(part, layer)
 
 

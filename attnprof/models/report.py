@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import LayerKind, by_kind, by_part
 from attnprof.models.curves import growth, shares
@@ -20,7 +20,7 @@ from attnprof.models.forms import (
 from attnprof.models.memory import training_memory
 from attnprof.models.parts import PARTS, ModulePlace, places
 from attnprof.models.share import half_length
-from attnprof.models.whole import WholeModel
+from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, totals
 from attnprof.trace.report.records import text
@@ -75,17 +75,18 @@ def model_report(
 ) -> Report:
     """What a model costs in some phases at ``sizes`` (B and N), and by formula in B and N.
 
-    A phase that it does not have is left out with a note, unless there is no other: then that is a
-    :class:`CannotRunError`.
+    A phase that it does not have, or that does not run, is left out with a note, unless there is no
+    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`.
     """
-    runs, notes = list[PhaseRun](), list(subject.notes)
+    runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
         try:
             runs.append(_run(subject, phase, sizes))
-        except CannotRunError as error:
-            if len(phases) == 1:
-                raise
-            notes.append(f"no {phase}: {error}")
+        except AttnprofError as error:
+            failed[phase] = error
+    if not runs:
+        raise next(iter(failed.values()))
+    notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
     model = Model.of(subject, [run.trace for run in runs])
     runs = [_with_forms(run, subject, model, sizes) for run in runs]
     records = [row for run in runs for row in _records(run, model)]
@@ -101,7 +102,8 @@ def model_report(
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first)
-    if subject.caches and {"forward", "decode"} & {*phases}:
+    keeps = subject.caches and not isinstance(failed.get("decode"), NoCacheError)
+    if keeps and {"forward", "decode"} & {*phases}:
         rows, cache = _cache(subject, sizes, model, notes)
         summary["cache_domain"] = list(cache.domain)
         layers = summary["at"].get(LAYERS)
@@ -119,7 +121,15 @@ def _run(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
     """A run of all layers; it is held against one on real tensors where formulas are derived."""
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
-    return PhaseRun(phase, count(target, asked, phase, held=False))
+    try:
+        return PhaseRun(phase, count(target, asked, phase, held=False))
+    except RequestError as error:
+        if not subject.longest or asked.get("N", 0) <= subject.longest:
+            raise
+        raise RequestError(
+            f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
+            f"type --seq {subject.longest} or less, not {asked['N']}"
+        ) from error
 
 
 def _with_forms(

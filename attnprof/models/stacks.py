@@ -43,6 +43,10 @@ class LayerStack:
         enough = (n for n in range(length, len(self)) if repeated <= {*self.kinds[1 : n - 1]})
         return next(enough, len(self))
 
+    def ends_new(self, length: int) -> bool:
+        """Whether the last of so many layers, that is neither first nor last, is the only one."""
+        return 1 < length < len(self) and self.kinds[length - 1] not in self.kinds[: length - 1]
+
     @property
     def start(self) -> int:
         """The first layer from which on kinds repeat; its length where they never do."""
@@ -167,19 +171,13 @@ def counts_of(stacks: Sequence[LayerStack], lengths: Lengths) -> list[int]:
 
 
 def _growing(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
-    """One layer of each stack, then ever more of one after the other.
+    """One layer of each stack, then ever more of all, as far as a stack has them.
 
     A kind that is new comes with the layer after it: what follows is seen, too.
     """
-    lengths = {stack.path: 1 for stack in stacks}
-    yield lengths
-    for stack in stacks:
-        for length in range(2, len(stack) + 1):
-            is_new = stack.kinds[length - 1] not in stack.kinds[: length - 1]
-            if is_new and length < len(stack):
-                continue
-            lengths = {**lengths, stack.path: length}
-            yield lengths
+    for length in range(1, max(map(len, stacks), default=0) + 1):
+        if not any(stack.ends_new(length) for stack in stacks):
+            yield {stack.path: min(length, len(stack)) for stack in stacks}
 
 
 def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:

@@ -44,11 +44,15 @@ def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
     return LongStack([*range(first), *range(last, len(stack))], first, period, times)
 
 
-def fewest(stack: LayerStack, sampled: int) -> int:
-    """The least number of layers that formulas with a symbol for it hold for."""
-    start = max(stack.start, sampled - 1)
-    period = stack.period(start)
-    return start + 2 * period + (len(stack) - start) % period
+def fewest(stack: LayerStack, sampled: int, turns: int = 2) -> int:
+    """The least number of layers that formulas with a symbol for it hold for.
+
+    After those that are sampled, the others are at least so many ``turns`` of a period: two where
+    peaks are walked through. Of none, there are as many layers as are sampled, at least.
+    """
+    start = max(stack.start, sampled - (turns > 0))
+    period = stack.period(stack.start)
+    return start + turns * period + (len(stack) - start) % period
 
 
 def stitched_peak(
@@ -104,7 +108,9 @@ def _pieces(
             pieces.append(_Segment(None, 0, []))
         pieces[-1].steps.append((call.takes, call.workspace, 0))
     seen = [(piece.stack, piece.number) for piece in pieces if piece.stack]
-    return pieces if len(seen) == len(set(seen)) == len(of) else None
+    shown = {stack for stack, _ in seen}  # a token is decoded without the encoder
+    wanted = sum(stack in shown for stack, _ in of.values())
+    return pieces if len(seen) == len(set(seen)) == wanted else None
 
 
 def _followed(places: Sequence[Any], start: int, stack: LayerStack) -> bool:

@@ -15,6 +15,13 @@ _DECODED = ("decoder_input_ids", "input_ids")
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 
 
+class NoCacheError(CannotRunError):
+    """A model keeps nothing for the next token."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}, so no token is decoded after others")
+
+
 @dataclass(frozen=True)
 class WholeModel:
     """A model by its configuration: ``build`` makes it, on torch's default device and format.
@@ -24,7 +31,8 @@ class WholeModel:
     gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
     which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
-    ``num_heads`` are of width ``head_dim``, where the configuration says so.
+    ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
+    many tokens that is for; 0 where it does not say.
     """
 
     name: str
@@ -41,6 +49,7 @@ class WholeModel:
     no_cache: str = ""
     num_heads: int = 1
     head_dim: int = 1
+    longest: int = 0
 
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
@@ -55,7 +64,7 @@ class WholeModel:
             return own
         if not self.caches:
             reason = self.no_cache or f"{self.name} has no cache"
-            raise CannotRunError(f"{reason}, so no token is decoded after others")
+            raise NoCacheError(reason)
         step = self._target(_of_one_token(self.inputs))
         return replace(step, make=self._step, symbols=whole.symbols)
 
@@ -100,7 +109,9 @@ class WholeModel:
         kept = {name: cache, "use_cache": True}
         encoded = getattr(result, "encoder_last_hidden_state", None)
         if encoded is not None:
-            kept["encoder_outputs"] = (encoded,)
+            from transformers.modeling_outputs import BaseModelOutput
+
+            kept["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoded)
         return CachedCall(model, kept)
 
     def _copy(self, sizes: Sizes) -> Any:
@@ -123,7 +134,7 @@ def cache_in(result: Any, name: str) -> tuple[str, Any]:
     found = ((one, getattr(result, one, None)) for one in CACHES)
     cache = next(((one, kept) for one, kept in found if kept is not None), None)
     if cache is None:
-        raise CannotRunError(f"{name} gives no cache, so no token is decoded after others")
+        raise NoCacheError(f"{name} gives no cache")
     return cache
 
 

@@ -21,6 +21,7 @@ CONFIGS = {
     "bert": hf.BertConfig(**_SMALL, intermediate_size=48, architectures=["BertForMaskedLM"]),
     "gpt2": hf.GPT2Config(
         n_embd=32, n_layer=2, n_head=4, vocab_size=97, bos_token_id=1, eos_token_id=1,
+        pad_token_id=1,  # it then looks at tokens to warn of padding
         architectures=["GPT2LMHeadModel"],
     ),
     "t5": hf.T5Config(
@@ -195,7 +196,8 @@ def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
 
 
 def test_a_training_step_holds_weights_gradients_states_and_activations():
-    report = model_report(subject("bert"), ["train"], {"B": 2, "N": 24})
+    report = model_report(subject("bert"), ["train", "decode"], {"B": 2, "N": 24})
+    assert len(report.summary["notes"]) == 1  # that it has no cache is said once
     memory, entries = report.summary["memory"], report.summary["parameters"]
     assert memory["gradients"] == 4 * entries
     tensors = len(list(subject("bert").build().parameters()))
@@ -218,6 +220,24 @@ def test_what_is_no_model_says_what_would_be(tmp_path, text, error, told):
     path.write_text(text)
     with pytest.raises(error, match=told):
         hub_subject(read_configuration(tmp_path), "given")
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_longer_prompts_than_a_table_of_positions_has_are_refused_with_its_length(name):
+    longest = 512 if name == "bert" else 1024
+    with pytest.raises(RequestError, match=f"at most {longest} tokens"):
+        model_report(subject(name), ["forward", "decode"], {"B": 2, "N": longest + 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration"),
+     ("llama", "LlamaForCausalLM"), ("vit", "ViTForImageClassification")],
+)  # fmt: skip
+def test_a_configuration_without_a_class_is_of_the_usual_one(kind, name):
+    made = hub_subject({"model_type": kind}, kind)
+    with torch.device("meta"):
+        assert type(made.build()).__name__ == name
 
 
 def test_a_model_without_a_cache_decodes_nothing():
