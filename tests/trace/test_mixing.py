@@ -69,6 +69,8 @@ def test_a_loop_over_tokens_is_linear_in_them():
     forms = found.phases["forward"]
     assert forms.method == "mixed"
     assert sympy.expand(found.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
+    for single in ("multiplications", "additions"):  # of the state, and in the product with it
+        assert sympy.expand(found.expression(single) - 2 * B * N * h * d**2) == 0
     assert found.expression("peak_bytes").free_symbols == {B, N, h, d}
     shapes = [{"B": 3, "N": n, "h": 4, "d": 9} for n in (4, 7, 33, 63, 64)]
     assert check(target, found, shapes) == len(shapes)

@@ -70,13 +70,6 @@ def test_a_sort_is_named():
     assert any("sort" in name for name in found(hazards.Sorted).phases["forward"].uncounted)
 
 
-def test_a_token_loop_has_the_formula_of_its_tokens():
-    derivation = found(hazards.TokenLoop)
-    sizes = {"B": 3, "N": 200, "h": 2, "d": 8}
-    assert derivation.at("multiplications", **sizes) == 3 * 200 * 16
-    assert derivation.at("additions", **sizes) == 3 * 200 * 16
-
-
 def test_windows_by_unfold():
     expression = found(hazards.Unfolded).expression("additions")
     assert sympy.expand(expression - 16 * B * (N - 15) * h * d) == 0

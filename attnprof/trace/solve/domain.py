@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
@@ -59,7 +59,8 @@ class SizeConditions:
         """Shapes of all magnitudes with these sizes; repeatable."""
         blocks = {name: block for name, block in self._rests.items() if name in names}
         others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
-        for shape in _sample(sorted({*names, *others})):
+        for found in _sample(tuple(sorted({*names, *others}))):
+            shape = dict(found)
             for name, block in blocks.items():
                 shape[name] = 2 + shape[name] % max(evaluate(block, shape) - 2, 1)
             yield shape
@@ -111,9 +112,7 @@ class Domain(SizeConditions):
 
     def _met(self, condition: Any) -> float:
         """At how many of all shapes a condition holds."""
-        names = sorted(symbol.name for symbol in condition.free_symbols)
-        met = [bool(evaluate(condition, shape)) for shape in self.sample(names)]
-        return sum(met) / len(met)
+        return _share(condition, tuple(self._rests.items()))
 
     @property
     def pinned(self) -> tuple[str, ...]:
@@ -200,14 +199,25 @@ def _is_whole(ratio: Any) -> bool:
     return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
-def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
+@lru_cache(maxsize=4096)
+def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
+    """Of all shapes, how many meet a condition: a run is looked at often, and asks the same."""
+    names = sorted(symbol.name for symbol in condition.free_symbols)
+    shapes = SizeConditions([], dict(rests)).sample(names)
+    met = [bool(evaluate(condition, shape)) for shape in shapes]
+    return sum(met) / len(met)
+
+
+@lru_cache(maxsize=64)
+def _sample(names: tuple[str, ...]) -> list[dict[str, int]]:
     """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
-    chance = random.Random(0)  # noqa: S311 - no secret
+    chance, found = random.Random(0), []  # noqa: S311 - no secret
     for count in range(_SHAPES):
         most = 34 if count % 4 == 3 else 14
         sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
         unit = 2 ** chance.randint(0, 8) if count % 2 else 1
-        yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
+        found.append({name: -(-x // unit) * unit for name, x in zip(names, sizes, strict=True)})
+    return found
 
 
 def _conditions(guard: Any) -> list[Any]:
