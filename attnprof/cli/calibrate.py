@@ -1,4 +1,4 @@
-"""`attnprof calibrate`: this device's own ceilings, measured."""
+"""`attnprof calibrate`: this device's own ceilings and operations, measured."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from typer import Option
 from attnprof.cli.measurement import THREADS
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
 from attnprof.cli.request import some_of
-from attnprof.device import roofline
+from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.files import make_folder
@@ -20,15 +20,23 @@ def calibrate(
     *,
     device: DeviceOption = "auto",
     dtype: str = Option("float32,bfloat16", metavar="NAMES", help="Number formats of products."),
-    seconds: float = Option(0.5, metavar="SECONDS", help="Time for each size of a product."),
+    seconds: float = Option(
+        0.5, metavar="SECONDS",
+        help="Time for each ceiling, a fiftieth of it for each size of an operation; with less "
+        "than 0.5 the largest sizes are left out.",
+    ),
+    contended: bool = Option(
+        False, "--contended", help="Go on where other processes use the processor."
+    ),
     threads: int | None = THREADS,
     file: Path | None = Option(None, metavar="FILE", help="Keep it here, not in the cache folder."),
     to: Output,
-) -> None:
-    """Measure what this device can do at most: FLOP/s and bytes/s.
+) -> None:  # fmt: skip
+    """Measure this device: its ceilings, and single operations.
 
-    By matrix products and a copy; no attention is run. profile and sweep set their results beside
-    it.
+    FLOP/s of products, bytes/s of a copy, and the seconds of products, operations on entries and
+    rows, gathers, Fourier transforms and autograd over sizes; no attention is run. profile and
+    sweep set their results beside the ceilings; predict is made of the operations.
 
     Examples:
       attnprof calibrate
@@ -37,31 +45,47 @@ def calibrate(
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
-    path = roofline.default_path() if file is None else file
+    path = default_path() if file is None else file
     make_folder(path.parent)
     ensure_writable(path, force=to.force, flag="--file", extended=True)
     if not to.force:
         with reading_back():
-            roofline.entries(path)
+            entries(path)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
+    from attnprof.device.calibration_run import calibrate as run
     from attnprof.measure.batch import resolve_device
-    from attnprof.measure.environment import describe_environment
 
     where = resolve_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    found = roofline.calibrate(where, wanted, seconds)
-    roofline.save(found, path, device=where, threads=torch.get_num_threads(), force=to.force)
+    found = run(
+        where, wanted, seconds, contended=contended,
+        on_progress=lambda name: note(f"operations in {name}"),
+    )  # fmt: skip
+    save(found, path, force=to.force)
     note(f"kept in {path}")
+    to.deliver(_report(found, wanted, path))
+
+
+def _report(found: Calibration, wanted: list[str], path: Path) -> Report:
+    """A row a number format, with what else is known of the device."""
+    from attnprof.measure.environment import describe_environment
+
+    known = found.ceilings
     records = [
         CalibrationRecord(
-            device=where, device_name=found.name, threads=torch.get_num_threads(), dtype=name,
-            flops_per_s=rate, bytes_per_s=found.bytes_per_s, source=found.source,
+            device=found.device, device_name=known.name, threads=found.threads, dtype=name,
+            flops_per_s=rate, bytes_per_s=known.bytes_per_s, source=known.source,
+            operations=sum(len(table.seconds) for table in found.tables[name].values()),
+            repeatability=found.repeatability,
         )
-        for name, rate in found.flops_per_s.items()
+        for name, rate in known.flops_per_s.items()
     ]  # fmt: skip
-    missing = [name for name in wanted if name not in found.flops_per_s]
-    summary = {"file": str(path), "not_multiplied": missing}
-    to.deliver(Report("calibrate", records, summary, describe_environment(where)))
+    missing = [name for name in wanted if name not in known.flops_per_s]
+    summary = {
+        "file": str(path), "not_multiplied": missing, "cpu_share": found.cpu_share,
+        "fault_s_per_byte": found.fault_s,
+    }  # fmt: skip
+    return Report("calibrate", records, summary, describe_environment(found.device))

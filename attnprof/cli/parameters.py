@@ -19,9 +19,9 @@ PANELS = {
     "Conditions": "phase causal dtype device settings",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
-    "Measuring": "samples min_time max_time spread seconds seeds seed threads check compiled "
-    "isolate in_process limit memory_limit try_all processes counts error workers scheduler time "
-    "formula",
+    "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended check "
+    "compiled calibration isolate in_process limit memory_limit try_all processes counts error "
+    "workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }
 #: The panel of all others.

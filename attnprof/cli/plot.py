@@ -10,7 +10,8 @@ from typer import Argument, Option
 
 from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
 from attnprof.cli.request import parse_set
-from attnprof.device.roofline import RATES, is_ceiling, with_roofline
+from attnprof.device.ceilings import RATES, is_ceiling
+from attnprof.device.roofline import with_roofline
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT

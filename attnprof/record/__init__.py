@@ -12,6 +12,7 @@ from attnprof.record.kinds import (
     HeatmapRecord,
     MechanismRecord,
     ModelRecord,
+    PredictRecord,
     VerificationRecord,
 )
 from attnprof.record.measured import (
@@ -33,7 +34,7 @@ __all__ = [
     "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
     "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
     "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
-    "HistoryRecord", "MechanismRecord", "ModelRecord", "ProfileRecord", "Record", "Report",
-    "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord",
+    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "Record",
+    "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord",
     "column", "write_whole",
 ]  # fmt: skip

@@ -107,6 +107,26 @@ class CompareRecord(AtWorkload, commands=("compare",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PredictRecord(AtWorkload, commands=("predict",)):
+    """``predict``: time and peak memory of one point, from single operations measured before.
+
+    The interval is one of 95 %. On a device that was not calibrated ``time_s`` is a lower bound,
+    which nothing promises to be met, and ``ci_high_s`` is null. ``bound`` is what most of the time
+    is of: compute, memory or the overhead of calls. ``operations`` are the dearest ones, each with
+    its sizes (a product's batch, m, n, k), calls and seconds.
+    """
+
+    device: str = column("device")
+    time_s: float | None = column("time", "s", "time")
+    ci_low_s: float | None = column("low", "s", "time")
+    ci_high_s: float | None = column("high", "s", "time")
+    peak_bytes_predicted: int | None = column("peak memory", "B", "bytes")
+    bound: str | None = column("bound")
+    operations: list[dict[str, Any]] = column("operations", default=list)
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 

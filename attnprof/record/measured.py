@@ -166,6 +166,8 @@ class CalibrationRecord(Record, commands=("calibrate",)):
     flops_per_s: float = column("products", "FLOP/s", "flops_rate")
     bytes_per_s: float = column("copy", "B/s", "bytes_rate")
     source: str = column("source")
+    operations: int = column("operations", fmt="count", default=0)
+    repeatability: float | None = column("repeatable to", fmt="percent")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from attnprof.record.measured import ProfileRecord
 from attnprof.units import setting_text
 
 #: What a point is measured under, beside its mechanism and the sequence length.
@@ -13,9 +12,9 @@ CONDITIONS = (
 )  # fmt: skip
 
 
-def varying(records: Sequence[ProfileRecord]) -> list[str]:
+def varying(records: Sequence[Any]) -> list[str]:
     """The conditions that are not the same at all points."""
-    return [name for name in CONDITIONS if len({getattr(r, name) for r in records}) > 1]
+    return [name for name in CONDITIONS if len({getattr(r, name, None) for r in records}) > 1]
 
 
 def names_of(records: Sequence[Any]) -> list[str]:

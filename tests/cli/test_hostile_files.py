@@ -23,7 +23,7 @@ READERS = {
     "grid": ("sweep --grid {} -o new.jsonl", ".toml"),
     "journal": ("sweep --attention standard --seq 8 -o {}", ".jsonl"),
     "table": ("verify-formula --table {} standard", ".csv"),
-    "calibration": ("calibrate --seconds 0.01 --file {}", ".json"),
+    "calibration": ("calibrate --contended --dtype float32 --seconds 0.01 --file {}", ".json"),
 }
 
 

@@ -43,7 +43,7 @@ SHORT = {
         "--in-process",
         "--no-check",
     ],
-    "calibrate": ["--seconds", "0.01", "--file", "device.json"],
+    "calibrate": ["--contended", "--seconds", "0.01", "--file", "device.json"],
     "baseline": ["--no-time"],
     "check": ["--no-time"],
 }

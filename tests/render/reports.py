@@ -5,7 +5,7 @@ The requests are factorial, the names as long as those of people's own modules m
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import product
 
 from attnprof import units
@@ -18,6 +18,7 @@ from attnprof.record import (
     DoctorRecord,
     GrowthRecord,
     HistoryRecord,
+    PredictRecord,
     ProfileRecord,
     Report,
     VerificationRecord,
@@ -79,10 +80,40 @@ def calibrated() -> Report:
     return Report("calibrate", [
         CalibrationRecord(
             device="cpu", device_name="AMD EPYC 7763 64-Core Processor", threads=16, dtype=dtype,
-            flops_per_s=rate, bytes_per_s=1.23e10, source="calibrated",
+            flops_per_s=rate, bytes_per_s=1.23e10, source="calibrated", operations=1234,
+            repeatability=0.0312,
         )
         for dtype, rate in (("float32", 1.2345e12), ("bfloat16", 2.3456e11))
     ])  # fmt: skip
+
+
+def predicted() -> Report:
+    def operations(at: float) -> list[dict[str, object]]:
+        names = {"_scaled_dot_product_flash_attention_for_cpu": [128, 16384, 16384, 128, 128],
+                 "native_layer_norm_backward": [16384, 1024], "Python functions": []}  # fmt: skip
+        return [
+            {"name": name, "sizes": sizes, "calls": 123 + place, "part": "forward",
+             "time_s": at / 10**place, "bound": ("compute", "memory", "overhead")[place]}
+            for place, (name, sizes) in enumerate(names.items())
+        ]  # fmt: skip
+
+    records = [
+        PredictRecord(
+            mechanism=name, scope="layer", phase="train", causal=False, batch_size=8,
+            seq_len=seq_len, d_model=1024, num_heads=16, head_dim=64, dtype="float32",
+            device="cpu", time_s=1.2345 + place, ci_low_s=1.0123 + place,
+            ci_high_s=1.5432 + place, peak_bytes_predicted=12_345_678_901 + 10**9 * place,
+            bound=("compute", "memory")[place % 2], operations=operations(1.1111 + place),
+        )
+        for place, (seq_len, name) in enumerate(product((512, 16384), SEVEN))
+    ]  # fmt: skip
+    skipped = replace(records[0], time_s=None, skipped="float64 was not calibrated (float32)")
+    summary = {
+        "made_of": "AMD EPYC 7763 64-Core Processor, 16 threads: single operations measured",
+        "interval": "low and high: ends of an interval of 95 %", "predicted": len(records),
+        "answer": "predicted to be fastest: linear at 512 to 16,384 tokens",
+    }  # fmt: skip
+    return Report("predict", [*records, skipped], summary)
 
 
 def examined() -> Report:

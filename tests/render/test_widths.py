@@ -104,6 +104,12 @@ def crossover_keys(data):
     ]
 
 
+def predict_keys(data):
+    points = [r for r in data["records"] if r["skipped"] is None]
+    at = {(r["mechanism"], f"{r['seq_len']:,}"): r for r in points}
+    return [{*at}, {(*key, row["name"]) for key, r in at.items() for row in r["operations"]}]
+
+
 def heads_keys(data):
     rows, named = data["records"], {"flops": "FLOPs", "peak_entries": "Entries"}
     return [
@@ -212,6 +218,7 @@ SHOWN = {
     "profile": Shown(lambda: reports.profiled("profile"), by("mechanism", "seq_len", "d_model")),
     "sweep": Shown(reports.profiled, by("mechanism", "seq_len", "d_model")),
     "calibrate": Shown(reports.calibrated, by("device_name")),
+    "predict": Shown(reports.predicted, predict_keys),
     "doctor": Shown(reports.examined, by("check")),
     "baseline": Shown(reports.recorded, baseline_keys),
     "check --verbose": Shown(reports.checked, check_keys, {"verbose": True}),

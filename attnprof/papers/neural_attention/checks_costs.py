@@ -6,7 +6,8 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-from attnprof.device.roofline import GIGA, TERA, Ceilings, roofline
+from attnprof.device.ceilings import GIGA, TERA, Ceilings
+from attnprof.device.roofline import roofline
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, above, between, rounded
 from attnprof.papers.neural_attention import models
 

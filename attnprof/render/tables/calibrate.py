@@ -8,5 +8,8 @@ from attnprof.render.terminal import record_table
 
 def tables(report: Report) -> list[RenderableType]:
     """A row a number format."""
-    columns = ("device_name", "threads", "dtype", "flops_per_s", "bytes_per_s")
+    columns = (
+        "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
+        "repeatability",
+    )  # fmt: skip
     return [record_table(report.records, columns, title="Ceilings measured")]

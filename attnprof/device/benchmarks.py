@@ -1,0 +1,209 @@
+"""What a calibration runs: single operations over grids of sizes, none of them attention."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table to be: what to call at each place of a grid, where its entries are at most so many.
+
+    ``work`` of a place is what has the limit: entries, or multiplications of a product.
+    """
+
+    name: str
+    axes: tuple[tuple[int, ...], ...]
+    make: Callable[..., Call]
+    most: int
+
+    def places(self) -> Iterator[tuple[int, ...]]:
+        """Sizes that are measured, little work first."""
+        return (place for place in product(*self.axes) if prod(place) <= self.most)
+
+
+#: Entries, from where a call's overhead is all to where no cache holds them.
+ENTRIES = tuple(4**power for power in range(3, 13))
+#: Entries at which single operations are told apart: overhead, one thread, all threads.
+FEW = (64, 4096, 2**17)
+ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
+DIMS = (1, 8, 16, 32, 64, 128, 512, 2048)
+#: Widths of a product that are no multiple of 8, which fill registers badly.
+ODD = (9, 17, 33, 65, 129, 513)
+
+
+def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
+    """Everything that is measured for a number format."""
+    made: Any = {"dtype": dtype, "device": device}
+    return [*_products(made), *_patterns(made), *_entries(made), *_rows(made), *_moves(made)]
+
+
+def _products(made: Any) -> list[Benchmark]:
+    def call(batch: int, m: int, n: int, k: int) -> Call:
+        a, b = torch.randn(batch, m, k, **made), torch.randn(batch, k, n, **made)
+        return (lambda: torch.mm(a[0], b[0])) if batch == 1 else lambda: torch.bmm(a, b)
+
+    few = (1, 16, 64, 512)
+    return [
+        Benchmark("product", ((1,), DIMS, DIMS, DIMS), call, 2**29),
+        Benchmark("odd product", ((1,), (32, 512, 2048), ODD, (16, 64, 512, 2048)), call, 2**28),
+        Benchmark("products", ((2, 16, 1024), few, few, few), call, 2**26),
+    ]
+
+
+def _patterns(made: Any) -> list[Benchmark]:
+    """Which memory an operation goes through, each with the cheapest arithmetic."""
+
+    def ones(n: int) -> Tensor:
+        return torch.ones(n, **made)
+
+    def transposed(n: int) -> Call:
+        x = ones(n).view(64, -1).T
+        return x.contiguous
+
+    def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
+        def call(n: int) -> Call:
+            x = [ones(n) for _ in range(operands)]
+            return lambda: run(*x)
+
+        return call
+
+    found = {
+        "fill": with_(lambda x: x.fill_(1.0), 1), "in place": with_(lambda x: x.mul_(1.0), 1),
+        "unary": with_(lambda x: x * 1.0, 1), "binary": with_(torch.mul, 2),
+        "binary in place": with_(lambda x, y: x.mul_(y), 2), "strided": transposed,
+    }  # fmt: skip
+    return [Benchmark(name, (ENTRIES,), make, ENTRIES[-1]) for name, make in found.items()]
+
+
+#: Operations on entries with the table that each has; others are as dear as ``mul``.
+OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
+    "mul": lambda x: x * 1.5, "add": lambda x: x + 1.5, "sub": lambda x: x - 1.5,
+    "div": lambda x: x / 1.5, "neg": torch.neg, "reciprocal": torch.reciprocal, "exp": torch.exp,
+    "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "pow": lambda x: x**3,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf, "cos": torch.cos,
+    "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "relu": torch.relu,
+    "clamp": lambda x: x.clamp(min=0.5), "eq": lambda x: x == 0.5, "abs": torch.abs,
+    "masked_fill": lambda x: x.masked_fill(x > 2, 0.5), "tril": lambda x: x.view(16, -1).tril(),
+    "where": lambda x: torch.where(x > 2, x, x), "floor": torch.floor,
+    "remainder": lambda x: x.remainder(0.3), "maximum": lambda x: torch.maximum(x, x),
+    "clone": torch.clone, "cat": lambda x: torch.cat([x, x]), "randn": torch.randn_like,
+    "constant_pad_nd": lambda x: torch.nn.functional.pad(x.view(16, -1), (0, 1)),
+}  # fmt: skip
+
+
+def _entries(made: Any) -> list[Benchmark]:
+    def make(run: Callable[[Tensor], object]) -> Callable[[int], Call]:
+        def call(n: int) -> Call:
+            x = torch.rand(n, **made) + 0.5
+            return lambda: run(x)
+
+        return call
+
+    def broken(rows: int, columns: int) -> Call:
+        x, out = torch.rand(rows, columns, **made), torch.empty(rows, columns, **made)
+        factor = torch.rand(rows, 1, **made)
+        return lambda: torch.mul(x, factor, out=out)
+
+    single = [Benchmark(f"of {name}", (FEW,), make(run), FEW[-1])
+              for name, run in OF_ENTRIES.items()]  # fmt: skip
+    return [*single, Benchmark("runs", ((16, 4096), (9, 17, 33, 65)), broken, 2**22)]
+
+
+def _rows(made: Any) -> list[Benchmark]:
+    def make(run: Callable[[Tensor], object]) -> Callable[[int, int], Call]:
+        def call(rows: int, columns: int) -> Call:
+            x = torch.rand(rows, columns, **made)
+            return lambda: run(x)
+
+        return call
+
+    def backward(rows: int, columns: int) -> Call:
+        x = torch.rand(rows, columns, **made)
+        return lambda: torch._softmax_backward_data(x, x, -1, x.dtype)  # noqa: SLF001
+
+    def norm_backward(rows: int, columns: int) -> Call:
+        x, w = torch.rand(rows, columns, **made), torch.ones(columns, **made)
+        _, mean, scale = torch.native_layer_norm(x, [columns], w, w, 1e-5)
+        masks = [True, True, True]
+        return lambda: torch.ops.aten.native_layer_norm_backward(
+            x, x, [columns], mean, scale, w, w, masks
+        )
+
+    found: dict[str, Callable[[int, int], Call]] = {
+        "sum": make(lambda x: x.sum(-1)), "outer sum": make(lambda x: x.T.sum(-1)),
+        "norm": make(lambda x: torch.linalg.vector_norm(x, dim=-1)),
+        "amax": make(lambda x: x.amax(-1)), "max": make(lambda x: x.max(-1)),
+        "softmax": make(lambda x: torch.softmax(x, -1)), "softmax backward": backward,
+        "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
+        "layer norm backward": norm_backward, "cumsum": make(lambda x: x.cumsum(-1)),
+    }  # fmt: skip
+    return [Benchmark(name, (ROWS, COLUMNS), run, 2**22) for name, run in found.items()]
+
+
+def _moves(made: Any) -> list[Benchmark]:
+    def sort(rows: int, columns: int) -> Call:
+        x = torch.rand(rows, columns, **made)
+        return lambda: x.sort(-1)
+
+    def gather(rows: int, run: int) -> Call:
+        x, at = torch.rand(rows, run, **made), torch.randperm(rows, device=made["device"])
+        return lambda: x.index_select(0, at)
+
+    def fourier(rows: int, points: int) -> Call:
+        x = torch.rand(rows, points, device=made["device"])
+        return lambda: torch.fft.rfft(x)
+
+    def view(_: int) -> Call:
+        x = torch.empty(4, 4, 4, device=made["device"])
+        return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
+
+    def functions(_: int) -> Call:
+        layers = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(CHAIN)])
+        return lambda: layers(1)
+
+    return [
+        Benchmark("sort", ((1, 16, 256, 4096), (16, 256, 4096)), sort, 2**18),
+        Benchmark("gather", ((16, 256, 4096, 65536), (1, 16, 256)), gather, 2**22),
+        Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
+        Benchmark("4 views", ((1,),), view, 1),
+        Benchmark("functions", ((1,),), functions, 1),
+        *_autograd(made["device"]),
+    ]
+
+
+#: Operations in a row whose nodes are timed, and layers that do nothing.
+CHAIN = 64
+#: Python functions that a layer which does nothing calls: two of torch's, and its own.
+OF_A_LAYER = 3
+
+
+def _autograd(device: str) -> list[Benchmark]:
+    """A chain of operations without autograd, with it, and its backward pass too."""
+
+    def chain(grad: bool, back: bool) -> Callable[[int], Call]:
+        def make(_: int) -> Call:
+            x = torch.ones(8, device=device, requires_grad=grad)
+
+            def call() -> object:
+                with torch.set_grad_enabled(grad):
+                    y = x
+                    for _ in range(CHAIN):
+                        y = y * 1.5
+                if back:
+                    torch.autograd.backward([y], [torch.ones_like(y)])
+                return y
+
+            return call
+
+        return make
+
+    kinds = {"chain": (False, False), "recorded": (True, False), "played": (True, True)}
+    return [Benchmark(name, ((1,),), chain(*how), 1) for name, how in kinds.items()]

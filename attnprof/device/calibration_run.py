@@ -1,0 +1,174 @@
+"""A calibration is made: ceilings, and the tables of single operations, on this device now."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import exp, log, prod
+from statistics import median
+from typing import Any
+
+import torch
+
+from attnprof.device.benchmarks import Benchmark, benchmarks
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings
+from attnprof.device.tables import Sizes, TimeTable
+from attnprof.errors import CannotRunError
+from attnprof.measure.clocks import Clock, CudaClock, sample
+from attnprof.measure.environment import device_name
+from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.request import Budget
+
+#: Square products tried, and the bytes of a copy: far beyond every cache.
+PRODUCTS = (256, 512, 1024, 2048)
+GPU_PRODUCTS = (2048, 4096, 8192)
+COPY_BYTES = 1 << 28
+#: A product or copy gets so many times the seconds of a place of a table.
+PLACES = 50
+#: Seconds at which a calibration has its largest sizes; with fewer they are smaller.
+WHOLE_S = 0.5
+#: Every so many places is measured again at the end.
+AGAIN = 25
+#: Seconds of work that show whether this process has its processors for itself, and the share of
+#: them below which times say more of others.
+LOOK_S, LEAST_SHARE = 0.3, 0.6
+
+
+def calibrate(
+    device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Calibration:  # fmt: skip
+    """The device as it is now, ``seconds`` a product or copy; no attention is run.
+
+    Formats that it cannot multiply are left out. Raises :class:`CannotRunError` where other
+    processes use the processor, unless ``contended`` allows that.
+    """
+    share = processor_share() if device == "cpu" else None
+    if share is not None and share < LEAST_SHARE and not contended:
+        raise CannotRunError(
+            f"other processes use this machine: {share:.0%} of what was asked of its processors "
+            "was left for calibrating; wait until it is quiet, or type --contended"
+        )
+    clock = _clock(device)
+    known = _ceilings(device, dtypes, seconds, clock)
+    fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
+    tables: dict[str, dict[str, TimeTable]] = {}
+    differences: list[float] = []
+    with memory_kept() if device == "cpu" else nullcontext():
+        for dtype in known.flops_per_s:
+            on_progress(dtype)
+            bench = _Bench(clock, seconds, benchmarks(getattr(torch, dtype), device))
+            tables[dtype], twice = bench.tables()
+            differences += twice
+    return Calibration(
+        known, device, torch.get_num_threads(), tables, fault_s,
+        repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
+    )  # fmt: skip
+
+
+def _clock(device: str) -> Clock:
+    """What times are taken by: of one thread its processor time, which others disturb least."""
+    if device.startswith("cuda"):
+        return CudaClock(torch.cuda)
+    return Clock(now_ns=time.thread_time_ns) if torch.get_num_threads() == 1 else Clock()
+
+
+def processor_share(seconds: float = LOOK_S) -> float:
+    """Share of its processors that this process gets while all its threads multiply."""
+    a = torch.ones(512, 512)
+    a @ a  # the first one sets up what the next ones use
+    start, busy = time.perf_counter(), time.process_time()
+    while (passed := time.perf_counter() - start) < seconds:
+        a @ a
+    return min(1.0, (time.process_time() - busy) / passed / torch.get_num_threads())
+
+
+@dataclass
+class _Bench:
+    """Benchmarks under one clock, ``seconds / PLACES`` a place."""
+
+    clock: Clock
+    seconds: float
+    benchmarks: Sequence[Benchmark]
+
+    def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
+        """A table a benchmark, and logarithms of how a second measurement of some differs."""
+        found = {one.name: self._places(one) for one in self.benchmarks}
+        again = [
+            abs(log(self._at(one, place) / found[one.name][place]))
+            for one in self.benchmarks
+            for place in list(found[one.name])[::AGAIN]
+        ]
+        return {name: TimeTable(seconds) for name, seconds in found.items()}, again
+
+    def _places(self, one: Benchmark) -> Mapping[Sizes, float]:
+        scale = min(1.0, self.seconds / WHOLE_S)
+        places = [place for place in one.places() if prod(place) <= max(1, one.most * scale)]
+        return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
+
+    def _at(self, one: Benchmark, place: Sizes) -> float:
+        call = one.make(*place)
+        each = self.seconds / PLACES
+        with torch.no_grad():  # what needs gradients turns them on itself
+            call()
+            start = self.clock.now_s()
+            call()
+            self.clock.settle()
+            once = max(1e-7, self.clock.now_s() - start)
+            calls = max(1, int(each / 5 / once))
+
+            def bundle() -> None:
+                for _ in range(calls):
+                    call()
+
+            budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
+            taken = sample(self.clock, lambda: None, bundle, budget)
+        return median(one.wall_s for one in taken) / calls
+
+
+def _ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
+    """A ceiling is the best of all sizes: what the device is able to do, not its average."""
+    budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
+    rates = {dtype: _product_rate(device, dtype, clock, budget) for dtype in dtypes}
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copies = sample(clock, lambda: None, lambda: target.copy_(source), budget)
+    return Ceilings(
+        name=device_name(device),
+        flops_per_s={dtype: rate for dtype, rate in rates.items() if rate},
+        bytes_per_s=2 * COPY_BYTES / min(copy.wall_s for copy in copies),
+        source=f"attnprof calibrate: best square product and copy, {torch.get_num_threads()} "
+        f"threads, torch {torch.__version__}",
+        measured=True,
+    )
+
+
+def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> float:
+    best = 0.0
+    for size in GPU_PRODUCTS if device.startswith("cuda") else PRODUCTS:
+        a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
+        try:
+            times = sample(clock, lambda: None, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
+        except RuntimeError:  # no such product on this device
+            return 0.0
+        best = max(best, 2 * size**3 / min(product.wall_s for product in times))
+    return best
+
+
+#: Bytes that the C library maps anew and gives back at every use.
+MAPPED = 64 << 20
+
+
+def _fault_s(clock: Clock, seconds: float) -> float:
+    """Seconds that a byte costs when memory is new to the process, beyond writing it."""
+    budget = Budget(samples=5, min_time_s=seconds / 4, max_time_s=seconds / 2, warmup_s=0.0)
+    kept = torch.empty(MAPPED, dtype=torch.uint8)
+    again = sample(clock, lambda: None, lambda: kept.fill_(1), budget)
+
+    def fresh() -> Any:
+        return torch.empty(MAPPED, dtype=torch.uint8).fill_(1)
+
+    first = sample(clock, lambda: None, fresh, budget)
+    more = median(one.wall_s for one in first) - median(one.wall_s for one in again)
+    return max(0.0, more) / MAPPED

@@ -1,0 +1,89 @@
+"""What devices can do at most: makers' figures with their source, dense and at the stated clock.
+
+Those of a device that is not among them are measured. Nothing is guessed.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.record.report import fits
+
+TERA, GIGA = 10**12, 10**9
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Most floating-point operations and bytes a second.
+
+    ``flops_per_s`` by number format; ``tf32`` where float32 products may use it. ``source`` says
+    where every number is from; ``measured`` that it was measured and not stated by the maker.
+    """
+
+    name: str
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: float
+    source: str
+    measured: bool = False
+
+    def rate(self, dtype: str, *, tf32: bool = False) -> float | None:
+        """FLOP/s for a number format; None where the source does not say."""
+        if dtype == "float32" and tf32 and "tf32" in self.flops_per_s:
+            return self.flops_per_s["tf32"]
+        return self.flops_per_s.get(dtype)
+
+
+def _gpu(
+    name: str, source: str, bandwidth_gb: float, half: float, single: float,
+    tf32: float | None = None, double: float | None = None, *, bfloat16: bool = True,
+) -> Ceilings:  # fmt: skip
+    """A GPU from figures in TFLOP/s and GB/s."""
+    rates = {"float16": half, "float32": single, "bfloat16": half if bfloat16 else None,
+             "tf32": tf32, "float64": double}  # fmt: skip
+    scaled = {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
+    return Ceilings(name, scaled, bandwidth_gb * GIGA, source)
+
+
+#: Matched against the name a driver reports, the most specific first. float64 is the maker's
+#: figure for its matrix units where there are any.
+GPUS: tuple[Ceilings, ...] = (
+    _gpu("H200", "NVIDIA H200 Tensor Core GPU datasheet, SXM, halved where stated with sparsity",
+         4800, 989.5, 67, 494.5, 67),
+    _gpu("H100 PCIe", "NVIDIA H100 Tensor Core GPU datasheet, PCIe, halved where with sparsity",
+         2000, 756.5, 51, 378, 51),
+    _gpu("H100", "NVIDIA H100 Tensor Core GPU datasheet, SXM5, halved where stated with sparsity",
+         3350, 989.5, 67, 494.5, 67),
+    _gpu("A100-SXM4-80GB", "NVIDIA A100 Tensor Core GPU datasheet, 80GB SXM",
+         2039, 312, 19.5, 156, 19.5),
+    _gpu("A100 80GB PCIe", "NVIDIA A100 Tensor Core GPU datasheet, 80GB PCIe",
+         1935, 312, 19.5, 156, 19.5),
+    _gpu("A100", "NVIDIA A100 Tensor Core GPU datasheet, 40GB", 1555, 312, 19.5, 156, 19.5),
+    _gpu("L40S", "NVIDIA L40S datasheet, halved where stated with sparsity",
+         864, 362.05, 91.6, 183),
+    _gpu("L4", "NVIDIA L4 Tensor Core GPU datasheet, halved where stated with sparsity",
+         300, 121, 30.3, 60),
+    _gpu("A10G", "AWS, Amazon EC2 G5 instances; NVIDIA A10G", 600, 70, 35, 35),
+    _gpu("A10", "NVIDIA A10 Tensor Core GPU datasheet", 600, 125, 31.2, 62.5),
+    _gpu("T4", "NVIDIA T4 Tensor Core GPU datasheet", 300, 65, 8.1, bfloat16=False),
+    _gpu("V100-SXM2", "NVIDIA V100 Tensor Core GPU datasheet, SXM2",
+         900, 125, 15.7, double=7.8, bfloat16=False),
+)  # fmt: skip
+
+
+def stated(device_name: str) -> Ceilings | None:
+    """The maker's figures for a device by its driver's name for it; None where there are none."""
+    words = re.split(r"[-_ ]", device_name.upper())
+    return next((gpu for gpu in GPUS if set(re.split("[- ]", gpu.name.upper())) <= {*words}), None)
+
+
+RATES = {"flops_per_s": dict[str, float], "bytes_per_s": float, "source": str}
+
+
+def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
+    """Whether a value of a file says of a device what ``fields`` declare, and rates above 0."""
+    return (
+        isinstance(entry, dict)
+        and all(fits(entry.get(name), hint) for name, hint in fields.items())
+        and all(rate > 0 for rate in (entry["bytes_per_s"], *entry["flops_per_s"].values()))
+    )

@@ -1,0 +1,270 @@
+"""What a call asks of a device: its operations with their sizes, seen without running them."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from attnprof.measure.request import PointRequest
+from attnprof.measure.subject import build_subject
+from attnprof.trace.rules.table import VIEWS
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
+
+    ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
+    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass.
+    """
+
+    name: str
+    form: str
+    sizes: tuple[int, ...] = ()
+    runs: int = 1
+    item_bytes: int = 4
+    fresh: int = 0
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The operations of a call in order.
+
+    ``nodes`` are the autograd nodes that they made, ``functions`` the calls of Python functions
+    between them.
+    """
+
+    operations: list[KernelCall]
+    nodes: int = 0
+    functions: int = 0
+
+
+#: Operations over rows of a tensor, by the name of the table that prices them.
+ROWS = {
+    "_softmax": "softmax", "softmax": "softmax", "_log_softmax": "softmax",
+    "_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "softmax backward",
+    "sum": "sum", "mean": "sum", "linalg_vector_norm": "norm", "var": "norm", "var_mean": "norm",
+    "amax": "amax", "amin": "amax", "max": "max", "min": "max", "argmax": "max", "argmin": "max",
+    "cumsum": "cumsum", "cummax": "cumsum", "cumprod": "cumsum", "logcumsumexp": "cumsum",
+    "native_layer_norm": "layer norm", "native_layer_norm_backward": "layer norm backward",
+    "sort": "sort", "topk": "sort", "argsort": "sort", "searchsorted": "sort",
+}  # fmt: skip
+FILLS = (
+    "fill", "zero", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "zeros_like",
+    "ones_like", "full_like", "arange", "eye", "scalar_tensor",
+)  # fmt: skip
+_MAKES_ROOM = ("empty", "new_empty")
+
+
+def operations_of(request: PointRequest) -> Demand:
+    """The operations of a point's call on fake tensors; nothing of its size is allocated.
+
+    Raises what building the module raises: :class:`attnprof.errors.RequestError` for sizes that a
+    mechanism refuses.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        subject = build_subject(request)
+        subject.prepare()
+        before = _get_sequence_nr()
+        with _Observer() as watch:
+            sys.setprofile(watch.called)
+            try:
+                subject.call()
+            finally:
+                sys.setprofile(None)
+        return Demand(watch.seen, _get_sequence_nr() - before, watch.functions)
+
+
+class _Observer(TorchDispatchMode):
+    """Notes every operation inside it, and counts the Python functions that ask for them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[KernelCall] = []
+        self.functions = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here."""
+        return False
+
+    def called(self, _frame: Any, event: str, _about: Any) -> None:
+        """What the interpreter tells of every function that begins or ends."""
+        self.functions += event == "call"
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        sys.setprofile(None)  # what follows is torch's work without values, and ours
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.namespace != "prim":
+            self.seen.append(_operation(func, args, kwargs, out))
+        sys.setprofile(self.called)
+        return out
+
+
+def _tensors(values: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dispatched:
+    """An operation that was asked for, with the tensors that it took and gave."""
+
+    own: str
+    args: tuple[Any, ...]
+    inputs: list[Any]
+    results: list[Any]
+
+    @property
+    def name(self) -> str:
+        """Its name without the mark of what works in place."""
+        return self.own.rstrip("_")
+
+
+#: What prices an operation, and the sizes and runs that it has.
+Form = tuple[str, tuple[int, ...], int]
+
+
+def _operation(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
+    """An operation with the form that fits it."""
+    own = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
+    call = _Dispatched(own, args, _tensors((args, kwargs)), _tensors(out))
+    form, sizes, runs = _form(call)
+    given = {id(x) for x in call.inputs}
+    looks = form == "view" and not call.name.startswith(_MAKES_ROOM)
+    new = [] if looks else [x for x in call.results if id(x) not in given]
+    shown = (call.results or call.inputs)[:1]
+    return KernelCall(
+        own, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
+        fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
+    )  # fmt: skip
+
+
+def _form(call: _Dispatched) -> Form:
+    if call.name in VIEWS or not (call.results or call.inputs):
+        return "view", (), 1
+    if call.name in ROWS:
+        return _rows(call)
+    if call.name.startswith("_scaled_dot_product"):
+        return _fused(call)
+    return OWN_FORMS.get(call.name, _entries)(call)
+
+
+def _product(call: _Dispatched) -> Form:
+    """Batch, rows, columns and the length of the sums."""
+    a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
+    batch = a.shape[0] if a.dim() == 3 else 1
+    return "product", (batch, a.shape[-2], b.shape[-1], a.shape[-1]), 1
+
+
+def _rows(call: _Dispatched) -> Form:
+    """Rows and their length; of a sum, whether its terms lie next to each other."""
+    x, table = call.inputs[0], ROWS[call.name]
+    count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
+    dims = next((arg for arg in call.args[1:] if isinstance(arg, (int, list, tuple))), -1)
+    over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
+            if isinstance(dim, int)}  # fmt: skip
+    if table != "sum" or left == count:
+        columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
+        return table, (max(1, count // columns), columns), 1
+    outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))
+    return "outer sum" if outer else "sum", (left, max(1, count // left)), 1
+
+
+def _fourier(call: _Dispatched) -> Form:
+    """Rows and their points."""
+    real = call.inputs[0] if call.name == "_fft_r2c" else call.results[0]
+    points = max(1, real.shape[-1])
+    return "fourier", (max(1, real.numel() // points), points), 1
+
+
+def _gather(call: _Dispatched) -> Form:
+    """How many pieces are moved, and their entries."""
+    moved = max([*call.results, call.inputs[0]], key=lambda x: x.numel())
+    alone = call.name in ("gather", "scatter", "scatter_add") or moved.dim() == 0
+    run = 1 if alone else max(1, moved.shape[-1])
+    return "gather", (max(1, moved.numel() // run), run), 1
+
+
+def _fused(call: _Dispatched) -> Form:
+    """Attention as one kernel: heads of all rows, queries, keys, and both widths."""
+    q, k, v = call.inputs[1:4] if "backward" in call.name else call.inputs[:3]
+    return "fused", (q.shape[0] * q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]), 1
+
+
+OWN_FORMS: dict[str, Callable[[_Dispatched], Form]] = {
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fourier),
+    **dict.fromkeys((
+        "gather", "index_select", "index", "embedding", "scatter", "index_copy", "scatter_add",
+        "index_add", "index_put", "_index_put_impl", "embedding_dense_backward",
+    ), _gather),
+}  # fmt: skip
+
+
+def _entries(call: _Dispatched) -> Form:
+    """An operation that treats entries alike: how many, and which memory it goes through."""
+    target = max(call.results or call.inputs, key=lambda x: x.numel())
+    largest = max([target, *call.inputs], key=lambda x: x.numel())
+    shape = tuple(largest.shape)
+    whole = [x for x in call.inputs if x.numel() == largest.numel() and x is not target]
+    strides = [s for x in (target, *call.inputs) if (s := _strides(x, shape)) is not None]
+    runs, apart = loops(shape, strides)
+    pattern = _pattern(call, len(whole))
+    return f"strided {pattern}" if apart else pattern, (largest.numel(),), runs
+
+
+def _pattern(call: _Dispatched, others: int) -> str:
+    """What is read and written, with so many tensors as large as the result."""
+    if call.name in FILLS:
+        return "fill"
+    if call.own == "copy_":
+        return "unary"
+    if call.own.endswith("_"):
+        return "binary in place" if others else "in place"
+    return "binary" if others > 1 else "unary"
+
+
+def _strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides of a tensor spread over a shape; None where it does not fit."""
+    missing = len(shape) - x.dim()
+    if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
+        return None
+    own = (0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return (*[0] * missing, *own)
+
+
+def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, bool]:
+    """How often the innermost loop starts, and whether a tensor's entries lie apart in it.
+
+    Dimensions that every tensor goes through without a jump are one loop, as in torch's iterator;
+    ``strides`` are those of each tensor, the result first.
+    """
+    if not strides:
+        return 1, False
+    order = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: -strides[0][i])
+    if not order:
+        return 1, False
+    inner = shape[order[-1]]
+    for outer, next_one in _pairs_from_inside(order):
+        if any(own[outer] != own[next_one] * shape[next_one] for own in strides):
+            break
+        inner *= shape[outer]
+    apart = any(own[order[-1]] > 1 for own in strides)
+    return max(1, prod(shape) // inner), apart
+
+
+def _pairs_from_inside(order: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return ((outer, inner) for inner, outer in pairwise(reversed(order)))

@@ -1,0 +1,196 @@
+"""Time and memory of a mechanism or a module on a device, without running it there."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import groupby
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from attnprof.device.calibration import Calibration, load
+from attnprof.device.ceilings import GPUS, Ceilings, stated
+from attnprof.device.operations import Demand, operations_of
+from attnprof.device.roofline import roofline
+from attnprof.device.times import Times
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.batch import point_environment
+from attnprof.measure.point import predict_point
+from attnprof.measure.request import PointRequest
+from attnprof.measure.subject import refusing
+from attnprof.record import PredictRecord, ProfileRecord, Report
+from attnprof.units import joined, plural
+
+#: Standard deviation, in logarithms, of what a sum of single operations leaves out: caches that
+#: the operation before filled, code between operations, the weather of a machine.
+SPREAD = 0.15
+#: Half width of an interval of 95 %, in standard deviations.
+REACH = 1.96
+#: Operations that are told one by one.
+TOLD = 12
+
+
+INTERVAL = (
+    "low and high: ends of an interval of 95 % by the repeatability of the calibration and what a "
+    "sum of single operations leaves out"
+)
+LOWER = "a lower bound from stated ceilings, without overheads and caches: never a promise"
+
+
+def predict_points(
+    requests: Sequence[PointRequest], *, path: Path | None = None, on: str | None = None,
+    kept: bool = False,
+) -> Report:  # fmt: skip
+    """The report of ``predict``: a record a point, or why it has no numbers.
+
+    ``on`` names a device that is not here, whose stated ceilings give a lower bound; else the
+    calibration of this one, in ``path`` or the cache folder, says how long operations take. Raises
+    :class:`CannotRunError` without a calibration.
+    """
+    environment = point_environment(requests[0])
+    if on is None:
+        predictor = Predictor(_calibration(environment, path), kept)
+        point, made_of, interval = predictor.point, predictor.made_of, INTERVAL
+    else:
+        ceilings = stated(on)
+        if ceilings is None:
+            known = ", ".join(gpu.name for gpu in GPUS)
+            raise RequestError(f"--on {on}: no ceilings are stated for it; possible: {known}")
+        point, interval = partial(at_least, ceilings=ceilings), LOWER
+        made_of = f"{ceilings.name}: {ceilings.source}"
+    records = [_tried(point, request) for request in requests]
+    summary = {
+        "made_of": made_of,
+        "interval": interval,
+        "answer": _answer(records),
+        "predicted": sum(record.skipped is None for record in records),
+    }
+    return Report("predict", records, summary, environment)
+
+
+def _tried(point: Callable[[PointRequest], PredictRecord], request: PointRequest) -> PredictRecord:
+    try:
+        with refusing(request):
+            return point(request)
+    except RequestError as error:
+        asked = {name: getattr(request, name) for name in _ASKED}
+        return PredictRecord(**asked, params=dict(request.params), skipped=str(error))
+
+
+_ASKED = (
+    "mechanism", "scope", "phase", "causal", "batch_size", "seq_len", "d_model", "num_heads",
+    "head_dim", "dtype", "device",
+)  # fmt: skip
+
+
+def _calibration(environment: Mapping[str, Any], path: Path | None) -> Calibration:
+    """The calibration of this device and number of threads."""
+    name, threads = str(environment["device_name"]), environment["threads"]
+    found = load(name, threads, path)
+    if found is None:
+        raise CannotRunError(
+            f"{name} with {plural(threads, 'thread')} was not calibrated: type attnprof calibrate"
+            f"{f' --threads {threads}' if threads else ''} (a minute or two)"
+        )
+    return found
+
+
+def _answer(records: Sequence[PredictRecord]) -> str:
+    """One sentence: what is fastest, and at which lengths."""
+    fastest: dict[int, str] = {}
+    for length in dict.fromkeys(r.seq_len for r in records):
+        timed = [r for r in records if r.seq_len == length and r.time_s is not None]
+        if len(timed) > 1:
+            fastest[length] = min(timed, key=lambda r: r.time_s or 0.0).mechanism
+    if not fastest:
+        return ""
+    stretches = [(name, list(own)) for name, own in groupby(fastest, key=fastest.__getitem__)]
+    told = joined(
+        f"{name} at {own[0]:,}{f' to {own[-1]:,}' if len(own) > 1 else ''} tokens"
+        for name, own in stretches
+    )
+    return f"predicted to be fastest: {told}"
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predictions by a calibration; ``kept``: freed memory stays with the process."""
+
+    calibration: Calibration
+    kept: bool = False
+
+    @property
+    def made_of(self) -> str:
+        """The device and how well its calibration repeats itself."""
+        known, again = self.calibration, self.calibration.repeatability
+        how = "" if again is None else f", repeatable to ±{again:.0%}"
+        where = f"{known.ceilings.name}, {plural(known.threads, 'thread')}"
+        return f"{where}: single operations measured{how}"
+
+    def times(self, dtype: str) -> Times:
+        """Times in a number format; RequestError where it was not calibrated."""
+        known = self.calibration.tables
+        if dtype not in known:
+            have = ", ".join(known) or "none with the tables of this version"
+            raise RequestError(
+                f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
+            )
+        return Times(known[dtype], 0.0 if self.kept else self.calibration.fault_s)
+
+    def point(self, request: PointRequest) -> PredictRecord:
+        """The record of a point: time with an interval, peak memory, what takes how long."""
+        work, times = operations_of(request), self.times(request.dtype)
+        seconds = times.of(work)
+        spread = exp(REACH * (SPREAD**2 + (self.calibration.repeatability or 0.0) ** 2) ** 0.5)
+        shares = _shares(work, times)
+        bounds: Counter[str] = Counter()
+        for row in shares:
+            bounds[row["bound"]] += row["time_s"]
+        return replace(
+            predicted_record(request), time_s=seconds, ci_low_s=seconds / spread,
+            ci_high_s=seconds * spread, bound=bounds.most_common(1)[0][0] if bounds else None,
+            operations=shares[:TOLD],
+        )  # fmt: skip
+
+
+def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
+    """The record of a point on a device that was not calibrated: its roofline, a lower bound."""
+    known = predict_point(request)
+    rate = ceilings.rate(request.dtype)
+    flops = known.flops_formula if known.flops_formula is not None else known.flops_derived
+    record = predicted_record(request, known)
+    if rate is None or flops is None or known.bytes_moved is None:
+        return replace(record, skipped=f"{ceilings.name} has no stated rate for {request.dtype}")
+    seconds, bound = roofline(flops, known.bytes_moved, ceilings, rate)
+    return replace(record, time_s=seconds, ci_low_s=seconds, bound=bound)
+
+
+def predicted_record(request: PointRequest, known: ProfileRecord | None = None) -> PredictRecord:
+    """What was asked, and the peak by the closed form."""
+    known = known or predict_point(request)
+    shared = {field.name for field in fields(PredictRecord)} & set(asdict(known))
+    return PredictRecord(**{name: getattr(known, name) for name in shared})
+
+
+def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
+    """Operations alike with their calls and seconds, the dearest first."""
+    calls = Counter(work.operations)
+    rows = [
+        {
+            "name": operation.name, "sizes": list(operation.sizes), "calls": count,
+            "time_s": count * times.seconds(operation), "bound": times.bound(operation),
+            "part": "backward" if operation.backward else "forward",
+        }
+        for operation, count in calls.items()
+    ]  # fmt: skip
+    between = {
+        "autograd nodes": (work.nodes, times.node_s),
+        "Python functions": (work.functions, times.function_s),
+    }
+    rows += [
+        {"name": name, "sizes": [], "calls": count, "time_s": count * each, "bound": "overhead",
+         "part": "both"}
+        for name, (count, each) in between.items() if count
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row["time_s"])

@@ -1,0 +1,68 @@
+"""Seconds of an operation over a grid of sizes, and in between."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import exp, log, prod
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TimeTable:
+    """What was measured: seconds by sizes, whose every combination is a place of the grid.
+
+    Places may be empty (too long to measure); there the time of the nearest one with less work
+    grows with the work.
+    """
+
+    seconds: Mapping[Sizes, float]
+
+    @cached_property
+    def axes(self) -> tuple[Sizes, ...]:
+        """Sizes in order, for each of them."""
+        return tuple(tuple(sorted(set(axis))) for axis in zip(*self.seconds, strict=True))
+
+    @cached_property
+    def _logs(self) -> dict[Sizes, float]:
+        """Logarithms of seconds at every place."""
+        return {place: log(self._filled(place)) for place in product(*self.axes)}
+
+    def _filled(self, place: Sizes) -> float:
+        if place in self.seconds:
+            return self.seconds[place]
+        below = [
+            known
+            for known in self.seconds
+            if all(a <= b for a, b in zip(known, place, strict=True))
+        ]
+        if not below:
+            return min(self.seconds.values())
+        nearest = max(below, key=lambda known: (prod(known), self.seconds[known]))
+        return self.seconds[nearest] * prod(place) / prod(nearest)
+
+    def at(self, sizes: Sequence[float]) -> float:
+        """Seconds at other sizes, by straight lines between logarithms.
+
+        Beyond the largest size of an axis the time grows with the work, below the smallest it is
+        that of the smallest.
+        """
+        beyond = 1.0
+        corners: list[tuple[Sizes, float]] = [((), 1.0)]
+        for size, axis in zip(sizes, self.axes, strict=True):
+            if size >= axis[-1]:
+                beyond *= size / axis[-1]
+                ends = [(axis[-1], 1.0)]
+            elif size <= axis[0]:
+                ends = [(axis[0], 1.0)]
+            else:
+                above = bisect_right(axis, size)
+                low, high = axis[above - 1], axis[above]
+                share = log(size / low) / log(high / low)
+                ends = [(low, 1 - share), (high, share)]
+            corners = [
+                ((*place, end), weight * part) for place, weight in corners for end, part in ends
+            ]
+        return beyond * exp(sum(weight * self._logs[place] for place, weight in corners))

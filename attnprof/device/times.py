@@ -1,0 +1,146 @@
+"""How long an operation takes on a device, from what was measured there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from attnprof.device.benchmarks import CHAIN, OF_A_LAYER, OF_ENTRIES
+from attnprof.device.operations import Demand, KernelCall
+from attnprof.device.tables import TimeTable
+from attnprof.measure.kept_memory import LARGEST_KEPT
+
+#: Operations priced as others: the same arithmetic or as dear.
+AS = {
+    "rsub": "sub", "square": "mul", "addcmul": "mul", "addcdiv": "div", "lerp": "mul",
+    "gt": "eq", "lt": "eq", "ge": "eq", "le": "eq", "ne": "eq", "minimum": "maximum",
+    "logical_or": "eq", "logical_and": "eq", "logical_not": "eq", "sin": "cos", "triu": "tril",
+    "bernoulli": "randn", "normal": "randn", "uniform": "randn", "rand": "randn",
+    "native_dropout": "randn", "exp2": "exp", "expm1": "exp", "log1p": "log", "copy": "clone",
+    "_to_copy": "clone", "elu": "exp", "leaky_relu": "relu", "hardtanh": "clamp",
+    "threshold_backward": "where", "gelu_backward": "gelu", "silu_backward": "silu",
+    "sigmoid_backward": "mul", "tanh_backward": "mul", "stack": "cat", "repeat": "clone",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of operations by the tables of a calibration."""
+
+    tables: Mapping[str, TimeTable]
+    #: seconds a byte of memory costs when it is used for the first time
+    fault_s: float = 0.0
+    _known: dict[KernelCall, float] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def view_s(self) -> float:
+        """Seconds of an operation that only looks at a tensor in another way."""
+        return self.tables["4 views"].at((1,)) / 4
+
+    @cached_property
+    def node_s(self) -> float:
+        """Seconds of an autograd node, made and played, beyond the operations themselves."""
+        played, plain = (self.tables[name].at((1,)) for name in ("played", "chain"))
+        return max(0.0, (played - 2 * plain) / CHAIN)
+
+    @cached_property
+    def function_s(self) -> float:
+        """Seconds of a call of a Python function between operations."""
+        return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
+
+    @cached_property
+    def run_s(self) -> float:
+        """Seconds that a jump between two pieces of memory takes."""
+        found = []
+        for (rows, columns), seconds in self.tables["runs"].seconds.items():
+            if rows > 1000:
+                whole = self.tables["unary"].at((rows * columns,))
+                found.append(max(0.0, seconds - whole) / rows)
+        return sorted(found)[len(found) // 2]
+
+    def of(self, work: Demand) -> float:
+        """Seconds of a call."""
+        between = work.nodes * self.node_s + work.functions * self.function_s
+        return sum(map(self.seconds, work.operations)) + between
+
+    def seconds(self, operation: KernelCall) -> float:
+        """Seconds of one operation, with the page faults of large new memory."""
+        if operation not in self._known:
+            new = operation.fresh if operation.fresh >= LARGEST_KEPT else 0
+            self._known[operation] = self._priced(operation) + self.fault_s * new
+        return self._known[operation]
+
+    def bound(self, operation: KernelCall) -> str:
+        """What an operation's time is of: ``compute``, ``memory`` or the call's ``overhead``."""
+        if operation.form == "view" or self.seconds(operation) < 2 * self.call_s:
+            return "overhead"
+        if operation.form in ("product", "fused"):
+            return "compute"
+        if len(operation.sizes) > 1:  # over rows: twice as long as going through them once
+            moved = 2 * self.tables["in place"].at((prod(operation.sizes),))
+            return "compute" if self.seconds(operation) > moved else "memory"
+        arithmetic = self.tables[self._of(operation)].at(operation.sizes)
+        return "compute" if arithmetic > 0.9 * self.seconds(operation) else "memory"
+
+    def _of(self, operation: KernelCall) -> str:
+        """The table of an operation's arithmetic."""
+        name = operation.name.rstrip("_")
+        name = AS.get(name, name)
+        return f"of {name if name in OF_ENTRIES else 'mul'}"
+
+    def _priced(self, o: KernelCall) -> float:
+        if o.form == "view":
+            return self.view_s
+        if o.form == "product":
+            seconds = self.product(*o.sizes)
+            if o.name in ("addmm", "baddbmm"):
+                batch, m, n, _ = o.sizes
+                seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
+            return seconds
+        if o.form == "fused":
+            return self._fused(*o.sizes, backward="backward" in o.name)
+        if o.form in self.tables and len(o.sizes) > 1:
+            return self.tables[o.form].at(o.sizes)
+        return self._entries(o)
+
+    @cached_property
+    def call_s(self) -> float:
+        """Seconds of an operation on next to nothing."""
+        return self.tables["in place"].at((1,))
+
+    def product(self, batch: int, m: int, n: int, k: int) -> float:
+        """Seconds of so many products (m, k) by (k, n)."""
+        plain = self.tables["product"].at((1, m, n, k))
+        if n % 8 and n > 8:
+            odd, near = (self.tables[t].at((1, m, n, k)) for t in ("odd product", "product"))
+            plain *= max(1.0, odd / near)
+        if batch == 1:
+            return plain
+        near = self.tables["product"].at((1, m, n, k))
+        return plain / near * self.tables["products"].at((batch, m, n, k))
+
+    def _entries(self, o: KernelCall) -> float:
+        """Memory or arithmetic, whichever takes longer, and the jumps."""
+        (count,) = o.sizes if len(o.sizes) == 1 else (1,)
+        form = o.form.removeprefix("strided ")
+        moved = self.tables[form].at((count * o.item_bytes / 4,)) if form in self.tables else 0.0
+        found = max(moved, self.tables[self._of(o)].at((count,)))
+        if o.form.startswith("strided"):
+            found = max(found, self.tables["strided"].at((count,)))
+        return found + (o.runs * self.run_s if o.runs > 1 else 0.0)
+
+    def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
+        """A fused kernel: both products and the softmax of every block, which stays in a cache.
+
+        The backward pass makes five products of a block where the forward one makes two.
+        """
+        rows = next(rows for least, rows in QUERY_BLOCKS if n >= least)
+        columns = min(m, KEY_BLOCK)
+        blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)
+        scores = self.tables["softmax"].at((rows, columns))
+        products = self.product(1, rows, columns, d) + self.product(1, rows, v, columns)
+        return blocks * (scores + products * (2.5 if backward else 1))
+
+
+#: Queries of a block of torch's fused attention on a CPU, from so many queries on; keys of one.
+QUERY_BLOCKS, KEY_BLOCK = ((768, 256), (192, 64), (0, 32)), 512

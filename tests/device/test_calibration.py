@@ -1,0 +1,85 @@
+"""Single operations are timed into tables, which a file keeps."""
+
+import json
+
+import pytest
+import torch
+
+from attnprof.device import calibration, calibration_run
+from attnprof.device.benchmarks import Benchmark, benchmarks
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings
+from attnprof.device.tables import TimeTable
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.clocks import Clock
+
+SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
+
+
+def test_a_place_has_the_seconds_of_one_call():
+    now = [0]
+
+    def make(a, b):
+        def call():
+            now[0] += 1000 * a * b  # nanoseconds
+
+        return call
+
+    bench = calibration_run._Bench(
+        Clock(lambda: now[0], lambda: now[0]), 0.5, [Benchmark("one", ((1, 8), (2, 4)), make, 16)]
+    )
+    tables, again = bench.tables()
+    assert tables["one"].seconds == pytest.approx({(1, 2): 2e-6, (1, 4): 4e-6, (8, 2): 16e-6})
+    assert again == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize("one", benchmarks(torch.float32, "cpu"), ids=lambda one: one.name)
+def test_every_benchmark_runs_at_its_smallest_place(one):
+    place = next(iter(one.places()))
+    assert one.make(*place)() is not None
+    assert len(place) == len(one.axes)
+
+
+def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
+    monkeypatch.setattr(calibration_run, "processor_share", lambda: 0.3)
+    monkeypatch.setattr(calibration_run, "PRODUCTS", (64,))
+    monkeypatch.setattr(calibration_run, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(calibration_run, "benchmarks", lambda *_: benchmarks(*_)[-2:])
+    with pytest.raises(CannotRunError, match=r"30%.*--contended"):
+        calibration_run.calibrate("cpu", ["float32"], 0.01)
+    found = calibration_run.calibrate("cpu", ["float32"], 0.01, contended=True)
+    assert found.cpu_share == 0.3
+    assert found.ceilings.flops_per_s["float32"] > 0 < found.ceilings.bytes_per_s
+    assert torch.__version__ in found.ceilings.source
+    assert len(found.tables["float32"]) == 2
+
+
+def test_tables_come_back_from_their_file(tmp_path):
+    tables = {"float32": {"product": TimeTable({(1, 8, 8, 8): 1e-6, (1, 8, 8, 16): 2e-6})}}
+    made = Calibration(SOME, "cpu", 2, tables, fault_s=1e-10, repeatability=0.02, cpu_share=0.97)
+    calibration.save(made, tmp_path / "c.json")
+    found = calibration.load("some device", 2, tmp_path / "c.json")
+    assert found.to_dict() == made.to_dict()
+    assert found.tables["float32"]["product"].at((1, 8, 8, 16)) == pytest.approx(2e-6)
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [[1, 2.0], [1, 2, 3.0]], [[1, -2.0]], [[1, "x"]], [1.0], [[0, 1.0]]]
+)
+def test_tables_that_are_none_are_refused(tmp_path, rows):
+    made = Calibration(SOME, "cpu", 2, {"float32": {"product": TimeTable({(1,): 1.0})}}).to_dict()
+    made["tables"]["float32"]["product"] = rows
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [made]}))
+    with pytest.raises(RequestError, match="is no calibration"):
+        calibration.load("some device", 2, path)
+
+
+def test_ceilings_of_an_older_file_are_read_without_tables(tmp_path):
+    entry = Calibration(SOME, "cpu", 2).to_dict()
+    for name in ("version", "tables", "fault_s", "repeatability", "cpu_share"):
+        del entry[name]
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
+    found = calibration.load("some device", 2, path)
+    assert (found.ceilings.bytes_per_s, found.tables) == (1e10, {})

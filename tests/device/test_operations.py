@@ -1,0 +1,100 @@
+"""What a call asks of a device, seen without running it."""
+
+from collections import Counter
+from itertools import pairwise
+from math import prod
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof import registry
+from attnprof.device.operations import loops, operations_of
+from attnprof.measure.counters import count_with_torch
+from attnprof.measure.request import PointRequest
+from attnprof.measure.subject import build_subject
+
+
+class Names(TorchDispatchMode):
+    """The operations of a real run by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace != "prim":
+            self.seen[func._schema.name.split("::")[1]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(
+    "name", ["standard", "linear", "taylor-efficient", "nystromformer", "sdpa"]
+)
+def test_a_real_run_asks_for_the_same_operations(name, phase):
+    request = PointRequest(name, 96, 2, 8, phase=phase)
+    subject = build_subject(request)
+    subject.prepare()
+    with Names() as names:
+        subject.call()
+    assert Counter(o.name for o in operations_of(request).operations) == names.seen
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_products_have_the_flops_that_torch_counts(name):
+    request = PointRequest(name, 80, 2, 8)
+    work = operations_of(request)
+    products = sum(2 * prod(o.sizes) for o in work.operations if o.form == "product")
+    fused = [o.sizes for o in work.operations if o.form == "fused"]
+    products += sum(2 * heads * n * m * (d + v) for heads, n, m, d, v in fused)
+    others = ("aten.convolution", "aten.einsum")
+    counted = count_with_torch(request, meta=bool(fused)).counted  # it knows no fused CPU kernel
+    assert products == sum(count for op, count in counted.items() if op not in others)
+
+
+def _starts(shape, strides):
+    """How often a walk in the order of the first tensor leaves the step of the innermost axis."""
+    order = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: -strides[0][i])
+    places = [
+        [sum(index[i] * own[i] for i in range(len(shape))) for own in strides]
+        for index in sorted(
+            torch.cartesian_prod(*[torch.arange(s) for s in shape]).view(-1, len(shape)).tolist(),
+            key=lambda index: [index[i] for i in order],
+        )
+    ]
+    step = [own[order[-1]] for own in strides]
+    jumps = sum(
+        [b - a for a, b in zip(here, there, strict=True)] != step
+        for here, there in pairwise(places)
+    )
+    return 1 + jumps
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((4, 5), [(5, 1), (5, 1)]),
+        ((4, 5), [(5, 1), (1, 0)]),
+        ((4, 5), [(5, 1), (0, 1)]),
+        ((4, 5), [(5, 1), (6, 1)]),
+        ((2, 3, 4), [(12, 4, 1), (12, 4, 1), (12, 4, 0)]),
+        ((2, 3, 4), [(12, 4, 1), (4, 8, 1)]),
+        ((2, 1, 4), [(4, 4, 1), (4, 0, 1)]),
+        ((3, 4), [(4, 1), (1, 3)]),
+    ],
+)
+def test_loops_start_where_a_walk_through_the_tensors_jumps(shape, strides):
+    assert loops(shape, strides)[0] == _starts(shape, strides)
+
+
+def test_entries_that_lie_apart_are_seen():
+    assert loops((3, 4), [(4, 1), (1, 3)])[1]
+    assert not loops((3, 4), [(4, 1), (4, 0)])[1]
+
+
+def test_training_makes_nodes_and_knows_its_backward_pass():
+    work = operations_of(PointRequest("standard", 16, 2, 8, phase="train"))
+    assert work.nodes > 5
+    assert {o.backward for o in work.operations} == {False, True}
+    assert operations_of(PointRequest("standard", 16, 2, 8)).nodes == 0

@@ -1,0 +1,131 @@
+"""Predictions are sums of what was measured of single operations."""
+
+import itertools
+import json
+
+import pytest
+
+from attnprof.device import calibration
+from attnprof.device.benchmarks import CHAIN, OF_ENTRIES
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings, stated
+from attnprof.device.operations import Demand, KernelCall, operations_of
+from attnprof.device.prediction import predict_points
+from attnprof.device.tables import TimeTable
+from attnprof.device.times import Times
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.environment import device_name
+from attnprof.measure.kept_memory import LARGEST_KEPT
+from attnprof.measure.request import PointRequest
+
+FLOP_S, BYTE_S = 1e-10, 1e-9
+
+
+def made_up():
+    """A device without overheads: products by their FLOPs, everything else by its entries."""
+    grid, ends = (1, 1024, 2**20), (1, 4096)
+    batched = {
+        (b, m, n, k): 2 * b * m * n * k * FLOP_S
+        for b, m, n, k in itertools.product((1, 64), ends, ends, ends)
+    }
+    products = {place: seconds for place, seconds in batched.items() if place[0] == 1}
+    entries = {(n,): 4 * n * BYTE_S for n in grid}
+    rows = {(a, b): 4 * a * b * BYTE_S for a in grid for b in (1, 4096)}
+    patterns = ("fill", "in place", "unary", "binary", "binary in place", "strided")
+    over_rows = (
+        "sum", "outer sum", "norm", "amax", "max", "softmax", "softmax backward", "layer norm",
+        "layer norm backward", "cumsum", "sort", "gather", "fourier",
+    )  # fmt: skip
+    nothing = {(1,): 1e-30}
+    tables = {
+        "product": products, "odd product": products, "products": batched,
+        **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
+        **{f"of {name}": entries for name in OF_ENTRIES},
+        "runs": {(4096, 9): 4 * 4096 * 9 * BYTE_S}, "4 views": nothing, "functions": nothing,
+        "chain": nothing, "recorded": nothing, "played": {(1,): 5e-30},
+    }  # fmt: skip
+    return {name: TimeTable(seconds) for name, seconds in tables.items()}
+
+
+def test_products_take_their_flops_and_the_rest_its_entries():
+    times = Times(made_up())
+    work = operations_of(PointRequest("standard", 96, 2, 8, scope="core"))
+    products = sum(times.seconds(o) for o in work.operations if o.form == "product")
+    assert products == pytest.approx(2 * 2 * 2 * 96 * 96 * 8 * FLOP_S)
+    softmax = sum(times.seconds(o) for o in work.operations if o.form == "softmax")
+    assert softmax == pytest.approx(4 * 2 * 96 * 96 * BYTE_S)
+
+
+def test_a_width_that_fills_no_registers_is_as_slow_as_measured():
+    tables = made_up()
+    tables["odd product"] = TimeTable({p: 3 * s for p, s in tables["product"].seconds.items()})
+    times = Times(tables)
+    assert times.product(1, 64, 17, 64) == pytest.approx(3 * 2 * 64 * 17 * 64 * FLOP_S)
+    assert times.product(1, 64, 16, 64) == pytest.approx(2 * 64 * 16 * 64 * FLOP_S)
+
+
+def test_new_memory_is_paid_only_where_the_c_library_maps_it_anew():
+    times = Times(made_up(), fault_s=1e-6)
+    small, large = (KernelCall("mul", "unary", (9,), fresh=LARGEST_KEPT + more) for more in (-1, 0))
+    assert times.seconds(large) - times.seconds(small) == pytest.approx(LARGEST_KEPT * 1e-6)
+
+
+def test_nodes_and_functions_are_added():
+    tables = {
+        **made_up(),
+        "played": TimeTable({(1,): CHAIN * 7e-6}),
+        "functions": TimeTable({(1,): 1e-3}),
+    }
+    times = Times(tables)
+    assert times.of(Demand([], nodes=3)) == pytest.approx(3 * 7e-6, rel=1e-3)
+    assert times.of(Demand([], functions=2)) == pytest.approx(2 * times.function_s)
+
+
+@pytest.fixture
+def here(tmp_path):
+    path = tmp_path / "c.json"
+    known = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test")
+    calibration.save(Calibration(known, "cpu", 1, {"float32": made_up()}), path)
+    return path
+
+
+def test_a_point_has_time_interval_peak_and_what_takes_the_time(here):
+    request = PointRequest("standard", 96, 2, 8, threads=1)
+    (record,) = predict_points([request], path=here).records
+    assert record.ci_low_s < record.time_s < record.ci_high_s
+    assert record.peak_bytes_predicted > 0
+    assert record.operations[0]["time_s"] >= record.operations[-1]["time_s"]
+    assert sum(row["time_s"] for row in record.operations) <= record.time_s * (1 + 1e-9)
+
+
+def test_the_faster_mechanism_at_every_length_is_the_answer(here):
+    points = [PointRequest(name, seq, 1, 8, threads=1, scope="core")
+              for seq in (32, 4096) for name in ("taylor-direct", "taylor-efficient")]  # fmt: skip
+    answer = predict_points(points, path=here).summary["answer"]
+    assert "taylor-direct at 32 tokens and taylor-efficient at 4,096 tokens" in answer
+
+
+def test_without_a_calibration_of_this_device_it_says_what_to_type(tmp_path):
+    with pytest.raises(CannotRunError, match="attnprof calibrate --threads 1"):
+        predict_points([PointRequest("standard", 8, 1, 8, threads=1)], path=tmp_path / "none.json")
+
+
+def test_a_format_that_was_not_calibrated_is_a_row_with_what_to_type(here):
+    request = PointRequest("standard", 8, 1, 8, threads=1, dtype="bfloat16")
+    (record,) = predict_points([request], path=here).records
+    assert "attnprof calibrate --dtype bfloat16" in record.skipped
+
+
+def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
+    request = PointRequest("standard", 4096, 8, 64, dtype="bfloat16")
+    (record,) = predict_points([request], on="H100").records
+    rate = stated("H100").flops_per_s["bfloat16"]
+    assert record.time_s >= 2 * 2 * 8 * 4096**2 * 64 / rate
+    assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
+    with pytest.raises(RequestError, match="possible: H200"):
+        predict_points([request], on="a toaster")
+
+
+def test_a_report_is_json(here):
+    report = predict_points([PointRequest("linear", 64, 1, 8, threads=1)], path=here)
+    assert json.loads(report.to_json())["records"][0]["operations"]
