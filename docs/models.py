@@ -68,6 +68,8 @@ attnprof model config.json --seq 4096 --batch 8    # a model of transformers
   and what the forward pass leaves for the backward pass. They are not all held at once; the peak
   is what is, in a loop that keeps the model's result (logits, cache) until the backward pass is
   over. It is the allocator's to a few bytes (`tests/models/test_memory.py`).
+- An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
+  formulas have both.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
   layer.
 - Of a mixture of experts, parameters that a token meets are told apart; its costs are those of

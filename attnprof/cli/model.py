@@ -27,6 +27,10 @@ def model(
         help="A model's config.json or its folder, a .toml file, or a preset.",
     ),
     seq: str = Option("1024", metavar="SIZE", help="Tokens: of a prompt, or before a decoded one."),
+    target_seq: str | None = Option(
+        None, metavar="SIZE",
+        help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
+    ),
     batch: opt.BatchOption = "1",
     phase: str = Option(
         "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
@@ -56,11 +60,14 @@ def model(
       attnprof model 001-lm-dot --phase forward
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
+      attnprof model t5/ --seq 512 --target-seq 64
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     phases = some_of(phase, PHASES, "--phase")
     sizes = {"B": parse_size(batch, "--batch"), "N": parse_size(seq, "--seq")}
+    if target_seq is not None:
+        sizes["M"] = parse_size(target_seq, "--target-seq")
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path if path.is_file() else None
     swaps = swaps_of(swap or (), parse_set(settings))
@@ -83,4 +90,5 @@ def _derived(
 
     where = opt.environment(torch=torch.__version__)
     subject = subject_of(config, kernel, swaps, sizes["N"])
+    subject = subject.apart() if "M" in sizes else subject
     return model_report(subject, phases, sizes, optimizer=optimizer, environment=where)

@@ -32,7 +32,8 @@ def subject_of(
 
     config = swapped_config(load(source), swaps) if swaps else load(source)
     steps = Transformer if config.kind == "decoder" else None
+    inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
-        source, partial(build, config), input_texts(config), steps=steps,
+        source, partial(build, config), inputs, steps=steps,
         num_heads=config.num_heads, head_dim=config.d_model // config.num_heads,
     )  # fmt: skip

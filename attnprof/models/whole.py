@@ -4,13 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnprof.errors import CannotRunError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 
 #: What a forward pass calls the tokens that are decoded one at a time.
 _DECODED = ("decoder_input_ids", "input_ids")
+#: What it calls the tokens that an encoder-decoder gives.
+_TARGETS = ("decoder_input_ids", "target")
 #: Where a result keeps what the next token needs, and what a forward pass calls it.
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 
@@ -57,6 +59,18 @@ class WholeModel:
             return self._decoding(self._target(self.inputs))
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
 
+    def apart(self) -> "WholeModel":
+        """The same with M tokens of an encoder-decoder's target beside N of its source.
+
+        Raises :class:`RequestError` for models that have no such two lengths.
+        """
+        target = next((name for name in _TARGETS if name in self.inputs), "")
+        source = (text for name, text in self.inputs.items() if name != target)
+        if not target or not any("N" in text for text in source):
+            raise RequestError(f"--target-seq is for encoder-decoders of tokens; not {self.name}")
+        labels = {name: text.replace("N", "M") for name, text in self.labels.items()}
+        return replace(self, inputs={**self.inputs, target: "B, M int64"}, labels=labels)
+
     def _decoding(self, whole: Target) -> Target:
         """One token after N - 1 others."""
         own = None if self.steps is None else with_step(whole, {}, self.steps).step
@@ -88,6 +102,11 @@ class WholeModel:
         """Inputs of a forward pass at sizes, by name."""
         return dict(self._target(self.inputs).call_inputs(sizes, device)[1])
 
+    @property
+    def _length(self) -> str:
+        """The size that says how many tokens there are of those that are decoded."""
+        return "M" if any("M" in text for text in self.inputs.values()) else "N"
+
     def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
         """A model, and what it gives for a prompt."""
         import torch
@@ -97,14 +116,14 @@ class WholeModel:
         model = self.build().eval()
         held = next(model.parameters())
         device = "meta" if held.is_meta else "cpu"
-        named = self.example({**sizes, "N": tokens}, device)
+        named = self.example({**sizes, self._length: tokens}, device)
         with torch.no_grad(), Unrecorded():
             return model, model(**named, use_cache=True)
 
     def _step(self, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
 
-        model, result = self._prompt(sizes["N"] - 1, sizes)
+        model, result = self._prompt(sizes[self._length] - 1, sizes)
         name, cache = cache_in(result, self.name)
         kept = {name: cache, "use_cache": True}
         encoded = getattr(result, "encoder_last_hidden_state", None)
@@ -117,7 +136,7 @@ class WholeModel:
     def _copy(self, sizes: Sizes) -> Any:
         from attnprof.models.wrappers import CacheCopy
 
-        _, result = self._prompt(sizes["N"], sizes)
+        _, result = self._prompt(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(cache_in(result, self.name)[1]))
 
 

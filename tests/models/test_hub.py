@@ -10,6 +10,7 @@ from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models.hub import hub_subject, read_configuration
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
+from attnprof.models.sources import subject_of
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -193,6 +194,31 @@ def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
         with FlopCounterMode(display=False) as counter:
             model(**token, **given)
     assert ours["matmul_flops"] == counter.get_total_flops()
+
+
+def test_an_encoder_decoder_takes_as_many_tokens_as_it_gives_or_others():
+    made = subject("t5").apart()
+    model, sizes = made.build().eval(), {"B": 2, "N": 19, "M": 7}
+    source, target = torch.randint(97, (2, 19)), torch.randint(97, (2, 7))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(input_ids=source, decoder_input_ids=target)
+    ours = totals(count(made.target(), sizes, "forward", held=False), "forward")
+    assert ours["matmul_flops"] == counter.get_total_flops()
+    with torch.no_grad():
+        first = model(input_ids=source, decoder_input_ids=target[:, :6], use_cache=True)
+        given = {"past_key_values": first.past_key_values, "encoder_outputs": first[-1:]}
+        with FlopCounterMode(display=False) as counter:
+            model(decoder_input_ids=target[:, 6:], **given)
+    ours = totals(count(made.target("decode"), sizes, "decode", held=False), "decode")
+    assert ours["matmul_flops"] == counter.get_total_flops()
+    with pytest.raises(RequestError, match="encoder-decoders"):
+        subject("llama").apart()
+
+
+def test_presets_of_two_stacks_take_one_length():
+    made = subject_of("003-standard")
+    assert made.target().symbols == ("B", "N")
+    assert made.apart().target().symbols == ("B", "N", "M")
 
 
 def test_a_training_step_holds_weights_gradients_states_and_activations():
