@@ -2,20 +2,23 @@
 
 Mechanisms of this project, layers of torch.nn, models of transformers (tiny configurations, random
 weights), attention as people write it by hand, code that loops over tokens, chunks, layers or
-experts, and small modules of many operations and branches are derived, forward and in training. At
-random shapes inside the domain that each derivation states, every formula is compared with a run of
-the code on fake tensors; where the shape is small, FLOPs of products with torch's
-``FlopCounterMode`` and the peak with the CPU allocator's account of a run on real tensors, too.
+experts, recurrences and chunked scans of papers, and small modules of many operations and branches
+are derived, forward and in training. At random shapes inside the domain that each derivation
+states, every formula is compared with a run of the code on fake tensors; where the shape is small,
+FLOPs of products with torch's ``FlopCounterMode`` and the peak with the CPU allocator's account of
+a run on real tensors, too.
 Into an environment with attnprof and transformers::
 
     OMP_NUM_THREADS=1 python reports/derived_shapes.py               # everything
     OMP_NUM_THREADS=1 python reports/derived_shapes.py standard Llama  # these again
+    OMP_NUM_THREADS=1 python reports/derived_shapes.py --seed 2        # at other shapes
 
 It writes ``derived_shapes.md``, and ``derived_shapes.csv`` with a line for each pair.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 import sys
@@ -27,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import derived_shapes_chunks as chunks
 import derived_shapes_loops as loops
 import derived_shapes_modules as written
 import derived_shapes_odd as odd
@@ -35,6 +39,7 @@ import transformers
 from derived_shapes_modules import Embedded, Projected
 from row_files import earlier, save
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers_models import OWN_RULES, SCALARS, made
 
@@ -50,7 +55,8 @@ from attnprof.trace.solve.derive import derived
 
 PHASES = ("forward", "train")
 #: Shapes for each phase; draws until that many are inside; the longest.
-SHAPES, DRAWS, MOST = 5, 4000, {"B": 12, "h": 12, "d": 96, "M": 300, "N": 1500, "C": 24, "L": 6}
+SHAPES, DRAWS = 5, 4000
+MOST = {"B": 12, "h": 12, "d": 96, "M": 300, "N": 1500, "C": 24, "n": 6, "L": 6}
 #: What a run on real tensors may take: FLOPs, bytes.
 REAL_FLOPS, REAL_BYTES = 10**9, 2**28
 MECHANISMS = (
@@ -118,7 +124,8 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Target]]]:
     for name in MODELS:
         build = partial(made, name)
         yield "transformers", name, partial(_factory, build, name)
-    for kind, listed in (("loop", loops.CASES), ("small", odd.CASES)):
+    written_so = (("loop", loops.CASES), ("chunks", chunks.CASES), ("small", odd.CASES))
+    for kind, listed in written_so:
         for name, (thing, args, inputs) in listed.items():
             yield kind, name, partial(target_of, thing, args, inputs, name=name)
     for name, kind in vars(written).items():
@@ -132,7 +139,7 @@ def _factory(build: Callable[[], Any], name: str) -> Target:
     return target_of(build, name=name, inputs=["input_ids: B, N int64"])
 
 
-def pairs(kind: str, name: str, target: Target) -> Iterator[Pair]:
+def pairs(kind: str, name: str, target: Target, seed: int) -> Iterator[Pair]:
     """Every phase at random shapes; one line where it is refused."""
     for phase in PHASES:
         start = time.process_time()
@@ -143,7 +150,7 @@ def pairs(kind: str, name: str, target: Target) -> Iterator[Pair]:
             continue
         seconds, forms = _since(start), found.phases[phase]
         gone = [q for q, formula in forms.formulas.items() if formula.expression is None]
-        for sizes, counted in _runs(found, forms):
+        for sizes, counted in _runs(found, forms, seed):
             wrong = _wrong(forms, sizes, counted)
             real, differing = _really(target, forms, sizes, counted)
             yield Pair(
@@ -175,10 +182,10 @@ def _wrong(forms: PhaseForms, sizes: Mapping[str, int], counted: Mapping[str, An
 
 
 def _runs(
-    found: Derivation, forms: PhaseForms
+    found: Derivation, forms: PhaseForms, seed: int
 ) -> Iterator[tuple[dict[str, int], Mapping[str, Any]]]:
     """Random shapes of the domain at which the code runs, and what it counts there."""
-    chance = random.Random(f"{found.name} {forms.phase}")  # noqa: S311 - no secret
+    chance = random.Random(f"{found.name} {forms.phase} {seed}")  # noqa: S311 - no secret
     seen, left = [dict(shape) for shape in forms.verified_at], SHAPES
     for attempt in range(DRAWS):
         shape = _drawn(found.symbols, forms, chance, attempt)
@@ -235,12 +242,13 @@ def _really(
     subject = _subject(module, positional, named, training=forms.phase == "train")
     peak = measure_peak(subject, "cpu", torch).bytes - counted["peak_bytes"]
     subject.reset()
-    with FlopCounterMode(display=False, custom_mapping=RULES) as counter:
+    with FlopCounterMode(display=False, custom_mapping=RULES) as counter, _Numbers() as numbers:
         subject.call()
     products, wrong = counter.get_total_flops(), []
     if products != counted["matmul_flops"]:
         wrong.append(f"products: {counted['matmul_flops']} here, {products} by torch's counter")
-    if not (-SCALARS <= peak <= SCALARS or (forms.bound("peak_bytes") != "exact" and peak > 0)):
+    slack = max(SCALARS, 8 * numbers.seen)
+    if not (-slack <= peak <= slack or (forms.bound("peak_bytes") != "exact" and peak > 0)):
         wrong.append(f"the peak on real tensors is {peak:+} bytes off")
     return "products, peak", wrong
 
@@ -272,6 +280,16 @@ def _subject(module: Any, positional: Any, named: Any, *, training: bool) -> Sub
         first_tensor(result).backward(ones)
 
     return Subject(module, clear, clear, train)
+
+
+class _Numbers(TorchDispatchMode):
+    """Counts operations on tensors and Python numbers: of each autograd may keep the number."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += any(type(x) in (int, float) for x in args[:2])
+        return func(*args, **kwargs or {})
 
 
 def _nothing() -> None:
@@ -330,8 +348,8 @@ def page(found: list[Pair]) -> Iterator[str]:
         "domain that the derivation states, none of those at which it was verified: tiny, odd, all "
         "sizes alike, powers of two, large. A run of the code on fake tensors counts every "
         "quantity; at small shapes torch's `FlopCounterMode` counts products and the CPU's "
-        f"allocator the peak of a run on real tensors (within {SCALARS} bytes, for Python numbers "
-        "that torch wraps as tensors)."
+        f"allocator the peak of a run on real tensors (within {SCALARS} bytes, or 8 for each "
+        "operation with a Python number, which torch wraps as a tensor)."
     )
     yield ""
     yield (
@@ -363,11 +381,14 @@ def main() -> None:
     before = {pair.module: [] for pair in earlier(table, Pair)}
     for pair in earlier(table, Pair):
         before[pair.module].append(pair)
-    named = sys.argv[1:]
+    parser = argparse.ArgumentParser(description="Derived formulas at random shapes.")
+    parser.add_argument("names", nargs="*", help="of these alone")
+    parser.add_argument("--seed", type=int, default=1, help="of the random shapes")
+    asked = parser.parse_args()
     for kind, name, make in cases():
-        if named and name not in named:
+        if asked.names and name not in asked.names:
             continue
-        before[name] = list(pairs(kind, name, make()))
+        before[name] = list(pairs(kind, name, make(), asked.seed))
         for pair in before[name]:
             if pair.wrong:
                 print(pair, file=sys.stderr)  # noqa: T201 - progress

@@ -4,17 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 import sympy
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import totals
-from attnprof.trace.request.lookup import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.classes import SizeClasses
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve import mixed
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.plan import _refined
+from attnprof.trace.solve.plan import _refined, plan_for
 from attnprof.trace.solve.symbolic import run_symbolically
 
 N, d = symbol("N"), symbol("d")
@@ -101,3 +104,35 @@ def test_a_rest_that_code_fixes_twice_is_one_of_a_size():
     rest = symbol("N mod 64")
     pins = [sympy.Eq(rest, 37), sympy.Eq(rest * d, 8 * 37)]
     assert set(_refined({"N": sympy.Integer(64)}, pins)) <= {"N", "d"}
+
+
+def in_chunks(x, chunk):
+    """Products within chunks."""
+    rows = x.unflatten(1, (-1, chunk))
+    return (rows @ rows.mT).flatten(1, 2)
+
+
+def row_by_row(x, chunk):
+    """Each row of all chunks with the first one; at even widths other lengths would fit, too."""
+    rows = x.view(x.shape[0], x.shape[1] // chunk, chunk, -1)
+    first = rows[:, :, 0].unsqueeze(-1)
+    return torch.cat([rows[:, :, i : i + 1] @ first for i in range(chunk)], 2)
+
+
+def test_a_chunk_is_found_among_sizes_by_the_lengths_that_run():
+    for code in (in_chunks, row_by_row):
+        target = target_of(code, ["chunk=C"], ["x: B, N, s"])
+        plan = plan_for(target, {"B": 3, "N": 21, "s": 10, "C": 7}, ["forward"], [])
+        assert plan.blocks["N"] == symbol("C")
+        assert plan.whole
+
+
+def test_loops_over_one_of_two_sizes_are_counted_with_the_other(monkeypatch):
+    monkeypatch.setattr(mixed, "LONG", 100)
+    target = target_of(row_by_row, ["chunk=C"], ["x: B, N, s"])
+    found = derived(target, ["forward"])
+    for shape in ({"B": 2, "N": 30, "s": 9, "C": 3}, {"B": 3, "N": 28, "s": 6, "C": 7}):
+        with FlopCounterMode(display=False) as counter:
+            row_by_row(torch.zeros(shape["B"], shape["N"], shape["s"]), shape["C"])
+        assert found.phases["forward"].holds(shape)
+        assert found.at("matmul_flops", **shape) == counter.get_total_flops()

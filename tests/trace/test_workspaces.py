@@ -100,6 +100,20 @@ def elementwise(b, n, d):
     yield aten.roll.default, (x, [1, 1, 2], [0, 1, 2])
     yield aten.flip.default, (x, [1])
     yield aten.tril.default, (x,)
+    whole, line = torch.randn(2, b + 1, n, n + 2), torch.randn(2, b, n, 1)
+    kinds = (
+        whole,
+        whole[:, 1:],
+        whole.mT,
+        whole[..., 1:],
+        whole.transpose(0, 1),
+        whole[0, 0, :, 1:],
+    )
+    for matrices in (*kinds, whole[:1], whole[0, :, :, 1:], line.expand(2, b, n, n)):
+        yield aten.tril.default, (matrices,)
+        yield aten.triu.default, (matrices, 1)
+    for matrices in (*kinds, whole[:, :, :, 2:], whole[0].mT, whole[0, :, 1:]):
+        yield aten.tril_.default, (matrices,)
     yield aten.cat.default, ([x, y], 1)
     yield aten.constant_pad_nd.default, (x, [1, 1])
 

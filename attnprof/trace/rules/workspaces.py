@@ -211,6 +211,24 @@ def _batch_of_products(_out: Any, call: Any) -> Size:
     return sum(gaps, start=0) * not_dearer(400, numel(a[0]) * size_of(b.shape[-1]))
 
 
+def _triangles(out: Any, call: Any) -> Size:
+    """A copy where matrices do not lie one after the other; in place another one, of the result.
+
+    There it does not matter for three dimensions, nor for the first one if that is repeated
+    (checkTrilTriuBatchContiguous in torch's TriangularOpsUtils.h).
+    """
+    *batches, rows, columns = layout(call.self)
+    if out is call.self:
+        repeated = batches and (batches[0][0] == 1 or batches[0][1] == 0)
+        batches = batches[bool(repeated) :] if call.self.dim() > 3 else []
+    step = rows[0] * columns[0]
+    for size, stride in () if is_contiguous(call.self) else reversed(batches):
+        if not same(stride, step):
+            return nbytes(call.self) * (1 + (out is call.self))
+        step = step * size
+    return 0
+
+
 workspaces(
     {
         "add sub mul div maximum minimum pow eq ne lt le gt ge where atan2 fmod hypot remainder "
@@ -262,6 +280,7 @@ workspaces(
         "_cdist_forward _euclidean_dist": _distances,
         "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
         "bmm baddbmm": _batch_of_products,
+        "tril triu": _triangles,
         "im2col": lambda _, c: nbytes(c.self),
         # which windows an entry is in
         "unfold_backward": lambda _, c: (

@@ -5,6 +5,10 @@ from typing import Any
 
 import sympy
 
+from attnprof.trace.doubles import Double, DoubleLog2, called
+
+#: Levels of a tree that torch can count the points of.
+_LEVELS = 60
 _SIGNS = {
     "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
     "Equality": "=", "Unequality": "!=",
@@ -128,3 +132,21 @@ def rounds_down(part: Any) -> bool:
 def rounded_up(part: Any) -> Any:
     """The same as one rounded up."""
     return -sympy.ceiling(-part.args[0])
+
+
+def octave(equation: Any) -> list[Any]:
+    """The sizes whose logarithm to base 2 rounds to a number; none where it is of something else.
+
+    Loops over levels of a tree have as many turns at all of them.
+    """
+    levels = [x for x in equation.lhs.atoms(Double) if x.args[0].func is DoubleLog2]
+    if len(levels) != 1 or not (number := equation.rhs - equation.lhs + levels[0]).is_Integer:
+        return []
+    size = levels[0].args[0].args[0]
+    if not size.is_Symbol or abs(number) > _LEVELS:
+        return []
+    if levels[0].func is called("DoubleCeiling", "ceiling", whole=True):
+        return [size > 2 ** (number - 1), size <= 2**number]
+    if levels[0].func is called("DoubleFloor", "floor", whole=True):
+        return [size >= 2**number, size < 2 ** (number + 1)]
+    return []

@@ -13,6 +13,7 @@ from attnprof.trace.solve.conditions import (
     as_division,
     condition_text,
     divided,
+    octave,
     one_by_one,
     remainder,
     rounded_up,
@@ -39,8 +40,12 @@ class SizeConditions:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """The guards in words, the shortest first; none that holds wherever the shorter ones do."""
-        return tuple(map(condition_text, self.telling))
+        """The guards in words, the shortest first; none that holds wherever the shorter ones do.
+
+        Nor a bound of a size that has a narrower one.
+        """
+        wider = {x for x in self.telling for y in self.telling if _is_wider(x, y)}
+        return tuple(condition_text(x) for x in self.telling if x not in wider)
 
     @cached_property
     def telling(self) -> list[Any]:
@@ -166,12 +171,12 @@ class Domain(SizeConditions):
         return value.xreplace(whole)
 
     def _plainly(self, condition: Any) -> list[Any]:
-        """A condition, or those that strides ask for, without roundings of what is whole."""
+        """A condition, or those that it comes to, without roundings of what is whole."""
         said = self._said_once(condition)
         if not isinstance(said, sympy.Eq):
             return [said]
         strides = _of_strides(said.lhs - said.rhs, self.simplified)
-        return [said] if strides is None else strides
+        return (octave(said) or [said]) if strides is None else strides
 
     def _said_once(self, condition: Any) -> Any:
         """What says, or denies, that one size divides another, in one way; others simplified."""
@@ -191,6 +196,17 @@ class Domain(SizeConditions):
         number, divisor, _ = parts
         floor = sympy.floor(number / divisor)
         return condition.func(number - divisor * floor, 0, evaluate=False)
+
+
+def _is_wider(bound: Any, other: Any) -> bool:
+    """Whether one bound of a size is farther out than another of its kind."""
+    if type(bound) is not type(other) or bound.args[0] != other.args[0]:
+        return False
+    if not bound.args[0].is_Symbol or not (bound.args[1].is_Integer and other.args[1].is_Integer):
+        return False
+    below = isinstance(bound, sympy.StrictGreaterThan | sympy.GreaterThan)
+    above = isinstance(bound, sympy.StrictLessThan | sympy.LessThan)
+    return bool((below and bound.rhs < other.rhs) or (above and bound.rhs > other.rhs))
 
 
 def _is_whole(ratio: Any) -> bool:

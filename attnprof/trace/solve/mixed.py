@@ -1,6 +1,5 @@
 """Formulas by mixing, and the domain that they hold in, as far as runs confirm."""
 
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,12 +8,14 @@ from typing import Any
 
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
+from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import of_every_kind
-from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.plan import SizePlan
+from attnprof.trace.solve.probes import holds_beyond, makes_arrays
 from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
 
 #: Operations of a run that a formula is tried by, and of one that shows how far it holds.
@@ -23,8 +24,8 @@ SHORT, LONG = 400, 4_000
 _CHECKS, _ALL_CHECKS = (5, 20), 2_500
 #: A range that ends at so many times its start, at another branch, is narrow.
 _NARROW, _NARROW_LAYERS = 64, 3
-#: A size at which it is seen what code makes outside of torch, and bytes of that which are much.
-_REAL, _REAL_BYTES = 2048, 2**21
+#: A size at which it is seen what code makes outside of torch.
+_REAL = 2048
 #: Steps in which a border is looked for, and shapes at which two formulas are compared.
 _STEPS, _DRAWN = 12, 60
 #: Layers that are tried, at most, and operations of such a run; shapes of the other sizes.
@@ -204,7 +205,15 @@ class Mixed(Found):
             self.least[name] = size
 
     def _begins(self, name: str, size: int, runs: Runs) -> bool:
-        """Whether the formulas hold at a smaller size: as those of a run on symbols there."""
+        """Whether the formulas hold at a smaller size, of any others."""
+        before = {phase: dict(forms) for phase, forms in self.forms.items()}
+        if self._alike_at(name, size, runs) and holds_beyond(self, name, size, runs):
+            return True
+        self.forms.update(before)  # of peaks a moment may be gone
+        return False
+
+    def _alike_at(self, name: str, size: int, runs: Runs) -> bool:
+        """Whether they give what runs give there: as those of a run on symbols."""
         shapes = [self.near(**x, **{name: size}) for x in self._others]
         whole = self.blocks if self.divided and self.blocks and name != self.blocks.name else None
         counts = {**self.least, name: size} | ({whole.name: self.turns} if whole else {})
@@ -255,7 +264,7 @@ class Mixed(Found):
             return self.operations(self.near(**{name: size})) > most
 
         end = high = self.ends[name] - (self.ends[name] - low) % stride
-        if high > _REAL > low and self._is_real(name, runs):
+        if high > _REAL > low and makes_arrays(self, name, _REAL, runs):
             high = low + (_REAL - low) // stride * stride
         while high > low and long(high):
             high = low + (high - low) // 2 // stride * stride
@@ -267,18 +276,6 @@ class Mixed(Found):
         asked = int(self.plan.hints[name])
         fits = high < asked <= end and (asked - low) % stride == 0
         return asked if fits and not long(asked, A_LONG_RUN) else high
-
-    def _is_real(self, name: str, runs: Runs) -> bool:
-        """Whether code makes large arrays of a size, which are no tensors without values."""
-        if self.operations(self.near(**{name: _REAL})) > SHORT:
-            return False
-        tracemalloc.start()
-        try:
-            trace = runs.tried(self.near(**{name: _REAL}))
-            largest = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        return trace is not None and largest > _REAL_BYTES
 
     def _all_over(self, name: str, sizes: range, runs: Runs) -> None:
         """End the range before the first of many sizes, as code likes to branch at, that is off."""

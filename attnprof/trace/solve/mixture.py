@@ -6,6 +6,7 @@ Each run gives polynomials over the symbols; their factors are polynomials in th
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
+from operator import getitem
 from typing import Any
 
 import sympy
@@ -188,12 +189,20 @@ class Mixture:
         return [self._accounts[id(run), aligned] for run in runs]
 
     # -- all together --------------------------------------------------------------------
-    def solved(self) -> "Solved":
-        """Formulas over symbols, rests and numbers of blocks."""
+    def _axes(self) -> dict[str, Axis]:
         axes = {}
         for name in self.names:
             axes[name] = self.axis(name)
             self.base[name] = axes[name][0].xs[0]
+        return axes
+
+    def solved(self) -> "Solved":
+        """Formulas over symbols, rests and numbers of blocks."""
+        axes = self._axes()
+        aligned = [any(isinstance(key, int) for (key, _), _ in rows) for _, rows in axes.values()]
+        if any(aligned) and not all(aligned):  # rows along all have to have the same names
+            self.alike = False
+            axes = self._axes()
         self.plan.extend()
         ladders = {name: ladder for name, (ladder, _) in axes.items()}
         for name, axis in ladders.items():  # those before the others' bases were known
@@ -201,15 +210,13 @@ class Mixture:
                 raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
         indices = indices_for(list(axes.values()))
         nodes = [axis.nodes for axis in ladders.values()]
-        points = [tuple(xs[i] for xs, i in zip(nodes, index, strict=True)) for index in indices]
+        points = [tuple(map(getitem, nodes, index)) for index in indices]
         base = tuple(self.base.values())
         for place, axis in enumerate(ladders.values()):
-            points += [
-                p for x in axis.xs if (p := (*base[:place], x, *base[place + 1 :])) not in points
-            ]
-        found = [self.run(dict(zip(self.names, point, strict=True))) for point in points]
-        runs = [run for run in found if run is not None]
-        if len(runs) < len(found):
+            beside = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
+            points += [point for point in beside if point not in points]
+        found = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
+        if len(runs := [run for run in found if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
         return Solved(self, Lattice(list(ladders.values()), indices, points), runs)
 
@@ -250,8 +257,7 @@ class Solved:
         if missing := set(rows.values()) - set(self._found):
             self._found |= self.lattice.solved(missing)
         for monomial, row in rows.items():
-            factors = self._found.get(row)
-            if factors is None:
+            if (factors := self._found.get(row)) is None:
                 return None
             total += [sympy.Rational(x) * monomial * self._blocks(i) for i, x in factors.items()]
         return sympy.Add(*total)
@@ -281,7 +287,7 @@ class Solved:
         sizes: dict[Any, dict[Any, Any]] = {key: {} for key in ("", *examples)}
         for (key, name), size in self.sizes.items():
             sizes[key][name] = None if size is None else spelled((key, name), size)
-        notes = [note for note in self.runs[0].trace.notes if self._always(note)]
+        notes = [x for x in self.runs[0].trace.notes if all(x in y.trace.notes for y in self.runs)]
         routes = self.runs[0].trace.routes
         if any(run.trace.routes != routes for run in self.runs):
             raise NoFormulaError("other sizes spread other numbers of rows over the experts")
@@ -292,6 +298,3 @@ class Solved:
         whole = sizes[""]
         modules = {name[0]: own for name, own in whole.items() if "own" in name}
         return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)
-
-    def _always(self, note: str) -> bool:
-        return all(note in run.trace.notes for run in self.runs)

@@ -15,6 +15,7 @@ from attnprof.trace.events import trains
 from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.runs import TooLongError, TooSlowError, outcome
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.block_lengths import FIRST, SHORT, divides, guessed
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 
@@ -22,20 +23,14 @@ from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_s
 _TRIES = 8
 #: Numbers that stand for sizes at first: small ones, then such as blocks divide.
 _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
-#: Sizes that become numbers first where code does not say which it makes one of.
-FIRST = ("N", "B", "h", "d")
 #: Operations of all runs on symbols together, each of some milliseconds.
 _SYMBOLIC = 28_000
 #: Runs for lengths in blocks of a size that is a number, with rests and without.
 _BOTH = 45
 #: As many of them a processor second counts as.
 _A_SECOND = 240
-#: Tokens of a block, where code does not say how many have to be one; where any will do.
-_BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
 #: Blocks of a number of tokens that is a size, at first.
 _BLOCK = 4
-#: Operations of a run that only shows whether there is one.
-_SHORT = 3000
 
 
 @dataclass
@@ -128,7 +123,7 @@ def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence
     """
     base = _base(target, phases)
     plan = SizePlan(target, hints, base, _refined({}, pins) if pins else {})
-    for blocks in chain([plan.blocks], _guessed(target, phases)):
+    for blocks in chain([plan.blocks], guessed(target, phases)):
         plan.blocks = blocks
         if blocks and _tried(plan, phases):
             return plan
@@ -159,22 +154,6 @@ def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
     return [*left_out][:1]
 
 
-def _guessed(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Lengths in whole blocks of a size of their own, or of the usual numbers that they can be."""
-    if "N" not in target.symbols:
-        return
-    yield from ({"N": symbol(x)} for x in target.symbols if x not in FIRST)
-    small = {x: EVEN.get(x, 16) for x in target.symbols}
-
-    def runs(length: int) -> bool:
-        sizes, training = {**small, "N": length}, trains(phases)
-        found = outcome(target, sizes, training=training, most=_SHORT)
-        return not isinstance(found, Exception)
-
-    usual = _USUAL if runs(37) else [n for n in _BLOCKS if runs(3 * n) and runs(5 * n)]
-    yield from ({"N": sympy.Integer(block)} for block in usual)
-
-
 def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
     """Whether the code runs so, where it fixes more sizes with those as numbers as well."""
     for _ in range(_TRIES):
@@ -184,6 +163,7 @@ def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
         found = plan.at(first, phases, ragged=True)
         many = isinstance(found, SymbolicRun) and len(found.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(found, SymbolicRun | PinnedError)
+        plan.whole |= divides(plan.target, phases, plan.blocks, getattr(found, "pins", ()))
         if plan.whole or (many and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
@@ -210,7 +190,7 @@ def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
     """Small sizes at which the code runs."""
     names = target.symbols
     for sizes in ({x: _SMALL.get(x, 2) for x in names}, {x: EVEN.get(x, 16) for x in names}):
-        found = outcome(target, sizes, training=trains(phases), most=_SHORT)
+        found = outcome(target, sizes, training=trains(phases), most=SHORT)
         if not isinstance(found, Exception):
             return sizes
     raise NoFormulaError("it does not run at small sizes")
