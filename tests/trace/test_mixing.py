@@ -343,7 +343,7 @@ def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
     found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
     monkeypatch.setattr(Mixed, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
-    monkeypatch.setattr(Mixed, "_is_real", lambda *_: False)
+    monkeypatch.setattr(mixed, "makes_arrays", lambda *_: False)
     found.settle(runs)
     assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
 

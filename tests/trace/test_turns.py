@@ -1,5 +1,6 @@
 """Loops of the mechanisms here tell which turns are alike: one run on symbols gives formulas."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +18,10 @@ from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import _refined, plan_for
-from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.probes import holds_beyond
+from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
 
 N, d = symbol("N"), symbol("d")
 
@@ -136,3 +139,34 @@ def test_loops_over_one_of_two_sizes_are_counted_with_the_other(monkeypatch):
             row_by_row(torch.zeros(shape["B"], shape["N"], shape["s"]), shape["C"])
         assert found.phases["forward"].holds(shape)
         assert found.at("matmul_flops", **shape) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_at_a_smaller_size_another_one_is_far_larger(grows):
+    def at(counts, _phases, **_how):
+        held = 4 * d * counts["N"]
+        own = sympy.Max(held, d * counts["N"] ** 2 / 2) if grows else held  # alike up to 8 tokens
+        return SymbolicRun(("d",), {"train": {"peak_bytes": own}}, SizeConditions([]), None, {})
+
+    found = SimpleNamespace(
+        plan=SimpleNamespace(at=at), blocks=None, least={"N": 2, "n": 3}, strides={},
+        forms={"train": {"peak_bytes": 4 * d * symbol("N")}}, conditions=SizeConditions([]),
+        near=lambda **sizes: {"N": 2, "n": 3, "d": 8} | sizes,
+    )  # fmt: skip
+    runs = SimpleNamespace(phases=["train"])
+    assert holds_beyond(found, "n", 2, runs) is not grows
+
+
+def levels(x):
+    """Something at every level of a tree over tokens."""
+    for level in range(math.ceil(math.log2(x.shape[1])) + 1):
+        x = x * (level + 1)
+    return x
+
+
+def test_lengths_of_as_many_levels_have_a_formula():
+    forms = derived(target_of(levels, [], ["x: B, N, d"]), ["forward"]).phases["forward"]
+    assert forms.method == "symbolic"
+    assert {"N > 256", "N <= 512"} <= set(forms.domain)
+    flops = forms.formulas["flops"].expression
+    assert evaluate(flops, {"B": 2, "N": 300, "d": 3}) == 10 * 2 * 300 * 3
