@@ -94,6 +94,7 @@ def main(args: list[str] | None = None) -> None:
     if args is None:
         gc.set_threshold(SELDOM)
         atexit.register(gc.freeze)  # the end frees what it frees without another look
+        os.environ.setdefault("SYMPY_CACHE_SIZE", "50000")  # 1000 forget what a run asks again
         if COMPLETING not in os.environ:
             announce()
     if sys.stderr is None:  # it was closed: what is told goes nowhere
