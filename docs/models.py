@@ -50,6 +50,7 @@ forward pass (a prompt), a training step, a token decoded after `N - 1` others, 
 attnprof model 001-lm-dot --seq 512                # a preset
 attnprof model my.toml --phase forward,decode      # a file like the one above
 attnprof model config.json --seq 4096 --batch 8    # a model of transformers
+attnprof model my.py:build_model                   # what a function of yours makes
 ```
 
 - A model of transformers is built from its `config.json` (or the folder that holds it) by the

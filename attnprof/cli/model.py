@@ -24,7 +24,7 @@ def model(
     *,
     config: str | None = Argument(
         None, metavar="CONFIG", show_default=False,
-        help="A model's config.json or its folder, a .toml file, or a preset.",
+        help="A model's config.json or its folder, a .toml file, a preset, or my.py:factory.",
     ),
     seq: str = Option("1024", metavar="SIZE", help="Tokens: of a prompt, or before a decoded one."),
     target_seq: str | None = Option(
@@ -60,6 +60,7 @@ def model(
       attnprof model 001-lm-dot --phase forward
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
+      attnprof model my.py:build_model --phase forward
       attnprof model t5/ --seq 512 --target-seq 64
     """
     if config is None:

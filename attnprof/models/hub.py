@@ -3,7 +3,7 @@
 import copy
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 _LONGEST = 2**16
 #: What models call to warn of tokens that are padding, where no mask says so.
 _LOOK = "warn_if_padding_and_no_attention_mask"
-_HOW = "give a model's config.json, its folder, a preset or a .toml file"
+_HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
@@ -70,13 +70,23 @@ def hub_subject(
     if kernel is not None:
         _set_kernel(config, kernel)
     kind = _class_of(config)
+    subject = class_subject(name, kind, config, partial(_built, kind, config))
+    if not swaps:
+        return subject
+    from attnprof.models.hub_swap import swapped
+
+    return swapped(subject, swaps, tokens or subject.longest or _LONGEST)
+
+
+def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
+    """A model of one of transformers' classes, which ``build`` makes, by its configuration."""
     text = config.get_text_config()
     inputs, labels = _inputs(kind, config)
     experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
     heads = _first(text, ("num_attention_heads",)) or 1
-    subject = WholeModel(
+    return WholeModel(
         name,
-        partial(_built, kind, config),
+        build,
         inputs,
         labels,
         dtype=str(config.dtype or "float32").removeprefix("torch."),
@@ -90,11 +100,6 @@ def hub_subject(
         longest=_first(text, _LENGTHS),
         notes=_notes(inputs, config),
     )
-    if not swaps:
-        return subject
-    from attnprof.models.hub_swap import swapped
-
-    return swapped(subject, swaps, tokens or subject.longest or _LONGEST)
 
 
 def _built(kind: Any, config: Any) -> Any:

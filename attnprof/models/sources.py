@@ -1,4 +1,4 @@
-"""Where a model comes from: a configuration of transformers, a TOML file, a preset."""
+"""Where a model comes from: a configuration of transformers, a TOML file, a preset, code."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +7,7 @@ from pathlib import Path
 from attnprof.errors import RequestError
 from attnprof.models.swap import Swap, swapped_config
 from attnprof.models.whole import WholeModel
+from attnprof.user_code import is_place
 
 
 def subject_of(
@@ -25,7 +26,15 @@ def subject_of(
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name
         return hub_subject(read_configuration(path), name, kernel, swaps, tokens)
     if kernel is not None:
-        raise RequestError(f"--kernel is for models of transformers; {source} is one of attnprof's")
+        raise RequestError(f"--kernel is for a config.json of transformers, not for {source}")
+    if is_place(source):
+        from attnprof.models.factories import factory_subject
+
+        if swaps:
+            raise RequestError(
+                f"--swap is for a config.json, a .toml file or a preset: not {source}"
+            )
+        return factory_subject(source)
     from attnprof.models import build, load
     from attnprof.models.inputs import input_texts
     from attnprof.models.transformer import Transformer

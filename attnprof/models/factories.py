@@ -1,0 +1,41 @@
+"""Whole models of somebody's code: a function that makes one, or its class."""
+
+from functools import partial
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.models.whole import WholeModel
+from attnprof.trace.request.lookup import target_of
+from attnprof.user_code import loaded
+
+
+def factory_subject(source: str) -> WholeModel:
+    """The model that ``path.py:name`` or ``module:name`` makes when it is called with nothing.
+
+    Its inputs are guessed of its forward pass, as ``attnprof derive`` does, and told in its notes;
+    one of transformers' classes has those of its class, and its cache. Raises
+    :class:`RequestError` where no model comes of it, or one whose sizes are not known.
+    """
+    from torch import nn
+
+    thing = loaded(source)
+    if isinstance(thing, nn.Module) or not callable(thing):
+        raise RequestError(f"{source} is no function that makes a model, and no class of one")
+    target = target_of(source)
+    if unknown := [name for name in target.symbols if name not in ("B", "N")]:
+        raise RequestError(
+            f"{source}: the size {unknown[0]} is not known ({'; '.join(target.spelled_inputs)}); "
+            "name a function without arguments that makes the whole model"
+        )
+    from attnprof.trace.run.worlds import fake_world
+
+    with fake_world():
+        model = target.make({})
+    if hasattr(model, "main_input_name") and hasattr(model, "config"):
+        from attnprof.models.hub import class_subject
+
+        return class_subject(source, type(model), model.config, partial(target.make, {}))
+    inputs = dict(text.split(": ", 1) for text in target.spelled_inputs)
+    steps: Any = type(model) if hasattr(model, "init_state") else None
+    guessed = (f"its inputs are guessed: {'; '.join(target.spelled_inputs)}",)
+    return WholeModel(source, partial(target.make, {}), inputs, steps=steps, notes=guessed)
