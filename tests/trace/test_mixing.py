@@ -89,6 +89,20 @@ def chunked(q, k, v, chunk):
     return torch.stack(rows, 1)
 
 
+def in_chunks(x):
+    """Attention inside chunks of 16 tokens, the last one shorter."""
+    chunks = [x[:, i : i + 16] for i in range(0, x.shape[1], 16)]
+    return torch.cat([(c @ c.transpose(1, 2)).softmax(-1) @ c for c in chunks], 1)
+
+
+def test_a_length_shorter_than_formulas_begin_at_has_those_of_its_class():
+    target = target_of(in_chunks, inputs=["x: B, N, d"])
+    found = derived(target, ["forward"], {"N": 9})
+    assert found.expression("matmul_flops").has(N)
+    shapes = [{"B": 2, "N": n, "d": 8} for n in (9, 14)]
+    assert check(target, found, shapes) == len(shapes)
+
+
 def test_the_chunk_of_a_recurrence_is_a_symbol():
     target, found = shown(chunked, ["chunk=C"], HEADS)
     assert "C divides N" in found.phases["forward"].domain

@@ -173,7 +173,7 @@ class _Search:
                 name = getattr(error, "name", "")
                 # no length is given that nobody asked
                 name = "" if name == "N" and name not in self.asked else name
-                if not (known and name):
+                if str(error) and not (known and name):
                     reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error

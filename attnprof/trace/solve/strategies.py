@@ -1,12 +1,12 @@
 """One list of ways to formulas, tried in turn: by symbols, by mixing, through runs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
+from attnprof.arguments import LARGEST
 from attnprof.trace.events import (
     QUANTITIES,
     assumed,
@@ -31,6 +31,7 @@ from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve import budget
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.count import held
+from attnprof.trace.solve.even_routing import evenly
 from attnprof.trace.solve.interpolation import Interpolated, interpolate
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
@@ -65,6 +66,7 @@ class Attempt:
 
     ``asked`` are those of them that were asked for. ``reasons`` say why what was tried before did
     not do, ``pins`` which conditions fix a size; ``lines`` and ``plans`` are those of other phases.
+    Of ``classed`` sizes formulas may be for those of a class alone.
     """
 
     target: Target
@@ -75,6 +77,7 @@ class Attempt:
     lines: dict[str, Line]
     plans: dict[str, SizePlan]
     pins: Sequence[Any] = ()
+    classed: Collection[str] = ()
 
     @property
     def complete(self) -> bool:
@@ -180,13 +183,13 @@ def _last(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
 def by_symbols(attempt: Attempt) -> Forms:
     """By a run with symbolic sizes, held against runs; PartlyError where counts are not those."""
     target, phases = attempt.target, attempt.phases
-    hints = _evenly(attempt, hints_for(target.symbols, attempt.above_one))
+    hints = evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
     try:
-        found, shapes = by_turns(target, hints, attempt.asked, phases)
+        found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.classed)
     except PinnedError:
-        if not target.own or not attempt.above_one:
+        if not target.own or not attempt.above_one or attempt.classed:
             raise
-        found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.above_one)
+        return by_symbols(replace(attempt, classed=attempt.above_one))
     except budget.NoFormulaError:
         hints = divided_hints_for(target.symbols, attempt.above_one)
         found, shapes = by_turns(target, hints, attempt.asked, phases)
@@ -226,6 +229,8 @@ def by_mixing(attempt: Attempt) -> Forms:
         for name in found.ends:  # a run there is held against the formulas next
             found.ends[name] = max(found.ends[name], attempt.asked[name])
     forms = attempt.verified("mixed", found, shapes)
+    if not _meets(found, attempt, shapes):
+        raise PartlyError(f"it holds for {'; '.join(found.domain)}", forms)
     if found.narrow:
         raise PartlyError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
     told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
@@ -235,29 +240,26 @@ def by_mixing(attempt: Attempt) -> Forms:
     return _of_all_counts(found, forms)
 
 
+def _meets(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
+    """Whether it holds at asked sizes, some of which may be beyond those it was verified at."""
+    ends = {x: end if x in found.branches else LARGEST for x, end in found.ends.items()}
+    further = replace(found, ends=ends)
+    return any(further.holds({**x, **attempt.above_one}) for x in (found.near(), *shapes))
+
+
+def in_class(attempt: Attempt) -> Forms:
+    """By symbols for the class of asked sizes alone, of which code makes rounded quotients."""
+    if attempt.target.own or not attempt.pins or not attempt.above_one:
+        raise budget.NoFormulaError("")
+    return by_symbols(replace(attempt, classed=attempt.above_one))
+
+
 def _of_all_counts(found: Found, forms: Forms) -> Forms:
     """The forms; PartlyError where counts are not what runs count."""
     gaps = {kind: why for gone in found.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms
     raise PartlyError(next(iter(gaps.values())), forms)
-
-
-def _evenly(attempt: Attempt, hints: dict[str, int]) -> dict[str, int]:
-    """Sizes at which rows are spread evenly over experts, each getting more than these are."""
-    if not attempt.target.routed:
-        return hints
-    trace = budget.Runs(attempt.target, attempt.phases).at(hints)
-    free = [name for name in ("N", *hints) if name in hints and name not in attempt.asked]
-    for rows, experts in trace.routes:
-        name = next((name for name in free if rows % hints[name] == 0), "")
-        if not name:
-            continue
-        each = rows // hints[name]
-        unit = experts // gcd(experts, each)
-        least = max(hints[name], -(-experts * experts // each) + unit)
-        hints = {**hints, name: unit * (-(-least // unit) | 1)}
-    return hints
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
@@ -289,7 +291,8 @@ def by_interpolation(attempt: Attempt) -> Forms:
 STRATEGIES: dict[Callable[[Attempt], Forms], str] = {
     by_symbols: "one run on symbolic sizes was not enough",
     by_mixing: "symbols for some sizes were not enough",
+    in_class: "one run on sizes of the asked class was not enough",
     by_interpolation: "no formula fits runs at many shapes",
 }
 #: Those that real tensors are no help to: they have no symbols for sizes.
-ON_SYMBOLS = (by_symbols, by_mixing)
+ON_SYMBOLS = (by_symbols, by_mixing, in_class)

@@ -52,7 +52,7 @@ def by_turns(
     a single one, that is a case of its own. Rounded quotients of ``classed`` sizes may be fixed.
     """
     if not target.own or hints.get("N", 1) == 1:
-        return run_symbolically(target, hints, phases), None
+        return run_symbolically(target, hints, phases, classed=classed), None
     found, failed = [], list[NoFormulaError]()
     longer = ({**hints, "N": length} for length in _LENGTHS)
     for sizes in chain(beside(hints, asked), longer):
