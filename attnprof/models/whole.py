@@ -91,7 +91,7 @@ class WholeModel:
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
         names = frozenset(inputs)
-        make = lambda _sizes: self.build()  # noqa: E731 - a model has the sizes of its configuration
+        make = lambda _sizes: _made(self.build)  # noqa: E731 - it has its configuration's sizes
         symbols = symbols_in(inputs.values())
         advice = "it is told by its configuration alone: name another of its architectures there"
         return Target(
@@ -138,6 +138,22 @@ class WholeModel:
 
         _, result = self._prompt(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(cache_in(result, self.name)[1]))
+
+
+def _made(build: Callable[[], Any]) -> Any:
+    """A model; of fake tensors by way of meta ones, where it takes numbers from those it makes."""
+    import torch
+
+    from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
+
+    try:
+        return build()
+    except Exception:
+        if current_mode() is None:
+            raise
+        with outside_fake(), torch.device("meta"):
+            model = build()
+        return emptied(model)
 
 
 def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:

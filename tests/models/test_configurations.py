@@ -154,3 +154,12 @@ def test_mixers_and_mlps_of_hybrids_are_told_apart():
     assert found["mlp"] == sum(
         x.numel() for name, x in model.named_parameters() if ".mlp_block." in name
     )
+
+
+def test_a_model_that_takes_numbers_from_tensors_when_it_is_built_is_counted():
+    sizes = {"hidden_sizes": [8, 12], "depths": [1, 1], "num_stages": 2, "image_size": 16}
+    made = hub_subject({"model_type": "convnext", **sizes}, "convnext")
+    ours = totals(count(made.target(), {"B": 2}, "forward", held=False), "forward")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        made.build().eval()(torch.randn(2, 3, 16, 16))
+    assert ours["matmul_flops"] == counter.get_total_flops()
