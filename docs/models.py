@@ -65,6 +65,8 @@ attnprof model my.py:build_model                   # what a function of yours ma
   layers are derived in one run, in `B` and `N`.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too.
+- Formulas of a phase get a minute of processor time, which recurrent layers that go token by token
+  or by chunks may use up: then there are numbers alone. `--limit 600` gives them ten minutes.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass. They are not all held at once; the peak
   is what is, in a loop that keeps the model's result (logits, cache) until the backward pass is

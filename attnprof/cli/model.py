@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import redirect_stdout
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
+    limit: float = Option(
+        60.0, metavar="SECONDS",
+        help="Processor time that formulas of a phase may take; without them there are numbers.",
+    ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
     """Show what a whole model costs, by its configuration.
@@ -69,20 +74,24 @@ def model(
     sizes = {"B": parse_size(batch, "--batch"), "N": parse_size(seq, "--seq")}
     if target_seq is not None:
         sizes["M"] = parse_size(target_seq, "--target-seq")
+    if not 0 <= limit < inf:
+        raise RequestError(f"--limit {limit}: give seconds, from 0 (no formulas) on")
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path if path.is_file() else None
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps)
+    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit)
     report = kept.read()
     if report is None:
         with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
-            report = _derived(config, kernel, swaps, phases, sizes, optimizer)
+            report = _derived(
+                config, kernel, swaps, phases, sizes, optimizer=optimizer, limit_s=limit
+            )
         kept.write(report, file)
     to.deliver(report)
 
 
 def _derived(
-    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any, optimizer: str
+    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any, **how: Any
 ) -> Report:
     import torch
 
@@ -92,4 +101,4 @@ def _derived(
     where = opt.environment(torch=torch.__version__)
     subject = subject_of(config, kernel, swaps, sizes["N"])
     subject = subject.apart() if "M" in sizes else subject
-    return model_report(subject, phases, sizes, optimizer=optimizer, environment=where)
+    return model_report(subject, phases, sizes, **how, environment=where)

@@ -24,8 +24,12 @@ from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, totals
 from attnprof.trace.report.records import text
+from attnprof.trace.solve.budget import is_patient, patience
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
+
+#: Seconds of processor time that formulas of a phase may take, unless said otherwise.
+LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,14 @@ def model_report(
     sizes: Mapping[str, int],
     *,
     optimizer: str = "adamw",
+    limit_s: float = LIMIT_S,
     environment: Mapping[str, Any] | None = None,
 ) -> Report:
     """What a model costs in some phases at ``sizes`` (B and N), and by formula in B and N.
 
     A phase that it does not have, or that does not run, is left out with a note, unless there is no
-    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`.
+    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. Formulas of a
+    phase get ``limit_s`` seconds of processor time: numbers are there without them, too.
     """
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
@@ -88,7 +94,13 @@ def model_report(
         raise next(iter(failed.values()))
     notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
     model = Model.of(subject, [run.trace for run in runs])
-    runs = [_with_forms(run, subject, model, sizes) for run in runs]
+    for place, run in enumerate(runs):
+        with patience(limit_s):
+            found = _with_forms(run, subject, model, sizes)
+            if not is_patient() and (found.forms is None or found.forms.method == "counted"):
+                missing = f"they take more than {limit_s:g} s of processor time: raise --limit"
+                found = replace(found, forms=None, missing=missing)
+            runs[place] = found
     records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {
         "name": subject.name,
@@ -104,7 +116,8 @@ def model_report(
     summary["attention_half_seq_len"] = None if first is None else _half(first)
     keeps = subject.caches and not isinstance(failed.get("decode"), NoCacheError)
     if keeps and {"forward", "decode"} & {*phases}:
-        rows, cache = _cache(subject, sizes, model, notes)
+        with patience(limit_s):
+            rows, cache = _cache(subject, sizes, model, notes)
         summary["cache_domain"] = list(cache.domain)
         layers = summary["at"].get(LAYERS)
         whole = rows[-1].expression if rows else None

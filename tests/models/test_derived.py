@@ -60,3 +60,15 @@ def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_
 
 def _model(config):
     return WholeModel("ours", partial(build, config), input_texts(config))
+
+
+def test_numbers_are_there_where_formulas_would_take_too_long():
+    """No second for formulas: what they would give at the sizes is counted all the same."""
+    subject, sizes = subject_of("001-lm-dot"), {"B": 2, "N": 12}
+    without, with_ = (
+        model_report(subject, ["forward"], sizes, limit_s=limit) for limit in (0.0, 60.0)
+    )
+    assert [row.value for row in without.records] == [row.value for row in with_.records]
+    assert not any(row.expression for row in without.records)
+    assert any(row.expression for row in with_.records)
+    assert "more than 0 s of processor time" in without.summary["phases"]["forward"]["missing"]

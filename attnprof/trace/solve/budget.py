@@ -1,8 +1,11 @@
 """Concrete runs of a target: remembered, within a budget; formulas are held against them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import AttnprofError
@@ -54,6 +57,32 @@ class ContradictedError(NoFormulaError):
     def only_peaks(self) -> bool:
         """Whether what is held alone was wrong."""
         return all(quantity == "peak_bytes" for _, quantity in self.wrong)
+
+
+#: Processor time that may be used, and at which moment of it that ends.
+_patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Inside, looking for formulas ends after so much processor time, as when a budget is spent."""
+    token = _patience.set((seconds, process_time() + seconds))
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
+def is_patient() -> bool:
+    """Whether time is left."""
+    return process_time() < _patience.get()[1]
+
+
+def check_patience() -> None:
+    """Raise :class:`OutOfBudgetError` where no time is left."""
+    if not is_patient():
+        seconds, _ = _patience.get()
+        raise OutOfBudgetError(f"it takes more than {seconds:g} s of processor time")
 
 
 @dataclass
@@ -152,6 +181,10 @@ class Runs:
         return agreed
 
     def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
+        try:
+            check_patience()
+        except OutOfBudgetError as error:
+            return error
         count, training = Limit(self.longest), trains(self.phases)
         found = outcome(self.target, sizes, training=training, before_each=count, swift=swift)
         self.operations += count.done * (1 if swift else 3)

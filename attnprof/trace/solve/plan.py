@@ -16,7 +16,7 @@ from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.runs import TooLongError, TooSlowError, outcome
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.block_lengths import FIRST, SHORT, divides, guessed
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, check_patience
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 
 #: Runs that may end early before a plan is found.
@@ -78,6 +78,7 @@ class SizePlan:
         places = self.places(counts, ragged=ragged)
         key = tuple(places.items()), tuple(phases)
         if key not in self.runs:
+            check_patience()
             if self.spent > self.limit:
                 raise OutOfBudgetError("the runs on symbols it takes would be too long")
             if ragged and any(block in (2, 3) for block in self.blocks.values()):

@@ -12,7 +12,7 @@ from attnprof.trace.request.target import Expression, Sizes, Target, largest
 from attnprof.trace.run.runs import Limit, TooLongError, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
-from attnprof.trace.solve.budget import NoFormulaError
+from attnprof.trace.solve.budget import NoFormulaError, check_patience
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.user_code import error_text
@@ -207,6 +207,7 @@ def _recorded(
     def look() -> None:
         nonlocal seen, looked
         count()
+        check_patience()
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen and (now := process_time()) - start >= _LOOKING * looked:
             seen = facts
