@@ -62,11 +62,9 @@ def model(
 
     Examples:
       attnprof model config.json --seq 4096
-      attnprof model 001-lm-dot --phase forward
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
-      attnprof model t5/ --seq 512 --target-seq 64
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
