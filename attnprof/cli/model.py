@@ -69,13 +69,10 @@ def model(
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     phases = some_of(phase, PHASES, "--phase")
-    sizes = {"B": parse_size(batch, "--batch"), "N": parse_size(seq, "--seq")}
-    if target_seq is not None:
-        sizes["M"] = parse_size(target_seq, "--target-seq")
+    lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
+    sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     if not 0 <= limit < inf:
         raise RequestError(f"--limit {limit}: give seconds, from 0 (no formulas) on")
-    path = Path(config)
-    file = path / "config.json" if path.is_dir() else path if path.is_file() else None
     swaps = swaps_of(swap or (), parse_set(settings))
     kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit)
     report = kept.read()
@@ -84,8 +81,13 @@ def model(
             report = _derived(
                 config, kernel, swaps, phases, sizes, optimizer=optimizer, limit_s=limit
             )
-        kept.write(report, file)
+        kept.write(report, _file_of(Path(config)))
     to.deliver(report)
+
+
+def _file_of(path: Path) -> Path | None:
+    """The file that a configuration was read from, if it was one."""
+    return path / "config.json" if path.is_dir() else path if path.is_file() else None
 
 
 def _derived(
