@@ -21,6 +21,12 @@ KERNELS = ("eager", "sdpa")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
 
+def _time(seconds: float) -> float:
+    if not 0 <= seconds < inf:
+        raise RequestError(f"--limit {seconds}: give seconds, from 0 (no formulas) on")
+    return seconds
+
+
 def model(
     *,
     config: str | None = Argument(
@@ -50,8 +56,8 @@ def model(
     ),
     settings: opt.SetOption = None,
     limit: float = Option(
-        60.0, metavar="SECONDS",
-        help="Processor time that formulas of a phase may take; without them there are numbers.",
+        60.0, metavar="SECONDS", callback=_time,
+        help="Processor time for formulas of a phase; without them there are numbers.",
     ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -71,8 +77,6 @@ def model(
     phases = some_of(phase, PHASES, "--phase")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
-    if not 0 <= limit < inf:
-        raise RequestError(f"--limit {limit}: give seconds, from 0 (no formulas) on")
     swaps = swaps_of(swap or (), parse_set(settings))
     kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit)
     report = kept.read()
