@@ -1,23 +1,85 @@
 """``attnprof crossover``: from which length on one mechanism is cheaper than another."""
 
-from dataclasses import replace
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from attnprof.algebra.parser import short
+from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.closed_form.crossover import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
+from attnprof.cli.measurement import THREADS
+from attnprof.closed_form.crossover import (
+    ALL_KINDS,
+    ALL_METRICS,
+    DERIVED,
+    KINDS,
+    MEASURED,
+    METRICS,
+    PREDICTED,
+    TIME,
+    Meeting,
+    report,
+)  # fmt: skip
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
+from attnprof.render.progress import working
 from attnprof.workload import Workload
 
 #: Head width and number of heads, unless said.
 WIDTH, HEADS = "64", "1"
 #: Quantities by the metric they are.
-METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory"}
+METRIC_OF = {
+    "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
+    "time_s": TIME,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedCosts:
+    """Which costs are compared, and of what."""
+
+    scope: Annotated[
+        str | None, opt.scope("core (the default), or layer (beside a module of yours).")
+    ] = None
+    kind: str | None = Option(
+        None, metavar="KINDS",
+        help="published (printed in the papers), formula (our closed form), derived (counted in "
+        "code), predicted (times, from a calibration) or measured.",
+    )  # fmt: skip
+    metric: str | None = Option(None, metavar="NAMES", help="flops, memory or time.")
+    quantity: opt.QuantityOption = None
+    model: str | None = Option(
+        None, "--model", metavar="CONFIG",
+        help="Compare them in all layers of a model: a config.json, a .toml file or a preset. One "
+        "name is compared with the model as it is.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How times are predicted and measured."""
+
+    threads: int | None = THREADS
+    calibration: Path | None = Option(
+        None, metavar="FILE", help="What calibrate wrote (default: the cache folder's)."
+    )
+    journal: Path | None = Option(
+        None, metavar="FILE", help="Keep measured lengths there, and go on from what is there."
+    )
+    longest_call: float = Option(
+        2.0, metavar="SECONDS", help="Time no length of which a call should take longer."
+    )
+
+    def flags(self) -> list[str]:
+        """The flags that were typed."""
+        usual = Timing(threads=None, calibration=None, journal=None, longest_call=2.0)
+        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items()
+                if value != getattr(usual, name)]  # fmt: skip
 
 
 def crossover(
@@ -32,50 +94,46 @@ def crossover(
     d: str = Option(WIDTH, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
     heads: str = Option(HEADS, metavar="SIZE", help="Number of heads."),
     conditions: request.Conditions,
-    scope: Annotated[
-        str | None, opt.scope("core (the default), or layer (beside a module of yours).")
-    ] = None,
-    kind: str | None = Option(
-        None, metavar="KINDS",
-        help="published (printed in the papers), formula (our closed form), derived (counted in "
-        "code) or measured.",
-    ),
-    metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
-    quantity: opt.QuantityOption = None,
-    model: str | None = Option(
-        None, "--model", metavar="CONFIG",
-        help="Compare them in all layers of a model: a config.json, a .toml file or a preset. One "
-        "name is compared with the model as it is.",
-    ),
+    what: ComparedCosts,
     modules: opt.Modules,
+    timing: Timing,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
     """Find the length from which one mechanism is cheaper.
 
     In FLOPs and in memory, solved exactly, with a closed form in the head width d where there is
-    one. A and B can be modules of your own, too, like my.py:MyAttention.
+    one; in time as a calibration predicts it and as calls in turns measure it. A and B can be
+    modules of your own, too, like my.py:MyAttention.
 
     Examples:
       attnprof crossover standard linear --d 64
       attnprof crossover taylor-direct taylor-efficient --plot crossover.png
-      attnprof crossover my.py:MyAttention linear
+      attnprof crossover standard linear --kind predicted,measured
       attnprof crossover --model config.json linear
     """
-    metrics = _metrics(metric, quantity)
+    metrics = _metrics(what)
     names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
-    if model is not None:
-        if kind not in (None, DERIVED):
-            raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
-        typed = {"--d": d != WIDTH, "--heads": heads != HEADS, "--scope": scope}
+    if what.model is not None:
+        if what.kind not in (None, DERIVED):
+            raise RequestError(
+                f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
+            )
+        if TIME in metrics:
+            raise RequestError("--metric time: whole models are compared in flops and memory")
+        typed = {"--d": d != WIDTH, "--heads": heads != HEADS, "--scope": what.scope}
         _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
-        to.deliver(_in_model(model, names, conditions, metrics, **how))
+        to.deliver(_in_model(what.model, names, conditions, metrics, **how))
         return
     head_dims = request.parse_sizes(d, "--d")
     request.check_points(len(head_dims), f"--d {short(d)}")
     workload = conditions.workload(1, request.parse_size(heads, "--heads"), head_dims[0])
     first, second = _pair(names, conditions, modules)
-    found = _between(first, second, workload, scope, head_dims, kind, metrics, **how)
+    if TIME not in metrics and (flags := timing.flags()):
+        raise RequestError(f"{flags[0]} is for times: add --metric time")
+    if TIME in metrics:
+        how |= {"timing": timing, "device": conditions.device}
+    found = _between(first, second, workload, what, head_dims, metrics, **how)
     in_table = to.fmt == opt.Format.TABLE
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
@@ -96,20 +154,39 @@ def _pair(
 
 
 def _between(
-    first: Any, second: Any, workload: Workload, scope: str | None, head_dims: list[int],
-    kind: str | None, metrics: list[str], **how: Any,
+    first: Any, second: Any, workload: Workload, what: ComparedCosts, head_dims: list[int],
+    metrics: list[str], **how: Any,
 ) -> Report:  # fmt: skip
     """The report for two mechanisms or modules."""
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     kinds = [DERIVED] if own else list(KINDS)
-    kinds = request.some_of(kind, ALL_KINDS, "--kind") if kind else kinds
-    scope = scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    kinds = kinds if set(metrics) - {TIME} else []
+    kinds += [PREDICTED, MEASURED] if TIME in metrics else []
+    kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
+    scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    if TIME in metrics:
+        return _timed(first, second, workload, scope, head_dims, kinds, metrics, **how)
     if set(kinds) <= set(KINDS) and not own:
         return report(Meeting(first, second, workload, scope), head_dims, kinds, metrics, **how)
     # code has to run
     from attnprof.measure.measured_crossovers import meet
 
     return meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
+
+
+def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
+    """The report with rows of time; a line tells what is in work."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from attnprof.device.time_crossovers import meet
+    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.measure.clocks import threads
+
+    seconds("--longest-call", timing.longest_call)
+    with working("crossover") as show, threads(timing.threads):
+        terms = TimeTerms(
+            device, timing.threads, timing.calibration, timing.journal, timing.longest_call, show
+        )
+        return meet(*pair, terms=terms, **how)
 
 
 def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
@@ -146,11 +223,17 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 
 
-def _metrics(metric: str | None, quantity: str | None) -> list[str]:
-    """Metrics asked for, by ``--metric`` or as quantities; both where nothing is asked."""
-    if metric is not None and quantity is not None:
+def _metrics(what: ComparedCosts) -> list[str]:
+    """Metrics asked for, by ``--metric`` or as quantities; else those that the kinds have."""
+    if what.metric is not None and what.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
-    if quantity is None:
-        return request.some_of(metric, METRICS, "--metric")
-    asked = request.some_of(quantity, tuple(METRIC_OF), "--quantity")
-    return list(dict.fromkeys(METRIC_OF[name] for name in asked))
+    if what.metric is not None:
+        return request.some_of(what.metric, ALL_METRICS, "--metric")
+    if what.quantity is not None:
+        asked = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
+        return list(dict.fromkeys(METRIC_OF[name] for name in asked))
+    kinds = set(request.some_of(what.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
+    counted = [] if kinds == {PREDICTED} else list(METRICS)
+    if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not
+        counted = [name for name in counted if name != METRICS[0]]
+    return [*counted, *[TIME] * (PREDICTED in kinds)]

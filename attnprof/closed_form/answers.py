@@ -10,10 +10,10 @@ from attnprof.units import format_number, format_ratio, joined, plural, quantity
 #: What is compared against, where it takes part.
 USUAL = "standard"
 #: Quantities of which there is less, not fewer, as a sentence says them.
-AMOUNTS = {"bytes_moved": "memory traffic", "state_bytes": "decoding state",
+AMOUNTS = {"bytes_moved": "memory traffic", "state_bytes": "decoding state", "time": "time",
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 #: Kinds of crossovers, the ones nearest to what runs first.
-KINDS = ("measured", "derived", "formula", "published")
+KINDS = ("measured", "predicted", "derived", "formula", "published")
 
 
 def words_of(quantity: str) -> tuple[str, str, str]:
@@ -75,11 +75,14 @@ def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRe
 def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
     """From which length on who is cheaper, in each metric, for each group of head widths."""
     known = [row for row in records if not row.skipped]
-    kind = next((kind for kind in KINDS if any(row.kind == kind for row in known)), "")
+    best = {  # of each metric what is nearest to what runs
+        metric: min((row.kind for row in known if row.metric == metric), key=KINDS.index)
+        for metric in {row.metric for row in known}
+    }
     asked = sorted({row.head_dim or 0 for row in records})
     said: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(
-        (row for row in known if row.kind == kind), key=lambda row: row.head_dim
+        (row for row in known if row.kind == best[row.metric]), key=lambda row: row.head_dim
     ):
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]

@@ -20,10 +20,13 @@ from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
-#: Costs counted in running code, and what a machine shows: where asked for only.
-DERIVED, MEASURED = "derived", "measured"
-ALL_KINDS = (*KINDS, DERIVED, MEASURED)
+#: Costs counted in running code, and what a machine should show and shows: where asked for only.
+DERIVED, PREDICTED, MEASURED = "derived", "predicted", "measured"
+ALL_KINDS = (*KINDS, DERIVED, PREDICTED, MEASURED)
 METRICS = ("flops", "memory")
+#: What no formula gives.
+TIME = "time"
+ALL_METRICS = (*METRICS, TIME)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class Meeting:
 
 #: What a metric is as a quantity of printed formulas and of code that runs, and its unit there.
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
-COUNTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes")}
+COUNTED_AS = {
+    "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"), TIME: ("time_s", "s"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,15 @@ Call = Callable[[], object]
 class Benchmark:
     """A table to be: what to call at each place of a grid, where its entries are at most so many.
 
-    ``work`` of a place is what has the limit: entries, or multiplications of a product.
+    ``work`` of a place is what has the limit: entries, or multiplications of a product. Calls of a
+    place take ``turns``, each on memory of its own, whose results are kept as long.
     """
 
     name: str
     axes: tuple[tuple[int, ...], ...]
     make: Callable[..., Call]
     most: int
+    turns: int = 4
 
     def places(self) -> Iterator[tuple[int, ...]]:
         """Sizes that are measured, little work first."""
@@ -35,6 +37,11 @@ ENTRIES = tuple(4**power for power in range(3, 13))
 FEW = (64, 4096, 2**17)
 ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
 DIMS = (1, 8, 16, 32, 64, 128, 512, 2048)
+#: Calls in turns that find memory as the last operation left it, or as one long ago.
+HOT, FAR = 2, 16
+COLD = "cold "
+#: Entries of a run, and how far they lie apart; powers of two share few places of a cache.
+LENGTHS, STRIDES = (2, 16, 128, 1024, 4096), (2, 16, 128, 1024, 8192)
 #: Widths of a product that are no multiple of 8, which fill registers badly.
 ODD = (9, 17, 33, 65, 129, 513)
 
@@ -55,6 +62,12 @@ def _products(made: Any) -> list[Benchmark]:
         Benchmark("product", ((1,), DIMS, DIMS, DIMS), call, 2**29),
         Benchmark("odd product", ((1,), (32, 512, 2048), ODD, (16, 64, 512, 2048)), call, 2**28),
         Benchmark("products", ((2, 16, 1024), few, few, few), call, 2**26),
+        Benchmark(
+            "vector product",
+            ((1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)),
+            lambda m, n, k: call(1, m, n, k),
+            2**25,
+        ),
     ]
 
 
@@ -64,9 +77,10 @@ def _patterns(made: Any) -> list[Benchmark]:
     def ones(n: int) -> Tensor:
         return torch.ones(n, **made)
 
-    def transposed(n: int) -> Call:
-        x = ones(n).view(64, -1).T
-        return x.contiguous
+    def transposed(length: int, stride: int) -> Call:
+        x = ones(length * stride).view(length, stride).T
+        rows = torch.empty(stride, length + 1, **made)[:, :length]  # or torch copies in blocks
+        return lambda: rows.copy_(x)
 
     def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
         def call(n: int) -> Call:
@@ -78,9 +92,16 @@ def _patterns(made: Any) -> list[Benchmark]:
     found = {
         "fill": with_(lambda x: x.fill_(1.0), 1), "in place": with_(lambda x: x.mul_(1.0), 1),
         "unary": with_(lambda x: x * 1.0, 1), "binary": with_(torch.mul, 2),
-        "binary in place": with_(lambda x, y: x.mul_(y), 2), "strided": transposed,
+        "binary in place": with_(lambda x, y: x.mul_(y), 2),
     }  # fmt: skip
-    return [Benchmark(name, (ENTRIES,), make, ENTRIES[-1]) for name, make in found.items()]
+    return [
+        *(
+            Benchmark(f"{mark}{name}", (ENTRIES,), make, ENTRIES[-1], turns)
+            for name, make in found.items()
+            for mark, turns in (("", HOT), (COLD, FAR))
+        ),
+        Benchmark("strided", (LENGTHS, STRIDES), transposed, 2**22),
+    ]
 
 
 #: Operations on entries with the table that each has; others are as dear as ``mul``.
@@ -129,6 +150,14 @@ def _rows(made: Any) -> list[Benchmark]:
         x = torch.rand(rows, columns, **made)
         return lambda: torch._softmax_backward_data(x, x, -1, x.dtype)  # noqa: SLF001
 
+    def outer(rows: int, columns: int) -> Call:
+        x = torch.rand(columns, rows, **made)
+        return lambda: torch.softmax(x, 0)
+
+    def outer_backward(rows: int, columns: int) -> Call:
+        x = torch.rand(columns, rows, **made)
+        return lambda: torch._softmax_backward_data(x, x, 0, x.dtype)  # noqa: SLF001
+
     def norm_backward(rows: int, columns: int) -> Call:
         x, w = torch.rand(rows, columns, **made), torch.ones(columns, **made)
         _, mean, scale = torch.native_layer_norm(x, [columns], w, w, 1e-5)
@@ -142,6 +171,7 @@ def _rows(made: Any) -> list[Benchmark]:
         "norm": make(lambda x: torch.linalg.vector_norm(x, dim=-1)),
         "amax": make(lambda x: x.amax(-1)), "max": make(lambda x: x.max(-1)),
         "softmax": make(lambda x: torch.softmax(x, -1)), "softmax backward": backward,
+        "outer softmax": outer, "outer softmax backward": outer_backward,
         "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
         "layer norm backward": norm_backward, "cumsum": make(lambda x: x.cumsum(-1)),
     }  # fmt: skip
@@ -161,6 +191,10 @@ def _moves(made: Any) -> list[Benchmark]:
         x = torch.rand(rows, points, device=made["device"])
         return lambda: torch.fft.rfft(x)
 
+    def fourier_back(rows: int, points: int) -> Call:
+        x = torch.rand(rows, points // 2 + 1, device=made["device"]) + 0j
+        return lambda: torch.fft.irfft(x)
+
     def view(_: int) -> Call:
         x = torch.empty(4, 4, 4, device=made["device"])
         return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
@@ -173,6 +207,7 @@ def _moves(made: Any) -> list[Benchmark]:
         Benchmark("sort", ((1, 16, 256, 4096), (16, 256, 4096)), sort, 2**18),
         Benchmark("gather", ((16, 256, 4096, 65536), (1, 16, 256)), gather, 2**22),
         Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
+        Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
         Benchmark("4 views", ((1,),), view, 1),
         Benchmark("functions", ((1,),), functions, 1),
         *_autograd(made["device"]),

@@ -25,11 +25,11 @@ PRODUCTS = (256, 512, 1024, 2048)
 GPU_PRODUCTS = (2048, 4096, 8192)
 COPY_BYTES = 1 << 28
 #: A product or copy gets so many times the seconds of a place of a table.
-PLACES = 50
+PLACES = 80
 #: Seconds at which a calibration has its largest sizes; with fewer they are smaller.
 WHOLE_S = 0.5
-#: Every so many places is measured again at the end.
-AGAIN = 25
+#: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
+PASSES = 3
 #: Seconds of work that show whether this process has its processors for itself, and the share of
 #: them below which times say more of others.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
@@ -93,14 +93,16 @@ class _Bench:
     benchmarks: Sequence[Benchmark]
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
-        """A table a benchmark, and logarithms of how a second measurement of some differs."""
-        found = {one.name: self._places(one) for one in self.benchmarks}
-        again = [
-            abs(log(self._at(one, place) / found[one.name][place]))
-            for one in self.benchmarks
-            for place in list(found[one.name])[::AGAIN]
-        ]
-        return {name: TimeTable(seconds) for name, seconds in found.items()}, again
+        """A table a benchmark, and logarithms of how passes over all of them differ."""
+        passes = [{one.name: self._places(one) for one in self.benchmarks} for _ in range(PASSES)]
+        tables: dict[str, TimeTable] = {}
+        differences: list[float] = []
+        for one in self.benchmarks:
+            times = {place: [done[one.name][place] for done in passes]
+                     for place in passes[0][one.name]}  # fmt: skip
+            tables[one.name] = TimeTable({place: median(own) for place, own in times.items()})
+            differences += [abs(log(own[-1] / own[0])) for own in times.values()]
+        return tables, differences
 
     def _places(self, one: Benchmark) -> Mapping[Sizes, float]:
         scale = min(1.0, self.seconds / WHOLE_S)
@@ -108,23 +110,29 @@ class _Bench:
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> float:
-        call = one.make(*place)
+        turns = [one.make(*place)]
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
-            call()
+            turns[0]()
             start = self.clock.now_s()
-            call()
+            turns[0]()
             self.clock.settle()
             once = max(1e-7, self.clock.now_s() - start)
-            calls = max(1, int(each / 5 / once))
+            more = (
+                min(one.turns, int(each / once)) - 1
+            )  # what takes longer is larger than any cache
+            turns += [one.make(*place) for _ in range(more)]
+            rounds = max(1, int(each / 5 / once / len(turns)))
+            kept: list[object] = [None] * len(turns)
 
             def bundle() -> None:
-                for _ in range(calls):
-                    call()
+                for _ in range(rounds):
+                    for turn, call in enumerate(turns):
+                        kept[turn] = call()
 
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
             taken = sample(self.clock, lambda: None, bundle, budget)
-        return median(one.wall_s for one in taken) / calls
+        return median(one.wall_s for one in taken) / rounds / len(turns)
 
 
 def _ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:

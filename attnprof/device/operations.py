@@ -1,9 +1,9 @@
 """What a call asks of a device: its operations with their sizes, seen without running them."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from attnprof.device.memory_order import loops, spread_strides
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
 from attnprof.trace.rules.table import VIEWS
@@ -22,7 +23,8 @@ class KernelCall:
     """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
 
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
-    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass.
+    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. What it reads is ``cold``
+    where much else was gone through since it was last used.
     """
 
     name: str
@@ -32,6 +34,7 @@ class KernelCall:
     item_bytes: int = 4
     fresh: int = 0
     backward: bool = False
+    cold: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,17 @@ class _Observer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[KernelCall] = []
         self.functions = 0
+        #: bytes gone through so far, and how many those were when a storage was last used
+        self._passed, self._used = 0, dict[int, int]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled in here."""
         return False
 
-    def called(self, _frame: Any, event: str, _about: Any) -> None:
+    def called(self, frame: Any, event: str, _about: Any) -> None:
         """What the interpreter tells of every function that begins or ends."""
-        self.functions += event == "call"
+        self.functions += event == "call" and not _watches(frame.f_code.co_filename)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -109,9 +114,37 @@ class _Observer(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if func.namespace != "prim":
-            self.seen.append(_operation(func, args, kwargs, out))
+            call = _operation(func, args, kwargs, out)
+            self.seen.append(replace(call, cold=self._is_cold(call, _tensors((args, kwargs, out)))))
         sys.setprofile(self.called)
         return out
+
+    def _is_cold(self, call: KernelCall, tensors: Sequence[Any]) -> bool:
+        """Whether its largest tensor was last used many of its own sizes ago; notes the use."""
+        if call.form == "view" or not tensors:
+            return False
+        own = sum({id(x): x.nbytes for x in tensors}.values())
+        places = {x.untyped_storage()._cdata: x.nbytes for x in tensors}  # noqa: SLF001 - which memory it is
+        largest = max(places.values())
+        before = [self._used.get(place) for place, size in places.items() if size == largest]
+        known = [self._passed - last for last in before if last is not None]
+        self._passed += own
+        self._used |= dict.fromkeys(places, self._passed)
+        return not known or max(known) > FAR * own
+
+
+#: Sizes of its own after which an operation's memory counts as last used long ago.
+FAR = 3
+#: Where the functions lie that run because nothing is computed, and that a real call has not.
+_WATCHING = (
+    "/torch/_library/", "/torch/_subclasses/", "/torch/_ops.py", "/torch/utils/_python_dispatch.py",
+    "/torch/utils/weak.py", "/weakref.py", "/torch/_prims_common/", "/torch/_guards.py",
+)  # fmt: skip
+
+
+@cache
+def _watches(file: str) -> bool:
+    return file == __file__ or any(part in file for part in _WATCHING)
 
 
 def _tensors(values: Any) -> list[Any]:
@@ -171,15 +204,19 @@ def _product(call: _Dispatched) -> Form:
 
 def _rows(call: _Dispatched) -> Form:
     """Rows and their length; of a sum, whether its terms lie next to each other."""
-    x, table = call.inputs[0], ROWS[call.name]
+    table = ROWS[call.name]
+    x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
     count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
     dims = next((arg for arg in call.args[1:] if isinstance(arg, (int, list, tuple))), -1)
     over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
             if isinstance(dim, int)}  # fmt: skip
-    if table != "sum" or left == count:
-        columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
-        return table, (max(1, count // columns), columns), 1
     outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))
+    if table == "sum" and left == count:  # over a dimension of size 1
+        return "unary", (count,), 1
+    if table != "sum":
+        columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
+        own = f"outer {table}" if outer and table.startswith("softmax") else table
+        return own, (max(1, count // columns), columns), 1
     return "outer sum" if outer else "sum", (left, max(1, count // left)), 1
 
 
@@ -187,7 +224,8 @@ def _fourier(call: _Dispatched) -> Form:
     """Rows and their points."""
     real = call.inputs[0] if call.name == "_fft_r2c" else call.results[0]
     points = max(1, real.shape[-1])
-    return "fourier", (max(1, real.numel() // points), points), 1
+    table = "inverse fourier" if call.name == "_fft_c2r" else "fourier"
+    return table, (max(1, real.numel() // points), points), 1
 
 
 def _gather(call: _Dispatched) -> Form:
@@ -219,11 +257,13 @@ def _entries(call: _Dispatched) -> Form:
     target = max(call.results or call.inputs, key=lambda x: x.numel())
     largest = max([target, *call.inputs], key=lambda x: x.numel())
     shape = tuple(largest.shape)
-    whole = [x for x in call.inputs if x.numel() == largest.numel() and x is not target]
-    strides = [s for x in (target, *call.inputs) if (s := _strides(x, shape)) is not None]
-    runs, apart = loops(shape, strides)
-    pattern = _pattern(call, len(whole))
-    return f"strided {pattern}" if apart else pattern, (largest.numel(),), runs
+    whole = {id(x) for x in call.inputs if x.numel() == largest.numel() and x is not target}
+    strides = [s for x in (target, *call.inputs) if (s := spread_strides(x, shape)) is not None]
+    runs, stride = loops(shape, strides)
+    pattern, count = _pattern(call, len(whole)), largest.numel()
+    if stride > 1:
+        return f"strided {pattern}", (count // runs, stride), runs
+    return pattern, (count,), runs
 
 
 def _pattern(call: _Dispatched, others: int) -> str:
@@ -235,36 +275,3 @@ def _pattern(call: _Dispatched, others: int) -> str:
     if call.own.endswith("_"):
         return "binary in place" if others else "in place"
     return "binary" if others > 1 else "unary"
-
-
-def _strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides of a tensor spread over a shape; None where it does not fit."""
-    missing = len(shape) - x.dim()
-    if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
-        return None
-    own = (0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return (*[0] * missing, *own)
-
-
-def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, bool]:
-    """How often the innermost loop starts, and whether a tensor's entries lie apart in it.
-
-    Dimensions that every tensor goes through without a jump are one loop, as in torch's iterator;
-    ``strides`` are those of each tensor, the result first.
-    """
-    if not strides:
-        return 1, False
-    order = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: -strides[0][i])
-    if not order:
-        return 1, False
-    inner = shape[order[-1]]
-    for outer, next_one in _pairs_from_inside(order):
-        if any(own[outer] != own[next_one] * shape[next_one] for own in strides):
-            break
-        inner *= shape[outer]
-    apart = any(own[order[-1]] > 1 for own in strides)
-    return max(1, prod(shape) // inner), apart
-
-
-def _pairs_from_inside(order: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return ((outer, inner) for inner, outer in pairwise(reversed(order)))

@@ -50,7 +50,7 @@ def predict_points(
     """
     environment = point_environment(requests[0])
     if on is None:
-        predictor = Predictor(_calibration(environment, path), kept)
+        predictor = Predictor(calibration_of(environment, path), kept)
         point, made_of, interval = predictor.point, predictor.made_of, INTERVAL
     else:
         ceilings = stated(on)
@@ -84,7 +84,7 @@ _ASKED = (
 )  # fmt: skip
 
 
-def _calibration(environment: Mapping[str, Any], path: Path | None) -> Calibration:
+def calibration_of(environment: Mapping[str, Any], path: Path | None) -> Calibration:
     """The calibration of this device and number of threads."""
     name, threads = str(environment["device_name"]), environment["threads"]
     found = load(name, threads, path)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from attnprof.device.benchmarks import CHAIN, OF_A_LAYER, OF_ENTRIES
+from attnprof.device.benchmarks import CHAIN, COLD, OF_A_LAYER, OF_ENTRIES
 from attnprof.device.operations import Demand, KernelCall
 from attnprof.device.tables import TimeTable
 from attnprof.measure.kept_memory import LARGEST_KEPT
@@ -85,6 +85,8 @@ class Times:
     def _of(self, operation: KernelCall) -> str:
         """The table of an operation's arithmetic."""
         name = operation.name.rstrip("_")
+        if operation.name != name and AS.get(name) == "eq":
+            name = "mul"  # in place the answer is a number of the same format
         name = AS.get(name, name)
         return f"of {name if name in OF_ENTRIES else 'mul'}"
 
@@ -110,6 +112,8 @@ class Times:
 
     def product(self, batch: int, m: int, n: int, k: int) -> float:
         """Seconds of so many products (m, k) by (k, n)."""
+        if m == 1 and batch == 1:
+            return self.tables["vector product"].at((1, n, k))
         plain = self.tables["product"].at((1, m, n, k))
         if n % 8 and n > 8:
             odd, near = (self.tables[t].at((1, m, n, k)) for t in ("odd product", "product"))
@@ -121,12 +125,17 @@ class Times:
 
     def _entries(self, o: KernelCall) -> float:
         """Memory or arithmetic, whichever takes longer, and the jumps."""
-        (count,) = o.sizes if len(o.sizes) == 1 else (1,)
+        strided, count = o.form.startswith("strided "), o.sizes[0] if o.sizes else 1
+        if strided:
+            count *= o.runs
         form = o.form.removeprefix("strided ")
+        if o.cold and f"{COLD}{form}" in self.tables:
+            form = f"{COLD}{form}"
         moved = self.tables[form].at((count * o.item_bytes / 4,)) if form in self.tables else 0.0
         found = max(moved, self.tables[self._of(o)].at((count,)))
-        if o.form.startswith("strided"):
-            found = max(found, self.tables["strided"].at((count,)))
+        if strided:  # measured with as many runs as entries lie apart
+            length, stride = o.sizes[0], max(o.sizes[1], 2)
+            return max(found, self.tables["strided"].at((length, stride)) * o.runs / stride)
         return found + (o.runs * self.run_s if o.runs > 1 else 0.0)
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
@@ -134,12 +143,14 @@ class Times:
 
         The backward pass makes five products of a block where the forward one makes two.
         """
-        rows = next(rows for least, rows in QUERY_BLOCKS if n >= least)
+        rows = min(n, next(rows for least, rows in QUERY_BLOCKS if n >= least))
         columns = min(m, KEY_BLOCK)
         blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)
-        scores = self.tables["softmax"].at((rows, columns))
+        scores = self.tables["softmax"].at((rows, columns)) - self.call_s  # called once, for all
         products = self.product(1, rows, columns, d) + self.product(1, rows, v, columns)
-        return blocks * (scores + products * (2.5 if backward else 1))
+        products = max(0.1 * products, products - 2 * self.call_s)
+        scores = max(0.0, scores)
+        return self.call_s + blocks * (scores + products * (2.5 if backward else 1))
 
 
 #: Queries of a block of torch's fused attention on a CPU, from so many queries on; keys of one.

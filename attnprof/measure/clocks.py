@@ -196,20 +196,22 @@ KEPT = 2**25 - 2**16
 
 
 def time_in_turns(
-    subjects: "Sequence[Subject]", budget: Budget, clock: Clock | None = None
-) -> list[list[float]]:
+    subjects: "Sequence[Subject]", budget: Budget, clock: Clock | None = None,
+    count: int | None = 1,
+) -> list[list[float]]:  # fmt: skip
     """Seconds of every call, a list a subject; the n-th of each lie next to each other in time.
 
-    One thread, its processor time unless another clock is given. A round calls every subject once,
-    every other round backwards; rounds follow until ``max_time_s`` is spent, at least ``least``
-    and at most ``samples`` of them.
+    One thread, its processor time unless another clock is given, or so many threads (None: as many
+    as there are) and the time that passes. A round calls every subject once, every other round
+    backwards; rounds follow until ``max_time_s`` is spent, at least ``least`` and at most
+    ``samples`` of them.
     """
     import torch
 
-    clock = clock or Clock(now_ns=time.thread_time_ns)
+    clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     found: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
-    with threads(1):
+    with threads(count):
         torch.empty(KEPT, dtype=torch.uint8)
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)

@@ -45,8 +45,7 @@ def meet(
     others = [kind for kind in kinds if kind != crossover.MEASURED]
     if not others and "memory" not in metrics:
         raise RequestError("only memory is measured to an exact length: use --metric memory")
-    if workload.phase == "decode" and (own := [x for x in (a, b) if isinstance(x, Target)]):
-        raise RequestError(f"{own[0].name} {NO_STEP}")
+    check_steps((a, b), workload)
     sides = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
     derived = _derived((a, b), workload, scope) if crossover.DERIVED in others else None
     meeting = crossover.Meeting(sides[0], sides[1], workload, scope, derived)
@@ -69,6 +68,12 @@ def meet(
         summary["curves"] = [*summary.get("curves", ()), *search.curves()]
         summary["ratios"] = ratios(summary["curves"])
     return replace(found, records=records, summary=summary)
+
+
+def check_steps(sides: Sequence[Mechanism | Target], workload: Workload) -> None:
+    """RequestError for decoding by somebody's own module."""
+    if workload.phase == "decode" and (own := [x for x in sides if isinstance(x, Target)]):
+        raise RequestError(f"{own[0].name} {NO_STEP}")
 
 
 def _derived(
@@ -162,6 +167,14 @@ class _Measured:
         ]  # fmt: skip
 
 
+def request_of(
+    side: Mechanism | Target, workload: Workload, scope: str, **more: Any
+) -> PointRequest:
+    """A mechanism or a module at a workload as a point."""
+    params = side.asked if isinstance(side, Target) else side.params
+    return PointRequest.at(side.name, workload, scope=scope, params=params, **more)
+
+
 def peaks_of(
     side: Mechanism | Target, workload: Workload, scope: str, seen: dict[int, int] | None = None
 ) -> Callable[[int], int]:
@@ -169,12 +182,10 @@ def peaks_of(
 
     ``seen`` keeps them. What a module raises becomes a :class:`RequestError` with its line.
     """
-    params = side.asked if isinstance(side, Target) else side.params
     known = {} if seen is None else seen
 
     def peak(seq_len: int) -> int:
-        sizes = workload.with_(seq_len=seq_len)
-        request = PointRequest.at(side.name, sizes, scope=scope, params=params)
+        request = request_of(side, workload.with_(seq_len=seq_len), scope)
         if seq_len not in known:
             with refusing(request):
                 known[seq_len] = measure_peak(build_subject(request), "cpu", torch).bytes

@@ -92,6 +92,11 @@ _T95 = (
 _NORMAL95 = 1.960
 
 
+def student_quantile(freedom: int) -> float:
+    """Two-sided 95 % quantile of Student's t."""
+    return _T95[freedom - 1] if freedom <= len(_T95) else _NORMAL95
+
+
 def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimate:
     """The typical time when a process is drawn too: memory layout and its neighbours differ.
 
@@ -104,7 +109,6 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
         return replace(medians[0], coverage=CONFIDENCE, count=1, of="processes")
     logs = [log(max(m.median_s, 1e-12)) for m in medians]
     centre = fmean(logs)
-    quantile = _T95[count - 2] if count - 2 < len(_T95) else _NORMAL95
-    half = quantile * stdev(logs) / sqrt(count)
+    half = student_quantile(count - 1) * stdev(logs) / sqrt(count)
     low, high = exp(centre - half), exp(centre + half)
     return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")

@@ -133,7 +133,9 @@ class CrossoverRecord(Record, commands=("crossover",)):
     ``method``: ``solved`` as polynomials, for every length, or ``searched`` by integers on a grid
     up to 2**40 tokens and by bisection, where costs round sizes. ``searched`` are first and last
     length of each stretch at which both costs are known (null: no end), every ``searched_step``-th;
-    the verdict is of those. ``bound`` says which cost is a lower bound.
+    the verdict is of those. ``bound`` says which cost is a lower bound, or why times were looked at
+    no further. ``ci_low`` and ``ci_high`` are an interval of 95 % of a time's crossing (null: no
+    end is known), ``lengths`` those that were predicted or timed, by so many ``timed_calls``.
     """
 
     metric: str = column("metric")
@@ -164,6 +166,8 @@ class CrossoverRecord(Record, commands=("crossover",)):
     bound: str | None = column("bound")
     ci_low: float | None = column("low", "tokens", "number")
     ci_high: float | None = column("high", "tokens", "number")
+    timed_calls: int | None = column("timed calls", fmt="count")
+    lengths: list[int] = column("lengths", "tokens", default=list)
     skipped: str | None = column("skipped")
 
 

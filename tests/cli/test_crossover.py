@@ -155,7 +155,7 @@ def test_the_python_interface_gives_the_report():
         ("--d", "0"),
         ("--d", "1.5"),
         ("--d", "64:8:x2"),
-        ("--metric", "time"),
+        ("--metric", "weight"),
         ("--kind", "guessed"),
         ("--scope", "half"),
         ("--phase", "sideways"),

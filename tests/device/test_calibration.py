@@ -30,7 +30,7 @@ def test_a_place_has_the_seconds_of_one_call():
     )
     tables, again = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1, 2): 2e-6, (1, 4): 4e-6, (8, 2): 16e-6})
-    assert again == pytest.approx([0.0])
+    assert again == pytest.approx([0.0] * 3)
 
 
 @pytest.mark.parametrize("one", benchmarks(torch.float32, "cpu"), ids=lambda one: one.name)

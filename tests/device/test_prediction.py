@@ -31,13 +31,15 @@ def made_up():
     products = {place: seconds for place, seconds in batched.items() if place[0] == 1}
     entries = {(n,): 4 * n * BYTE_S for n in grid}
     rows = {(a, b): 4 * a * b * BYTE_S for a in grid for b in (1, 4096)}
-    patterns = ("fill", "in place", "unary", "binary", "binary in place", "strided")
+    patterns = ("fill", "in place", "unary", "binary", "binary in place")
     over_rows = (
-        "sum", "outer sum", "norm", "amax", "max", "softmax", "softmax backward", "layer norm",
-        "layer norm backward", "cumsum", "sort", "gather", "fourier",
+        "sum", "outer sum", "norm", "amax", "max", "softmax", "softmax backward", "outer softmax",
+        "outer softmax backward", "layer norm", "layer norm backward", "cumsum", "sort", "gather",
+        "fourier", "inverse fourier", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
     tables = {
+        "vector product": {p[1:]: seconds for p, seconds in products.items() if p[1] == 1},
         "product": products, "odd product": products, "products": batched,
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
         **{f"of {name}": entries for name in OF_ENTRIES},

@@ -9,7 +9,7 @@ from attnprof.render.plots import series, style, ticks
 from attnprof.units import plural
 
 #: The marks of :data:`style.MARKS`, in text.
-GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
+GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
 _Curve = Mapping[str, Any]
 #: A panel and the strip below it.
 _Pair = tuple[style.Axes, style.Axes]

@@ -46,6 +46,7 @@ MARKS: dict[str, dict[str, Any]] = {
     "published": {"marker": "o", "markersize": 5.5, "markerfacecolor": "none"},
     "formula": {"marker": "D", "markersize": 3.5, "markerfacecolor": "black"},
     "derived": {"marker": "s", "markersize": 5.5, "markerfacecolor": "none"},
+    "predicted": {"marker": "v", "markersize": 5.5, "markerfacecolor": "none"},
     "measured": {"marker": "^", "markersize": 5.5, "markerfacecolor": "none"},
 }
 #: In points: a figure is printed at its own size.

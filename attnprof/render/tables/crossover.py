@@ -17,7 +17,8 @@ MEANING = {
     "published": "as printed in the papers, memory as a sum of entries",
     "formula": "closed forms of the code as it runs, memory as its peak",
     "derived": "counted in the running code",
-    "measured": "peaks of the allocator",
+    "predicted": "times of single operations as calibrate measured them, one after the other",
+    "measured": "peaks of the allocator, times of calls in turns",
 }
 FORM = "closed form of the crossover"
 FIRST_LENGTH = "from token: from this length on, the one that is cheaper above costs no more"
@@ -45,6 +46,8 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
+    if any(row.ci_low or row.ci_high for row in rows):
+        caption.append("in brackets: an interval of 95 %")
     if "published" in kinds and len(kinds) > 1:
         caption.append("published memory is another quantity than the rest")
     yield Text("; ".join([*caption, FIRST_LENGTH]), style="dim")
@@ -64,16 +67,27 @@ def _sides(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
-    unit = "FLOPs" if row.unit == "flops" else f"memory, {row.unit}"
+    unit = {"flops": "FLOPs", "s": "time"}.get(row.unit, f"memory, {row.unit}")
     if row.skipped:
         return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
     if row.crossover_seq_len is not None:
         at = shown_value(row.crossover_seq_len, "count" if whole else "length")
+        if row.unit == "s":
+            at = _with_interval(row)
     first = MISSING if row.first_seq_len is None else format_count(row.first_seq_len)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
     return [str(row.head_dim), unit, row.kind, at, first, *sides]
+
+
+def _with_interval(row: CrossoverRecord) -> str:
+    """``1,240 (1,180 to 1,310)``; an end that is not known is open."""
+    at, low, high = (
+        "…" if x is None else format_count(round(x))
+        for x in (row.crossover_seq_len, row.ci_low, row.ci_high)
+    )
+    return at if row.ci_low is None and row.ci_high is None else f"{at} ({low} to {high})"
 
 
 def _named(metric: str, kind: str) -> str:
@@ -109,20 +123,32 @@ def _searched(row: CrossoverRecord) -> str:
     return f"{what} {' and '.join(ends)}{steps}, where both costs are known"
 
 
+def _looked_at(row: CrossoverRecord) -> str:
+    """Which lengths a row of times rests on, and by how many calls."""
+    ends = f"{plural(len(row.lengths), 'length')} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
+    how = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
+    what = f"{row.verdict}; " if row.verdict in ("never", "always") else ""
+    why = f"; no longer one was: {row.bound}" if row.bound else ""
+    done = "predicted" if row.kind == "predicted" else "timed"
+    return f"{what}{ends} tokens {done}{how}{why}"
+
+
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
     found, ranges = [], dict[str, list[str]]()
     for row in rows:
         what = f"d={row.head_dim} {_named(row.metric, row.kind)}"
-        if row.verdict == "several":
+        if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
             found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
             found.append(f"{what} skipped: {row.skipped}")
+        elif row.unit == "s":
+            found.append(f"{what}: {_looked_at(row)}")
         elif said := _searched(row):
             ranges.setdefault(said, []).append(what)
-        if row.bound:
+        if row.bound and row.unit != "s":
             found.append(f"{what}: {row.bound}")
     found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
     searched = dict.fromkeys(_named(r.metric, r.kind) for r in rows if r.method == "searched")

@@ -1,0 +1,95 @@
+"""Where two predicted times cross: powers of two, and halves between two that differ."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, log
+
+from attnprof.device.prediction import REACH
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.time_crossings import SHORTEST, TimeCrossing
+
+#: Standard deviation, in logarithms, of a predicted ratio of two times: less than that of either,
+#: as a machine's weather changes both.
+RATIO_SPREAD = 0.10
+#: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
+LONGEST_CALL_S, SLOW_S = 60.0, 1.5
+LONGEST = 2**20
+#: A predicted crossing is bisected until its bracket is this narrow.
+FINE = 1.02
+
+
+@dataclass
+class PredictedSearch:
+    """Both predicted times at powers of two, and where they cross in between."""
+
+    both: Callable[[int], tuple[float, float]]
+    runnable: Callable[[int], int | None]
+    seen: dict[int, tuple[float, float]] = field(default_factory=dict)
+    crossings: list[TimeCrossing] = field(default_factory=list)
+    end: str = ""
+
+    def run(self) -> None:
+        """Look at all lengths; raises what the first length raises where none runs."""
+        first: AttnprofError | None = None
+        length = SHORTEST
+        while length <= LONGEST:
+            start = time.perf_counter()
+            try:
+                self.seen[length] = self.both(length)
+            except AttnprofError as refusal:
+                first = first or refusal
+                if self.seen:
+                    self.end = str(refusal)
+                    break
+            else:
+                slow = time.perf_counter() - start > SLOW_S and len(self.seen) > 2
+                if slow or max(self.seen[length]) > LONGEST_CALL_S:
+                    self.end = f"at {length:,} tokens that took too long already"
+                    break
+            length *= 2
+        if not self.seen:
+            raise first or CannotRunError("both run at no length")
+        lengths = sorted(self.seen)
+        brackets = [(x, y) for x, y in pairwise(lengths) if self.sign(x) != self.sign(y)]
+        self.crossings = [self._between(low, high) for low, high in brackets]
+
+    def ratio(self, length: int) -> float:
+        """Logarithm of A's time over B's."""
+        if length not in self.seen:
+            self.seen[length] = self.both(length)
+        a, b = self.seen[length]
+        return log(a / b)
+
+    def sign(self, length: int) -> int:
+        """1 where B is faster, else -1."""
+        return 1 if self.ratio(length) > 0 else -1
+
+    def _between(self, low: int, high: int) -> TimeCrossing:
+        below = self.sign(low)
+        while high / low > FINE:
+            middle = self.runnable(round((low * high) ** 0.5))
+            if middle is None or not low < middle < high:
+                break
+            low, high = (middle, high) if self.sign(middle) == below else (low, middle)
+        at = _zero((low, self.ratio(low)), (high, self.ratio(high)))
+        return TimeCrossing(at, self._reached(at, -1), self._reached(at, 1))
+
+    def _reached(self, at: float, side: int) -> float | None:
+        """Where the ratio is told from one on a side of a crossing; None where it never is."""
+        reach = REACH * RATIO_SPREAD
+        before = (at, 0.0)
+        lengths = sorted(self.seen, reverse=side < 0)
+        for length in (n for n in lengths if side * (n - at) > 0):
+            value = abs(self.ratio(length))
+            if value >= reach:
+                return _zero((before[0], before[1] - reach), (length, value - reach))
+            before = (length, value)
+        return None
+
+
+def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Where a line through two points, lengths by their logarithms, is zero."""
+    (x, y), (u, v) = one, other
+    return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

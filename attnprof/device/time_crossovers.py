@@ -1,0 +1,64 @@
+"""From which length on one mechanism is faster than another: predicted, and measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnprof.closed_form import crossover
+from attnprof.closed_form.answers import crossover_answer
+from attnprof.closed_form.crossings import ratios
+from attnprof.device.timed_pair import TimedPair, TimeTerms
+from attnprof.errors import RequestError, together
+from attnprof.measure import measured_crossovers
+from attnprof.measure.batch import point_environment, resolve_device
+from attnprof.measure.measured_crossovers import request_of
+from attnprof.mechanism import Mechanism
+from attnprof.record import Report
+from attnprof.trace.request.target import Target
+from attnprof.workload import Workload
+
+
+def meet(
+    a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
+    head_dims: Sequence[int], kinds: Sequence[str], metrics: Sequence[str], *,
+    terms: TimeTerms, with_curves: bool = False, environment: Mapping[str, Any],
+) -> Report:  # fmt: skip
+    """The report of ``crossover`` with rows of time, beside what the formulas and code say.
+
+    Raises :class:`RequestError` where nothing that is asked for can be compared,
+    :class:`CannotRunError` where every row is refused.
+    """
+    named = {"mechanism_a": a.name, "mechanism_b": b.name}
+    found = Report("crossover", [], named, environment)
+    counted = [metric for metric in metrics if metric != crossover.TIME]
+    others = [kind for kind in kinds if kind != crossover.PREDICTED]
+    timed = [kind for kind in kinds if kind in (crossover.PREDICTED, crossover.MEASURED)]
+    if not timed:
+        raise RequestError(
+            f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
+            "--kind predicted,measured"
+        )
+    if counted and others:
+        found = measured_crossovers.meet(
+            a, b, workload, scope, head_dims, others, counted, with_curves=with_curves,
+            environment=environment,
+        )  # fmt: skip
+    measured_crossovers.check_steps((a, b), workload)
+    device = resolve_device(terms.device)
+    how: dict[str, Any] = {"scope": scope, "device": device, "threads": terms.threads}
+    here = point_environment(request_of(a, workload, **how))
+    own = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
+    meeting = crossover.Meeting(own[0], own[1], workload, scope)
+    races = [TimedPair((a, b), meeting, width, how, here, terms) for width in head_dims]
+    rows = [race.row(kind) for race in races for kind in timed]
+    if all(row.skipped for row in rows) and not found.records:
+        raise together([refusal for race in races for refusal in race.refused])
+    records: list[Any] = [*found.records, *rows]
+    metric, kind_at = crossover.ALL_METRICS.index, crossover.ALL_KINDS.index
+    records.sort(key=lambda row: (row.head_dim, metric(row.metric), kind_at(row.kind)))
+    summary = {**found.summary, "answer": crossover_answer(records)}
+    if with_curves:
+        curves = (curve for race in races for curve in race.curves())
+        summary["curves"] = [*summary.get("curves", ()), *curves]
+        summary["ratios"] = ratios(summary["curves"])
+    return replace(found, records=records, summary=summary, environment={**environment, **here})

@@ -1,0 +1,245 @@
+"""Two mechanisms at one head width: their times over length, predicted and measured."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from attnprof.closed_form import crossover
+from attnprof.device.operations import operations_of
+from attnprof.device.predicted_crossings import PredictedSearch
+from attnprof.device.prediction import Predictor, calibration_of
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.clocks import cuda_clock, time_in_turns
+from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.measured_crossovers import request_of
+from attnprof.measure.point import fit
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
+from attnprof.measure.sweep.journal import Journal, read
+from attnprof.measure.time_crossings import SHORTEST, TimeCrossing, TimeSearch, first_length
+from attnprof.mechanism import Mechanism
+from attnprof.record import CrossoverRecord
+from attnprof.trace.request.target import Target
+
+
+@dataclass(frozen=True)
+class TimeTerms:
+    """Where and how times are predicted and measured.
+
+    Measured times are kept in ``journal`` as they come, and what is there is not measured again.
+    No length is timed of which a call should take longer than ``most_s`` seconds. ``progress`` is
+    told what is in work.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    calibration: Path | None = None
+    journal: Path | None = None
+    most_s: float = 2.0
+    progress: Callable[[str], None] = lambda _: None
+
+
+@dataclass
+class TimedPair:
+    """Two sides at one head width, and what was found of their times."""
+
+    sides: tuple[Mechanism | Target, Mechanism | Target]
+    meeting: crossover.Meeting
+    head_dim: int
+    how: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    terms: TimeTerms
+    refused: list[RequestError | CannotRunError] = field(default_factory=list)
+    times: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
+
+    def row(self, kind: str) -> CrossoverRecord:
+        """The predicted or the measured row; a refusal is one that says why."""
+        contest = crossover.Contest(crossover.TIME, kind)
+        empty = replace(crossover.blank(self.meeting, contest, self.head_dim), method=kind)
+        try:
+            return (self._predicted if kind == crossover.PREDICTED else self._measured)(empty)
+        except (CannotRunError, RequestError) as refusal:
+            self.refused.append(refusal)
+            return replace(empty, skipped=str(refusal))
+
+    def curves(self) -> list[dict[str, Any]]:
+        """Both times over length, as a figure takes them."""
+        return [
+            {
+                "metric": crossover.TIME, "unit": "s", "kind": kind, "mechanism": side.name,
+                "head_dim": self.head_dim, "seq_len": sorted(seen),
+                "value": [seen[length][place] for length in sorted(seen)],
+            }
+            for kind, seen in self.times.items()
+            for place, side in enumerate(self.sides)
+        ]  # fmt: skip
+
+    def requests(self, seq_len: int) -> list[PointRequest]:
+        """Both sides at a length; :class:`CannotRunError` where memory is too small for one."""
+        sizes = self.meeting.workload.with_(seq_len=seq_len, head_dim=self.head_dim)
+        found = [request_of(side, sizes, **self.how) for side in self.sides]
+        for request in found:
+            with refusing(request):
+                if reason := fit(request)[0]:
+                    raise CannotRunError(f"{request.mechanism} at {seq_len:,} tokens {reason}")
+        return found
+
+    def runnable(self, seq_len: int) -> int | None:
+        """The next length that both sides take: a usual one, that kernels need not fill up."""
+        steps = [8 if seq_len >= 64 else 4 if seq_len >= 16 else 1, 64, 128, 256, 512, 1024]
+        for step in steps:
+            length = -(-seq_len // step) * step
+            if length > 2 * seq_len + 64:
+                break
+            try:
+                for request in self.requests(length):
+                    with refusing(request):
+                        request.spec.cost(request.workload, request.scope)
+            except CannotRunError:
+                return length  # whoever measures there is told
+            except RequestError:
+                continue
+            return length
+        return None
+
+    # -- predicted ---------------------------------------------------------------------
+    def prediction(self) -> "PredictedSearch":
+        """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
+        known = calibration_of(self.environment, self.terms.calibration)
+        predictor = Predictor(known, kept=True)
+        times = predictor.times(self.meeting.workload.dtype)
+
+        def both(length: int) -> tuple[float, float]:
+            first, second = self.requests(length)
+            return _seconds(first, times), _seconds(second, times)
+
+        search = PredictedSearch(both, self.runnable)
+        search.run()
+        return search
+
+    def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
+        search = self.prediction()
+        self.times[crossover.PREDICTED] = search.seen
+        signs = [search.sign(length) for length in (min(search.seen), max(search.seen))]
+        return self._with(empty, search.crossings, signs, search.seen, 0, search.end)
+
+    # -- measured ----------------------------------------------------------------------
+    def _measured(self, empty: CrossoverRecord) -> CrossoverRecord:
+        guesses, beyond = self._guesses()
+        with ExitStack() as stack:
+            on_cpu = self.how["device"] == "cpu"
+            stack.enter_context(memory_kept() if on_cpu else nullcontext())
+            compare = _Kept(self._compare, self._key(), self.terms.journal)
+            stack.enter_context(compare.opened())
+            search = TimeSearch(compare, self.runnable, guesses, self.terms.most_s)
+            search.run()
+        seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
+        self.times[crossover.MEASURED] = seen
+        told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
+        far = [guess for guess in beyond if guess > max(seen)]
+        end = search.end + (f"; the crossing is expected at {far[0]:,.0f} tokens" if far else "")
+        ends = (told[0], told[-1])
+        return self._with(empty, search.crossings, ends, seen, search.timed_calls, end)
+
+    def _guesses(self) -> tuple[list[float], list[float]]:
+        """Where the times should cross: predicted, or else where the FLOPs are equal."""
+        try:
+            found = [one.at for one in self.prediction().crossings]
+        except (CannotRunError, RequestError):
+            found = self._equal_flops()
+        return found, found
+
+    def _equal_flops(self) -> list[float]:
+        if any(isinstance(side, Target) for side in self.sides):
+            return []
+        try:
+            (contest,) = crossover.contests(self.meeting, ("formula",), ("flops",))
+            roots = crossover.solved(self.meeting, contest, self.head_dim)[0].roots
+        except (CannotRunError, RequestError):
+            return []
+        return [float(root.at) for root in roots]
+
+    def _compare(self, length: int, budget: Budget) -> tuple[list[float], list[float]]:
+        """Seconds of calls of both sides in turns."""
+        import torch
+
+        requests = self.requests(length)
+        self.terms.progress(f"{' and '.join(x.mechanism for x in requests)}, {length:,} tokens")
+        on_gpu = self.how["device"].startswith("cuda")
+        clock = cuda_clock(torch, self.how["device"]) if on_gpu else None
+        try:
+            subjects = []
+            for request in requests:
+                with refusing(request):
+                    subjects.append(build_subject(request))
+            first, second = time_in_turns(subjects, budget, clock, self.how["threads"])
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CannotRunError(f"out of memory at {length:,} tokens") from error
+        return first, second
+
+    def _key(self) -> str:
+        """What measured times of this race belong to."""
+        asked = [request.to_dict() for request in self.requests(SHORTEST)]
+        kept = [{k: v for k, v in one.items() if k not in ("seq_len", "budget")} for one in asked]
+        return json.dumps([kept, self.environment.get("device_name")], sort_keys=True, default=str)
+
+    def _with(
+        self, empty: CrossoverRecord, crossings: Sequence[TimeCrossing], signs: Sequence[int],
+        lengths: Mapping[int, Any], timed_calls: int, end: str,
+    ) -> CrossoverRecord:  # fmt: skip
+        """A row with what was found."""
+        a, b = (side.name for side in self.sides)
+        names, (below, above) = {1: b, -1: a, 0: None}, signs
+        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
+        last = crossings[-1] if crossings else None
+        return replace(
+            empty, verdict=verdict.get(len(crossings), "several"),
+            crossover_seq_len=last.at if last else None,
+            first_seq_len=first_length(last) if last else min(lengths) if below > 0 else None,
+            all_crossings=[one.at for one in crossings], ci_low=last.low if last else None,
+            ci_high=last.high if last else None, cheaper_below=names[below],
+            cheaper_above=names[above], searched=[[min(lengths), max(lengths)]], searched_step=1,
+            timed_calls=timed_calls, lengths=sorted(lengths), bound=end or None,
+        )  # fmt: skip
+
+
+def _seconds(request: PointRequest, times: Any) -> float:
+    with refusing(request):
+        return float(times.of(operations_of(request)))
+
+
+@dataclass
+class _Kept:
+    """Measured times, kept in a journal and taken from there."""
+
+    compare: Callable[[int, Budget], tuple[list[float], list[float]]]
+    key: str
+    path: Path | None
+    there: dict[str, Any] = field(default_factory=dict)
+    _journal: Journal | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """The journal open, and what it holds known."""
+        if self.path is None:
+            yield
+            return
+        with Journal(self.path) as self._journal:
+            self.there = {entry["key"]: entry for entry in read(self.path)}
+            yield
+
+    def __call__(self, length: int, budget: Budget) -> tuple[list[float], list[float]]:
+        """Seconds of both at a length, with at least so many calls as the budget asks for."""
+        key = f"{self.key} {length} {budget.samples}"
+        if key in self.there:
+            return self.there[key]["a_s"], self.there[key]["b_s"]
+        first, second = self.compare(length, budget)
+        if self._journal is not None:
+            self._journal.append(key, {"seq_len": length, "a_s": first, "b_s": second})
+        return first, second

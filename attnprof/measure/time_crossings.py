@@ -1,0 +1,255 @@
+"""Where two measured times cross: few lengths, dense near a guess, both sides in turns at each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import ceil, exp, log, sqrt
+from statistics import fmean
+
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.request import Budget
+from attnprof.measure.statistics import MedianEstimate, estimate_median, student_quantile
+
+#: Both times at a length, call by call: the n-th of each lie next to each other in time.
+Compare = Callable[[int, Budget], tuple[Sequence[float], Sequence[float]]]
+#: The next length from here on at which both sides run; None where there is none.
+Runnable = Callable[[int], int | None]
+
+#: A look tells which side is faster; near a crossing how much faster counts.
+LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
+CLOSE = Budget(samples=25, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
+#: How far apart lengths are that are looked at first, and the shortest of them.
+APART, SHORTEST = 4.0, 16
+#: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
+NARROW = 1.6
+AROUND = (0.87, 0.93, 1.0, 1.07, 1.15)
+#: Lengths measured closely count up to this factor away from a crossing.
+REACH = 1.5
+#: Times that closely measured lengths are moved to a crossing that lies beside them.
+MOVES = 4
+#: Least standard deviation of a logarithm of a ratio: what one process does not show of others.
+LEAST_SCATTER = 0.01
+#: Widest interval that is told, as a factor on either side: beyond it nothing is known.
+WIDEST = 8.0
+
+
+@dataclass(frozen=True)
+class PairedTimes:
+    """The time of A over that of B at a length, in logarithms, as pairs of calls show it."""
+
+    seq_len: int
+    a_s: Sequence[float]
+    b_s: Sequence[float]
+
+    @cached_property
+    def estimate(self) -> MedianEstimate:
+        """Median of the pairs' logarithms, with its interval."""
+        return estimate_median([log(a / b) for a, b in zip(self.a_s, self.b_s, strict=True)])
+
+    @property
+    def log_ratio(self) -> float:
+        """Above 0 where B is faster."""
+        return self.estimate.median_s
+
+    @property
+    def sign(self) -> int:
+        """1 where B is faster, -1 where A is, 0 where the calls do not tell."""
+        return (self.estimate.low_s > 0) - (self.estimate.high_s < 0)
+
+    @property
+    def longest_s(self) -> float:
+        """The longer call of both."""
+        return max(min(self.a_s), min(self.b_s))
+
+
+@dataclass(frozen=True)
+class TimeCrossing:
+    """A length at which both take equally long; an end of the interval is None if not known."""
+
+    at: float
+    low: float | None
+    high: float | None
+
+
+@dataclass
+class TimeSearch:
+    """Compares at few lengths, and remembers what it saw.
+
+    ``guesses`` are where the times should cross. No length is tried of which a call should take
+    longer than ``most_s`` seconds. After the search ``end`` says why no longer length was tried.
+    """
+
+    compare: Compare
+    runnable: Runnable
+    guesses: Sequence[float] = ()
+    most_s: float = 2.0
+    longest: int = 2**20
+    seen: dict[int, PairedTimes] = field(default_factory=dict)
+    crossings: list[TimeCrossing] = field(default_factory=list)
+    end: str = ""
+    _closely: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        """Look at lengths of all magnitudes, then closely at each change of sign.
+
+        Raises what the shortest length raises where none runs.
+        """
+        self._outwards()
+        for low, high in self._brackets():
+            if found := self._crossing(low, high):
+                self.crossings.append(found)
+
+    @property
+    def timed_calls(self) -> int:
+        """Calls of both sides, warming up not counted."""
+        return sum(len(one.a_s) + len(one.b_s) for one in self.seen.values())
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The shortest and the longest length that was timed."""
+        return min(self.seen), max(self.seen)
+
+    def sign_at(self, length: int) -> int:
+        """Who is faster at a length that was looked at; the median where calls do not tell."""
+        return self.seen[length].sign
+
+    def _look(self, length: int, budget: Budget) -> PairedTimes:
+        """Measured once; again, closely, where a look was not enough."""
+        if length not in self.seen or (budget is CLOSE and length not in self._closely):
+            self.seen[length] = PairedTimes(length, *self.compare(length, budget))
+        self._closely |= {length} if budget is CLOSE else set()
+        return self.seen[length]
+
+    # -- all magnitudes ----------------------------------------------------------------
+    def _outwards(self) -> None:
+        """Lengths a factor apart around the guesses, ascending, until a call takes too long."""
+        first: AttnprofError | None = None
+        for place in self._places():
+            length = self.runnable(place)
+            if length is None or length > self.longest:
+                self.end = f"none longer than {max(self.seen):,} runs" if self.seen else ""
+                break
+            if length in self.seen:
+                continue
+            if self.seen and self._expected_s(length) > self.most_s:
+                self.end = f"a call at {length:,} tokens should take more than {self.most_s:g} s"
+                break
+            try:
+                seen = self._look(length, LOOK)
+            except AttnprofError as refusal:
+                first = first or refusal
+                if self.seen:
+                    self.end = str(refusal)
+                    break
+                continue
+            if not seen.sign:
+                self._look(length, CLOSE)
+        if not self.seen:
+            raise first or CannotRunError("both run at no length that can be timed")
+
+    def _places(self) -> Iterator[int]:
+        """From the shortest on; every guess lies in the middle between two of them."""
+        guesses = sorted(g for g in self.guesses if SHORTEST < g < self.longest)
+        centre = guesses[0] if guesses else SHORTEST * sqrt(APART)
+        place = centre / sqrt(APART)
+        while place > SHORTEST:
+            place /= APART
+        found = [max(SHORTEST, round(place))]
+        while found[-1] < self.longest:
+            place *= APART
+            found.append(round(place))
+        for guess in guesses[1:]:  # between lengths that are there, only far from them
+            near = (guess / sqrt(APART), guess * sqrt(APART))
+            found += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in found)]
+        yield from sorted(set(found))
+
+    def _expected_s(self, length: int) -> float:
+        """Seconds of the longer call, as the two longest lengths so far let expect."""
+        *before, last = (self.seen[n] for n in sorted(self.seen))
+        if not before or last.longest_s < 1e-3:
+            return last.longest_s
+        growth = log(last.longest_s / before[-1].longest_s) / log(last.seq_len / before[-1].seq_len)
+        return float(last.longest_s * (length / last.seq_len) ** max(1.0, growth))
+
+    def _brackets(self) -> list[tuple[int, int]]:
+        """Neighbours of different sign; lengths at which calls do not tell lie between."""
+        told = [n for n in sorted(self.seen) if self.seen[n].sign]
+        return [(a, b) for a, b in pairwise(told) if self.seen[a].sign != self.seen[b].sign]
+
+    # -- one crossing ------------------------------------------------------------------
+    def _crossing(self, low: int, high: int) -> TimeCrossing | None:
+        """Narrowed by what both ends show, then by a line through closely measured lengths."""
+        ends = low, high
+        for _ in range(8):
+            if high / low <= NARROW:
+                break
+            a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
+            share = min(0.85, max(0.15, a / (a - b)))
+            middle = self.runnable(round(low * (high / low) ** share))
+            if middle is None or not low < middle < high:
+                break
+            one = self._look(middle, LOOK)
+            if (one.log_ratio > 0) == (self.seen[low].sign > 0):
+                low = middle
+            else:
+                high = middle
+            if one.sign == 0:
+                break
+        a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
+        root = low * (high / low) ** (a / (a - b) if a != b else 0.5)
+        for _ in range(MOVES):
+            found = self._through(root, ends)
+            if abs(log(found.at / root)) < log(AROUND[-2]):
+                break
+            root = min(max(found.at, ends[0]), ends[1])
+        return found
+
+    def _through(self, root: float, ends: tuple[int, int]) -> TimeCrossing:
+        """Where a line through lengths around a root, measured closely, is zero."""
+        near = list[int]()
+        for factor in AROUND:
+            length = self.runnable(max(1, round(root * factor)))
+            near += [length] if length is not None and length not in near else []
+        if len(near) < 3:  # lengths that run lie far apart, or are few
+            near = sorted({*near, *ends})
+        for length in near:
+            self._look(length, CLOSE)
+        # none is left out for what it shows
+        close = {n for n in self._closely if abs(log(n / root)) < log(REACH)} | set(near)
+        return root_of_line(
+            [log(n) for n in sorted(close)], [self.seen[n].log_ratio for n in sorted(close)]
+        )
+
+
+def root_of_line(x: Sequence[float], y: Sequence[float]) -> TimeCrossing:
+    """Where the line of least squares through (logarithms of lengths, y) is zero.
+
+    The interval is Fieller's at 95 %: all lengths at which a line that the scatter of the points
+    allows may be zero; an end is None where there is no such length within a factor ``WIDEST``.
+    """
+    count, x0, y0 = len(x), fmean(x), fmean(y)
+    spread = sum((a - x0) ** 2 for a in x)
+    slope = sum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True)) / spread
+    if not slope:
+        return TimeCrossing(exp(x0), None, None)
+    at = x0 - y0 / slope
+    if count < 3:
+        return TimeCrossing(exp(at), None, None)
+    rest = sum((b - y0 - slope * (a - x0)) ** 2 for a, b in zip(x, y, strict=True))
+    reach = student_quantile(count - 2) ** 2 * max(rest / (count - 2), LEAST_SCATTER**2)
+    # zero of (y0 + slope u)² = reach (1/count + u²/spread), u = x - x0
+    square = slope**2 - reach / spread
+    linear, constant = slope * y0, y0**2 - reach / count
+    root = linear**2 - square * constant
+    if square <= 0 or root < 0:
+        return TimeCrossing(exp(at), None, None)
+    low, high = (x0 + (-linear + side * sqrt(root)) / square for side in (-1, 1))
+    ends = (end if abs(end - at) < log(WIDEST) else None for end in (low, high))
+    low_s, high_s = (None if end is None else exp(end) for end in ends)
+    return TimeCrossing(exp(at), low_s, high_s)
+
+
+def first_length(crossing: TimeCrossing) -> int:
+    """The first whole length from a crossing on."""
+    return ceil(crossing.at)

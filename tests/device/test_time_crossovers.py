@@ -1,0 +1,84 @@
+"""Crossovers in time: the rows, what refuses, and what a journal saves."""
+
+from math import log
+
+import pytest
+
+from attnprof import registry
+from attnprof.cli.app import main
+from attnprof.device.predicted_crossings import PredictedSearch
+from attnprof.device.time_crossovers import meet
+from attnprof.device.timed_pair import TimeTerms
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.workload import Workload
+
+
+def predicted(a, b, *, most=2**20):
+    def both(length):
+        if length > most:
+            raise CannotRunError("too long")
+        return 1e-6 * a(length), 1e-6 * b(length)
+
+    search = PredictedSearch(both, lambda n: n)
+    search.run()
+    return search
+
+
+def test_a_predicted_crossing_is_where_both_take_as_long():
+    search = predicted(lambda n: n**2, lambda n: 1000 * n, most=4096)
+    (found,) = search.crossings
+    assert found.at == pytest.approx(1000, rel=0.01)
+    assert found.low < 1000 < found.high
+    assert log(found.high / 1000) == pytest.approx(0.196, rel=0.1)
+    assert search.end == "too long"
+
+
+def test_an_end_of_the_interval_that_is_never_reached_is_not_told():
+    (found,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).crossings
+    assert (found.low, found.high) == (None, None)
+
+
+def timed(*kinds, journal=None, **sizes):
+    a, b = registry.configured(["standard", "taylor-direct"], {})
+    terms = TimeTerms("cpu", 1, journal=journal, most_s=2e-3)
+    workload = Workload(1, 1, 16, **sizes)
+    return meet(a, b, workload, "core", [16], kinds, ["time"], terms=terms, environment={})
+
+
+def test_a_measured_row_tells_its_lengths_calls_and_end(tmp_path):
+    journal = tmp_path / "times.jsonl"
+    (row,) = timed("measured", journal=journal).records
+    assert (row.metric, row.unit, row.kind) == ("time", "s", "measured")
+    assert row.searched == [[row.lengths[0], row.lengths[-1]]]
+    assert row.timed_calls >= 2 * 5 * len(row.lengths)
+    assert row.verdict in ("crosses", "never", "always", "several")
+    assert "more than" in row.bound
+    before = journal.read_bytes()
+    (again,) = timed("measured", journal=journal).records
+    assert again == row
+    assert journal.read_bytes() == before
+
+
+def test_without_a_calibration_a_predicted_row_says_what_to_type(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(CannotRunError, match="attnprof calibrate"):
+        timed("predicted")
+
+
+def test_time_has_no_formula():
+    with pytest.raises(RequestError, match="--kind predicted,measured"):
+        timed("formula")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--journal", "x.jsonl"], "--journal is for times: add --metric time"),
+        (["--metric", "time", "--longest-call", "0"], "longest-call"),
+        (["--metric", "time", "--model", "x.json"], "flops and memory"),
+    ],
+)
+def test_flags_of_times_are_refused_where_they_say_nothing(typed, told, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["crossover", "standard", "linear", *typed])
+    assert told in capsys.readouterr().err
