@@ -23,6 +23,11 @@ class FullCache:
         self.rows.normal_()
         self.length = tokens
 
+    @property
+    def filled(self) -> Tensor:
+        """A view of as many rows as tokens fill: (batch, tokens, width)."""
+        return self.rows[:, : min(self.length, self.rows.shape[1])]
+
 
 class TokenCache(FullCache):
     """Rows of shape (batch, tokens, width), appended one at a time.

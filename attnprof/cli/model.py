@@ -56,8 +56,8 @@ def model(
     ),
     settings: opt.SetOption = None,
     limit: float = Option(
-        60.0, metavar="SECONDS", callback=_time,
-        help="Processor time for formulas of a phase; without them there are numbers.",
+        180.0, metavar="SECONDS", callback=_time,
+        help="Processor time for all formulas together; without them there are numbers.",
     ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip

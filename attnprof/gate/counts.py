@@ -215,7 +215,7 @@ def _holding(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[
 
 
 def _reason(error: Exception) -> str:
-    from attnprof.trace.run.runs import TooLongError
+    from attnprof.trace.run.limits import TooLongError
     from attnprof.trace.solve.count import value_reason
 
     if isinstance(error, TooLongError):

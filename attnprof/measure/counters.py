@@ -176,7 +176,7 @@ class DerivedCount:
 
 def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
     """The derived counts of a point, by one run at its shape."""
-    from attnprof.trace.run.runs import TooLongError
+    from attnprof.trace.run.limits import TooLongError
 
     try:
         if isinstance(request.spec, UserModule):  # its prediction is the same run

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -10,7 +10,8 @@ from attnprof.models.forms import Repeated
 from attnprof.models.stacks import shortened
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, added
-from attnprof.trace.request.target import Sizes, Target, hints_for
+from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
+from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import count
@@ -20,11 +21,16 @@ from attnprof.trace.solve.symbolic import run_symbolically
 
 @dataclass(frozen=True)
 class CacheForms:
-    """Bytes of the cache by layer as expressions, and where they hold; none where unknown."""
+    """Bytes of the cache by layer as expressions, and where they hold; none where unknown.
+
+    ``layers`` is what symbols for numbers of layers stand for, ``missing`` why there are none.
+    """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, int] = field(default_factory=dict)
     domain: tuple[str, ...] = ()
     holds: Callable[[Sizes], bool] = field(default=lambda _: False, compare=False, repr=False)
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,18 @@ class CacheBytes:
 
 
 def cache_bytes(
-    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None
+    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms]:
     """Bytes of the cache after N tokens, by kind of layer, then the whole; and where that holds.
 
-    Of layers that repeat those of the first few are looked at, if they are alike by kind.
+    Of layers that repeat those of the first few are looked at, if they are alike by kind. Formulas
+    get up to two of the ``shares`` of time.
     """
-    if repeated is not None and (found := _of_few(subject, sizes, repeated)):
+    if repeated is not None and (found := _of_few(subject, sizes, repeated, shares)):
         return found
     target = subject.cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    forms = _formulas(target, _asked(target, sizes))
+    forms = _formulas(target, _asked(target, sizes), shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -66,7 +73,7 @@ def cache_bytes(
 
 
 def _of_few(
-    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated
+    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms] | None:
     """The same by the first layers of a decoder; None where they do not tell of all."""
     samples = repeated.samples
@@ -74,7 +81,7 @@ def _of_few(
     length = longest[stack.path]
     target = shortened(subject, longest).cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    found = _formulas(target, _asked(target, sizes))
+    found = _formulas(target, _asked(target, sizes), shares)
     formulas = found.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
     own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
@@ -93,6 +100,9 @@ def _of_few(
             rows.append(CacheBytes(repeated.kinds[kind].name, number, whole, each * number))
     whole = {kind: form for kind, (_, form) in of.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
+    shown = {str(x) for x in getattr(total, "free_symbols", ())}
+    layers = {name: number for name, number in samples.layers.items() if name in shown}
+    found = replace(found, layers=layers, domain=(*found.domain, *repeated.domain(layers)))
     return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], found
 
 
@@ -100,33 +110,40 @@ def _asked(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in target.symbols}
 
 
-def _formulas(target: Target, asked: Mapping[str, int]) -> CacheForms:
+def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> CacheForms:
     """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
     near = {name: size for name, size in asked.items() if size > 1}
+    with shares.next() as share:
+        try:
+            return _by_symbols(target, near) or _derived(target, near)
+        except (NoFormulaError, AttnprofError, TooLongError) as error:
+            late = f"it takes more than {share:.0f} s of processor time: raise --limit"
+            return CacheForms(missing=str(error) if is_patient() else late)
+
+
+def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
+    """Those of one run, if any further one lies where they hold."""
     try:
         found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
-        return _derived(target, near)
+        return None
     formulas = _by_layer(found.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
     inside = list(filter(found.holds, others))
-    if not inside:
-        return _derived(target, near)
     for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
         if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
-            return CacheForms()
-    return CacheForms(formulas, found.domain, found.holds)
+            raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
+    return CacheForms(formulas, {}, found.domain, found.holds) if inside else None
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
-    try:
-        forms = derived(target, ("forward",), near).phases["forward"]
-    except AttnprofError:
-        return CacheForms()
-    if forms.method == "counted" or forms.formulas["peak_bytes"].withheld:
-        return CacheForms()
-    return CacheForms(_by_layer(forms.trace), forms.domain, forms.holds)
+    forms = derived(target, ("forward",), near).phases["forward"]
+    if forms.method == "counted":
+        raise NoFormulaError("no way to one was found")
+    if why := forms.formulas["peak_bytes"].withheld:
+        raise NoFormulaError(why)
+    return CacheForms(_by_layer(forms.trace), {}, forms.domain, forms.holds)
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:

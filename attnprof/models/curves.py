@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnprof.models.forms import LAYERS, ModelForms
+from attnprof.models.forms import ModelForms
 from attnprof.trace.sizes import evaluate
 
 #: Lengths of a curve, and how far they go from the asked one.
 _POINTS, _AROUND = 49, 64
 
 
-def shares(forms: ModelForms | None, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+def shares_of(forms: ModelForms | None, sizes: Mapping[str, int]) -> dict[str, Any] | None:
     """FLOPs by part at lengths where the formulas hold; None where they have no length."""
     if forms is None or not any("N" in shape for shape in forms.verified_at):
         return None
@@ -26,7 +26,10 @@ def shares(forms: ModelForms | None, sizes: Mapping[str, int]) -> dict[str, Any]
 
 
 def growth(
-    expression: Any, holds: Callable[[Any], bool], sizes: Mapping[str, int], layers: int | None
+    expression: Any,
+    holds: Callable[[Any], bool],
+    sizes: Mapping[str, int],
+    layers: Mapping[str, int],
 ) -> dict[str, Any] | None:
     """Bytes of the cache at lengths where its formula holds; None where there are none."""
     if expression is None:
@@ -49,5 +52,5 @@ def _lengths(
     return sizes, found
 
 
-def _at(sizes: Mapping[str, int], tokens: int, layers: int | None) -> dict[str, int]:
-    return {**sizes, "N": tokens, LAYERS: layers or 0}
+def _at(sizes: Mapping[str, int], tokens: int, layers: Mapping[str, int]) -> dict[str, int]:
+    return {**sizes, "N": tokens, **layers}

@@ -1,6 +1,6 @@
 """Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,8 +21,6 @@ from attnprof.trace.solve.count import tried
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
 
-#: What a formula calls the number of layers.
-LAYERS = "L"
 #: Costs by kind of layer and part, by quantity.
 Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
 
@@ -31,8 +29,8 @@ Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
 class ModelForms:
     """A phase of a model in closed form: by kind of layer and part, and in the whole.
 
-    In B, N and, where ``layers`` says how many there are, L. ``whole`` lacks what was withheld,
-    as ``notes`` say; the other fields are those of :class:`PhaseForms`.
+    In B, N and symbols for numbers of layers, which ``layers`` has. ``whole`` lacks what was
+    withheld, as ``notes`` say; the other fields are those of :class:`PhaseForms`.
     """
 
     method: str
@@ -42,7 +40,7 @@ class ModelForms:
     verified_at: tuple[Mapping[str, int], ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    layers: int | None = None
+    layers: Mapping[str, int] = field(default_factory=dict)
     holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
 
 
@@ -56,10 +54,10 @@ def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> Mode
     return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
 
 
-def at_layers(expression: Any, layers: int | None) -> Any:
-    """The expression of a model with so many layers."""
-    known = layers is not None and hasattr(expression, "subs")
-    return expression.subs(symbol(LAYERS), layers) if known else expression
+def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
+    """The expression of a model with so many layers, by the symbols for that."""
+    known = layers and hasattr(expression, "subs")
+    return expression.subs({symbol(x): n for x, n in layers.items()}) if known else expression
 
 
 class UnlikeError(Exception):
@@ -74,24 +72,37 @@ class Repeated:
     places: Mapping[str, ModulePlace]
     kinds: Sequence[LayerKind]
     samples: Samples
-    symbol: Any = field(init=False)
-    _turns: int = field(init=False)
     _routed: bool = False
 
-    def __post_init__(self) -> None:
-        longest = self.samples.lengths[-1]
-        self.symbol = None if self.samples.slopes is None else symbol(LAYERS)
-        later = (s.period(max(s.start, longest[s.path] - 1)) for s in self.samples.stacks)
-        self._turns = 2 if all(later) else 0
+    def turns(self, stack: LayerStack) -> int:
+        """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
+        longest = self.samples.lengths[-1][stack.path]
+        return 2 if stack.period(max(stack.start, longest - 1)) else 0
 
-    @property
-    def symbol_of_peak(self) -> Any:
-        """The symbol for layers where enough of them follow the sampled ones for a peak."""
-        return self.symbol if self._turns else None
+    def symbol_of_peak(self, stack: LayerStack) -> Any:
+        """That for the number of its layers, if peaks are known for more of them."""
+        name = self.samples.symbols.get(stack.path)
+        return symbol(name) if name and self._turns(name) else None
+
+    def _turns(self, name: str) -> int:
+        """The same of all stacks that a symbol stands for."""
+        symbols = self.samples.symbols
+        return min(self.turns(s) for s in self.samples.stacks if symbols.get(s.path) == name)
 
     def fewest(self, stack: LayerStack) -> int:
         """The least number of layers that formulas hold for."""
-        return fewest(stack, self.samples.lengths[-1][stack.path], self._turns)
+        longest, name = self.samples.lengths[-1][stack.path], self.samples.symbols[stack.path]
+        return fewest(stack, longest, self._turns(name))
+
+    def domain(self, symbols: Iterable[str]) -> Iterator[str]:
+        """Which numbers of layers formulas with these symbols hold for."""
+        own = self.samples.symbols
+        for name in symbols:
+            stacks = [stack for stack in self.samples.stacks if own.get(stack.path) == name]
+            yield f"{name} >= {max(map(self.fewest, stacks))}"
+            for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
+                if period > 1:
+                    yield f"{name} mod {period} = {len(stacks[0]) % period}"
 
     def forms(self, phase: str, sizes: Mapping[str, int], run: Trace) -> ModelForms:
         """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
@@ -128,7 +139,7 @@ class Repeated:
         """The sum over the layers of a stack of what each one of a kind has, by kind."""
         first = (stack.kinds[: lengths[stack.path]] for lengths in self.samples.lengths)
         sums = [added([each[kind] for kind in kinds if kind in each]) for kinds in first]
-        return self.samples.summed(sums, self.symbol)
+        return self.samples.summed(sums, by_layers=True)
 
     def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
         """A run of so many layers at sizes."""
@@ -184,7 +195,7 @@ class _Sampled:
 
     def _quantities(self, key: tuple[LayerKind, str]) -> dict[str, Any]:
         names = next(table[key] for table in self.tables if key in table)
-        sums = partial(self.samples.summed, symbol=self.model.symbol)
+        sums = partial(self.samples.summed, by_layers=True)
         return {q: sums([table.get(key, {}).get(q, 0) for table in self.tables]) for q in names}
 
     def _peak(self, trace: Trace) -> Any:
@@ -192,7 +203,7 @@ class _Sampled:
             return None
         longest = self.samples.lengths[-1]
         longer = {
-            stack.path: walked(stack, longest[stack.path], self.model.symbol_of_peak)
+            stack.path: walked(stack, longest[stack.path], self.model.symbol_of_peak(stack))
             for stack in self.samples.stacks
         }
         return stitched_peak(
@@ -207,22 +218,22 @@ class _Sampled:
     ) -> ModelForms:
         """The forms without what runs of all layers, and of some more than sampled, contradict."""
         shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
-        whole = {stack.path: len(stack) for stack in self.samples.stacks}
         more = list(self._more())
         for lengths in more:
             self._hold(self.model.counted(lengths, self.phase, shape), shape, lengths)
         if self.found.holds(sizes):
-            self._hold(run, sizes, whole)
+            self._hold(run, sizes, self._all)
         elif not more:  # the asked sizes are another case, as a batch of one
-            self._hold(self.model.counted(whole, self.phase, shape), shape, whole)
-        told, seen = list(domain), [dict(shape) for shape in self.found.verified_at]
-        layers = None
-        if self.model.symbol is not None:
-            told += self._domain()
-            layers = self.samples.layers
-            seen.append({**sizes, LAYERS: layers})
-            if self.model.symbol_of_peak is None and "peak_bytes" in self.whole:
-                self.notes.append(f"the formula of peak memory is that of {layers} layers")
+            self._hold(self.model.counted(self._all, self.phase, shape), shape, self._all)
+        domains, seen = list(domain), [dict(shape) for shape in self.found.verified_at]
+        layers = self.samples.layers
+        if layers:
+            domains += self.model.domain(layers)
+            seen.append({**sizes, **layers})
+            fixed = {self.samples.symbols.get(s.path): len(s) for s in self._fixed}
+            told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
+            if told and "peak_bytes" in self.whole:
+                self.notes.append(f"the formula of peak memory is for {told}")
         left_out = [
             f"{op} ×{times} ({size} bytes)"
             for op, (times, size) in uncounted(run, self.phase).items()
@@ -230,36 +241,31 @@ class _Sampled:
         parts = {key: {q: x for q, x in own.items() if q in self.whole}
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(
-            self.found.method, parts, self.whole, tuple(told), tuple(seen), tuple(left_out),
+            self.found.method, parts, self.whole, tuple(domains), tuple(seen), tuple(left_out),
             tuple(self.notes), layers, self.found.holds,
         )  # fmt: skip
 
     def _more(self) -> Iterator[Lengths]:
         """Numbers of layers that are no sample, with which formulas are to hold, too."""
-        longest = self.samples.lengths[-1]
+        longest, symbols = self.samples.lengths[-1], self.samples.symbols
         more = {
-            stack.path: longest[stack.path] + 1
-            if self.model.symbol is None
-            else self.model.fewest(stack)
+            stack.path: self.model.fewest(stack)
+            if stack.path in symbols
+            else longest[stack.path] + (not symbols)
             for stack in self.samples.stacks
         }
-        if self.model.symbol is not None:
-            more = dict.fromkeys(more, max(more.values()))
-        if all(more[stack.path] < len(stack) for stack in self.samples.stacks):
-            yield more
-
-    def _domain(self) -> Iterator[str]:
-        stacks = self.samples.stacks
-        yield f"{LAYERS} >= {max(map(self.model.fewest, stacks))}"
-        for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
-            if period > 1:
-                yield f"{LAYERS} mod {period} = {self.samples.layers % period}"
+        for name in set(symbols.values()):
+            most = max(more[path] for path, own in symbols.items() if own == name)
+            more |= {path: most for path, own in symbols.items() if own == name}
+        found = {path: min(more[path], length) for path, length in self._all.items()}
+        if found not in (self._all, longest):
+            yield found
 
     def _hold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
         """Withhold what a run contradicts; UnlikeError where that is what it computes."""
         counted = by_part(run, self.phase, self.model.places, self.model.kinds)
         weights = self.samples.weights_of(lengths)
-        at = {**sizes, LAYERS: max(lengths.values())}
+        at = {**sizes, **self.samples.numbers(lengths)}
         wrong = dict[str, str]()
         for key in {**self.parts, **counted}:
             for name in counted.get(key) or self.parts[key]:
@@ -270,8 +276,8 @@ class _Sampled:
                 )
                 if ours != number:
                     wrong.setdefault(name, f"{name} of {key[1]} are {number}, not {ours}")
-        in_layers = self.model.symbol_of_peak is not None
-        if "peak_bytes" in self.whole and (in_layers or lengths == self._all):
+        known = all(lengths[stack.path] == len(stack) for stack in self._fixed)
+        if "peak_bytes" in self.whole and known:
             held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
             if held != ours:
                 wrong["peak_bytes"] = f"a run holds {held}, not {ours}"
@@ -280,6 +286,11 @@ class _Sampled:
         for name, told in wrong.items():
             self.whole.pop(name, None)
             self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+
+    @property
+    def _fixed(self) -> list[LayerStack]:
+        """Stacks with whose number of layers peaks are known, and with no other."""
+        return [s for s in self.samples.stacks if self.model.symbol_of_peak(s) is None]
 
     @property
     def _all(self) -> dict[str, int]:

@@ -14,8 +14,8 @@ from attnprof.models.whole import WholeModel
 from attnprof.record.files import read_text
 
 #: Where the class of a model is looked up that its configuration does not name; and where first.
-_HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", "PRETRAINING")
-_OF_BOTH, _OF_ENCODER = _HEADS[1:3]
+_OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
+_HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, "IMAGE_CLASSIFICATION", "PRETRAINING")
 #: How many experts there are, and how many of them see a token, by what configurations call it.
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
@@ -149,7 +149,7 @@ def _class_of(config: Any) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
     first = _OF_BOTH if config.is_encoder_decoder else _OF_ENCODER
-    heads = _HEADS if getattr(config, "is_decoder", False) else (first, *_HEADS)
+    heads = _HEADS if getattr(config, "is_decoder", False) else (*first, *_HEADS)
     tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
     for table in (*tables, auto.MODEL_MAPPING_NAMES):
         name = table.get(config.model_type)

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from attnprof.errors import RequestError
+from attnprof.models.config import ModelConfig
 from attnprof.models.swap import Swap, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import is_place
@@ -35,14 +36,21 @@ def subject_of(
                 f"--swap is for a config.json, a .toml file or a preset: not {source}"
             )
         return factory_subject(source)
-    from attnprof.models import build, load
-    from attnprof.models.inputs import input_texts
-    from attnprof.models.transformer import Transformer
+    from attnprof.models import load
 
     config = swapped_config(load(source), swaps) if swaps else load(source)
-    steps = Transformer if config.kind == "decoder" else None
+    return config_subject(source, config)
+
+
+def config_subject(name: str, config: ModelConfig) -> WholeModel:
+    """One of our own models."""
+    from attnprof.models import build
+    from attnprof.models.inputs import input_texts
+    from attnprof.models.transformer import EncoderDecoder, Transformer
+
+    steps = {"decoder": Transformer, "encoder-decoder": EncoderDecoder}.get(config.kind)
     inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
-        source, partial(build, config), inputs, steps=steps,
+        name, partial(build, config), inputs, steps=steps,
         num_heads=config.num_heads, head_dim=config.d_model // config.num_heads,
     )  # fmt: skip

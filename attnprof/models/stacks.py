@@ -6,11 +6,15 @@ kind, so that the whole follows from as many of these as there are kinds, and on
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
+from attnprof.algebra.expressions import symbol
 from attnprof.models.costs import LayerKind
 from attnprof.models.whole import WholeModel
 
+#: What a formula calls the number of layers.
+LAYERS = "L"
 #: Layers of each stack that a model is built with, by the stack's path.
 Lengths = Mapping[str, int]
 #: Layers that are others than those that repeat: of so many one, at most, and the first.
@@ -104,23 +108,27 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
 class Samples:
     """Lengths of stacks of which each kind of layer's cost follows; the last has the most layers.
 
-    ``weights``: the model costs so many times what each of them does. ``slopes``: what one layer
-    more, of every stack, adds; None where layers do not repeat, or stacks are not equally long.
+    ``weights``: the model costs so many times what each of them does. ``symbols``: what formulas
+    call the number of a stack's layers, by its path: one name where all stacks are equally long;
+    none where layers do not repeat. ``slopes``: what one layer more adds, by that name.
     """
 
     stacks: Sequence[LayerStack]
     lengths: Sequence[Lengths]
     weights: Sequence[Any]
-    slopes: Sequence[Any] | None
+    symbols: Mapping[str, str]
+    slopes: Mapping[str, Sequence[Any]]
 
-    def summed(self, values: Sequence[Any], symbol: Any = None) -> Any:
-        """A quantity of the whole, given that of each sample; with a symbol for its layers."""
+    def summed(self, values: Sequence[Any], *, by_layers: bool = False) -> Any:
+        """A quantity of the whole, given that of each sample; perhaps with symbols for layers."""
         import sympy
 
-        whole = sympy.Add(*(n * x for n, x in zip(self.weights, values, strict=True)))
-        if symbol is not None and self.slopes is not None:
-            more = sympy.Add(*(n * x for n, x in zip(self.slopes, values, strict=True)))
-            whole += (symbol - self.layers) * more
+        def weighted(weights: Sequence[Any]) -> Any:
+            return sympy.Add(*(n * x for n, x in zip(weights, values, strict=True)))
+
+        whole = weighted(self.weights)
+        for name, slope in self.slopes.items() if by_layers else ():
+            whole += (symbol(name) - self.layers[name]) * weighted(slope)
         found = sympy.expand(whole)
         return int(found) if found.is_Integer else found
 
@@ -130,9 +138,13 @@ class Samples:
         return _combination(rows, counts_of(self.stacks, lengths))
 
     @property
-    def layers(self) -> int:
-        """Layers of a stack."""
-        return max(map(len, self.stacks))
+    def layers(self) -> dict[str, int]:
+        """How many layers there are, by the symbols for that."""
+        return self.numbers({stack.path: len(stack) for stack in self.stacks})
+
+    def numbers(self, lengths: Lengths) -> dict[str, int]:
+        """What symbols for numbers of layers stand for in stacks of such lengths."""
+        return {name: lengths[path] for path, name in self.symbols.items()}
 
 
 def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
@@ -156,8 +168,11 @@ def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
     weights = _combination(rows, counts_of(stacks, whole))
     if not stacks or sum(map(sum, rows)) - len(rows) > sum(whole.values()):
         return None
-    more = _slope(stacks)
-    return Samples(stacks, lengths, weights, more and _combination(rows, more))
+    symbols = _symbols(stacks)
+    slopes = {name: _combination(rows, _slope(stacks, symbols, name)) for name in symbols.values()}
+    if not all(slopes.values()):
+        symbols, slopes = {}, {}
+    return Samples(stacks, lengths, weights, symbols, slopes)
 
 
 def _kinds(stacks: Sequence[LayerStack]) -> list[int]:
@@ -173,11 +188,16 @@ def counts_of(stacks: Sequence[LayerStack], lengths: Lengths) -> list[int]:
 def _growing(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
     """One layer of each stack, then ever more of all, as far as a stack has them.
 
-    A kind that is new comes with the layer after it: what follows is seen, too.
+    Of stacks that are not equally long each one but the last has one layer more for once. A kind
+    that is new comes with the layer after it: what follows is seen, too.
     """
-    for length in range(1, max(map(len, stacks), default=0) + 1):
-        if not any(stack.ends_new(length) for stack in stacks):
-            yield {stack.path: min(length, len(stack)) for stack in stacks}
+    longest = max(map(len, stacks), default=0)
+    alone = stacks[:-1] if len({len(stack) for stack in stacks}) > 1 else []
+    for length in range(1, longest + 1):
+        for one in (None, *alone):
+            found = {s.path: min(length + (s is one), len(s)) for s in stacks}
+            if not any(stack.ends_new(found[stack.path]) for stack in stacks):
+                yield found
 
 
 def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:
@@ -190,17 +210,28 @@ def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[A
     return list(found[0].subs(dict.fromkeys(names, 0))) if found else []
 
 
-def _slope(stacks: Sequence[LayerStack]) -> list[Any] | None:
-    """What one layer more of every stack adds to counts by kind; None where that is not known."""
+def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
+    """What formulas call the number of layers of each stack whose layers repeat, by its path."""
+    repeated = [stack.path for stack in stacks if stack.period(stack.start)]
+    if len(repeated) == len(stacks) and len({len(stack) for stack in stacks}) == 1:
+        return dict.fromkeys(repeated, LAYERS)
+    paths = [stack.path.split(".") for stack in stacks]
+    same = next((n for n, names in enumerate(zip_longest(*paths)) if len(set(names)) > 1), 0)
+    firsts = [path[same] if len(path) > same else "" for path in paths]
+    names = firsts if len(set(firsts)) == len(paths) else ["_".join(path[same:]) for path in paths]
+    told = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
+    return {path: told[path] for path in repeated}
+
+
+def _slope(stacks: Sequence[LayerStack], symbols: Mapping[str, str], name: str) -> list[Any]:
+    """What one layer more of every stack of a symbol adds to counts by kind."""
     import sympy
 
     kinds = _kinds(stacks)
-    repeated = [stack for stack in stacks if stack.period(stack.start)]
-    if len(repeated) < len(stacks) or len({len(stack) for stack in stacks}) > 1:
-        return None
     more = [sympy.Integer(0) for _ in kinds]
     for stack in stacks:
-        period = stack.period(stack.start)
-        for kind in stack.kinds[stack.start : stack.start + period]:
-            more[kinds.index(kind)] += sympy.Rational(1, period)
+        if symbols.get(stack.path) == name:
+            period = stack.period(stack.start)
+            for kind in stack.kinds[stack.start : stack.start + period]:
+                more[kinds.index(kind)] += sympy.Rational(1, period)
     return [0, *more]

@@ -82,6 +82,11 @@ class WholeModel:
         step = self._target(_of_one_token(self.inputs))
         return replace(step, make=self._step, symbols=whole.symbols)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether something is kept for the next token."""
+        return self.caches or self.steps is not None
+
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
@@ -136,6 +141,9 @@ class WholeModel:
     def _copy(self, sizes: Sizes) -> Any:
         from attnprof.models.wrappers import CacheCopy
 
+        if self.steps is not None:  # before the next token
+            after = {**sizes, self._length: sizes[self._length] + 1}
+            return CacheCopy(tensors_by_layer(self.target("decode").make(after).state))
         _, result = self._prompt(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(cache_in(result, self.name)[1]))
 
@@ -187,9 +195,12 @@ def tensors_by_layer(cache: Any) -> list[list[Any]]:
 def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
     import torch
 
+    from attnprof.blocks.cache import FullCache
+
     if id(value) in seen:
         return
     seen.add(id(value))
+    value = value.filled if isinstance(value, FullCache) else value
     if isinstance(value, torch.Tensor):
         yield value
         return

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.rules import result_of
 from attnprof.trace.run.experts import Routing
+from attnprof.trace.run.limits import Limit
 
 
 class Unrecorded(TorchDispatchMode):
@@ -17,11 +18,12 @@ class Unrecorded(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._routing = Routing()
+        self._routing, self._limit = Routing(), Limit()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        self._limit()
         kwargs = kwargs or {}
         out = self._routing.answered(func, args, kwargs)
         if out is None:

@@ -7,10 +7,11 @@ import transformers as hf
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
+from attnprof.models import ModelConfig, build
 from attnprof.models.hub import hub_subject, read_configuration
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
+from attnprof.models.sources import config_subject, subject_of
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -221,6 +222,26 @@ def test_presets_of_two_stacks_take_one_length():
     assert made.apart().target().symbols == ("B", "N", "M")
 
 
+def test_a_token_of_our_own_two_stacks_is_decoded_after_the_encoder_has_run():
+    small = ModelConfig(
+        kind="encoder-decoder", d_model=8, num_heads=2, num_layers=2, num_decoder_layers=3,
+        vocab_size=11, seq_len=40,
+    )  # fmt: skip
+    made, module = config_subject("small", small).apart(), build(small).eval()
+    sizes, token = {"B": 2, "N": 19, "M": 7}, torch.zeros(2, 1, dtype=torch.int64)
+    with torch.no_grad():
+        state = module.init_state(torch.randint(11, (2, 19)))
+        for _ in range(6):
+            module.step(token, state)
+        with FlopCounterMode(display=False) as counter:
+            module.step(token, state)
+    ours = totals(count(made.target("decode"), sizes, "decode"), "decode")
+    assert ours["matmul_flops"] == counter.get_total_flops()
+    copied = count(made.cache(), sizes, "forward")
+    held = 4 * 2 * 8 * 2 * (7 + 19)  # keys and values of the target's tokens, and the source's
+    assert sum(call.takes for call in copied.calls) == 3 * held
+
+
 def test_a_training_step_holds_weights_gradients_states_and_activations():
     report = model_report(subject("bert"), ["train", "decode"], {"B": 2, "N": 24})
     assert len(report.summary["notes"]) == 1  # that it has no cache is said once
@@ -258,7 +279,8 @@ def test_longer_prompts_than_a_table_of_positions_has_are_refused_with_its_lengt
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration"),
-     ("llama", "LlamaForCausalLM"), ("vit", "ViTForImageClassification")],
+     ("llama", "LlamaForCausalLM"), ("vit", "ViTForImageClassification"),
+     ("whisper", "WhisperForConditionalGeneration")],
 )  # fmt: skip
 def test_a_configuration_without_a_class_is_of_the_usual_one(kind, name):
     made = hub_subject({"model_type": kind}, kind)

@@ -1,8 +1,8 @@
 """First layers that tell of all of a model's: sums over them, against sums over all layers."""
 
 import pytest
-import sympy
 
+from attnprof.models.forms import at_layers
 from attnprof.models.stacks import LayerStack, samples_of
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
@@ -13,6 +13,9 @@ STACKS = {
     "a dense layer first": ([(1,) + (2,) * 11], 1),
     "attention in every fourth": ([(1, 1, 1, 2) * 3], 4),
     "two stacks whose first layers have more": ([(1,) + (2,) * 5, (3,) + (4,) * 5], 1),
+    "two stacks, one longer": ([(1,) * 6, (2,) * 11], 1),
+    "three stacks, one of few layers": ([(1,) * 24, (2,) * 2, (3,) * 7], 1),
+    "a stack of all different layers beside another": ([(1, 2, 3), (4,) * 24], 1),
 }  # fmt: skip
 #: What is beside layers, and what one of each kind has.
 BESIDE, EACH = 7, {1: 11, 2: 130, 3: 1700, 4: 19000}
@@ -31,7 +34,13 @@ def test_sums_in_layers_are_those_of_models_with_more_of_them(name):
         total(stack.kinds[: lengths[stack.path]] for stack in made) for lengths in samples.lengths
     ]
     assert samples.summed(values) == total(stacks)
-    formula, layers = samples.summed(values, sympy.Symbol("L")), len(stacks[0])
+    formula = samples.summed(values, by_layers=True)
+    assert {str(name) for name in formula.free_symbols} == {*samples.symbols.values()} != set()
+    apart = len(samples.slopes) > 1
     for turns in (0, 1, 5):
-        longer = [kinds + kinds[-period:] * turns for kinds in stacks]
-        assert formula.subs("L", layers + turns * period) == total(longer)
+        longer = [
+            kinds + kinds[-period:] * ((turns + apart * place) * (stack.path in samples.symbols))
+            for place, (stack, kinds) in enumerate(zip(made, stacks, strict=True))
+        ]
+        numbers = {s.path: len(kinds) for s, kinds in zip(made, longer, strict=True)}
+        assert at_layers(formula, samples.numbers(numbers)) == total(longer)

@@ -12,7 +12,8 @@ from attnprof.trace.request import signatures
 from attnprof.trace.request.given import Request, UnguessedError, shown
 from attnprof.trace.request.target import EVEN, Input, Target
 from attnprof.trace.request.texts import as_size, parse_inputs
-from attnprof.trace.run.runs import TooLongError, outcome
+from attnprof.trace.run.limits import TooLongError
+from attnprof.trace.run.runs import outcome
 
 #: Tries, the seconds that they may take together, and the operations of each.
 _TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000

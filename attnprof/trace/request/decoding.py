@@ -1,6 +1,6 @@
 """One token after others of somebody's module, from the cache that its forward pass takes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import isfunction, signature
@@ -24,7 +24,8 @@ def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
 
     The cache is what a pass over the tokens before leaves: in an object of transformers', where
     the code of the module's ``kind`` knows its class, else as the last result. A step of its own is
-    ``step(x_t, state)`` from ``init_state(batch_size)``.
+    ``step(x_t, state)`` from ``init_state(batch_size)``, or from an input that ``init_state`` takes
+    by its name, as an encoder's.
     """
     if "N" not in target.symbols:
         return target
@@ -43,30 +44,44 @@ def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
 
 
 def _with_own_step(target: Target, kind: Any) -> Target:
-    """One token, of the first input, after N - 1 others."""
+    """One token, of the first input that a state does not begin with, after others."""
     begins, steps = (getattr(kind, name, None) for name in ("init_state", "step"))
-    if not (isfunction(begins) and callable(steps) and target.inputs):
+    if not (isfunction(begins) and callable(steps)):
         return target
-    if [name for name in signature(begins).parameters if name != "self"] != ["batch_size"]:
+    asked = {name for name in signature(begins).parameters if name != "self"}
+    tokens = [item for item in target.inputs if item.name not in asked]
+    before = tuple(item for item in target.inputs if item.name in asked)
+    if not tokens or asked - {"batch_size"} != {*_names(before)}:
         return target
-    first = tuple(map(_of_one_token, target.inputs[:1]))
-    step = replace(target, inputs=first, keywords=frozenset())
+    length = "N" if "N" in (dim.text for dim in tokens[0].dims) else "M"
+    step = replace(target, inputs=(_of_one_token(tokens[0], length),), keywords=frozenset())
+    source = replace(target, inputs=before, keywords=frozenset(_names(before)))
 
     def make(sizes: Sizes) -> DecodingStep:
+        import torch
+
         module = target.make(sizes).eval()
         token = partial(_token, step, sizes)
-        state = module.init_state(token()[0].shape[0])
-        return DecodingStep(module, positioned(module, state, sizes["N"] - 1, token))
+        given = dict(source.call_inputs(sizes, _device(module))[1])
+        if "batch_size" in asked:
+            given["batch_size"] = token()[0].shape[0]
+        with torch.no_grad():
+            state = module.init_state(**given)
+        return DecodingStep(module, positioned(module, state, sizes[length] - 1, token))
 
     return replace(target, step=replace(step, make=make))
+
+
+def _names(inputs: Iterable[Input]) -> list[str]:
+    return [item.name for item in inputs]
 
 
 def _token(step: Target, sizes: Sizes) -> Any:
     return step.call_inputs(sizes)[0]
 
 
-def _of_one_token(item: Input) -> Input:
-    dims = (Expression("1") if dim.text == "N" else dim for dim in item.dims)
+def _of_one_token(item: Input, length: str = "N") -> Input:
+    dims = (Expression("1") if dim.text == length else dim for dim in item.dims)
     return replace(item, dims=tuple(dims))
 
 

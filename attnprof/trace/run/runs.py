@@ -1,6 +1,5 @@
 """One run of a target at given sizes, concrete or symbolic, recorded."""
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -16,6 +15,7 @@ from attnprof.trace.events import Call, Trace, added
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
+from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.submodules import Submodules, held_by
 from attnprof.trace.run.values import Values
@@ -26,37 +26,8 @@ from attnprof.user_code import contained
 if TYPE_CHECKING:
     from attnprof.trace.request.target import Sizes, Target
 
-#: Operations after which it is seen how long a run takes, which itself takes long.
-_EVERY = 16
 #: What a run on real tensors may hold, beside its weights.
 MOST_BYTES = 2**30
-
-
-class TooLongError(Exception):
-    """A run does more operations than one run may."""
-
-
-class TooSlowError(TooLongError):
-    """A run takes more processor time than one run may."""
-
-
-class Limit:
-    """Called before each operation of a run: TooLongError after so many, or processor seconds."""
-
-    def __init__(self, most: float = inf, seconds: float = inf) -> None:
-        self.most = most
-        self.seconds = seconds
-        self.done = 0
-        self._start = time.process_time()
-
-    def __call__(self) -> None:
-        """One operation more."""
-        self.done += 1
-        if self.done > self.most:
-            raise TooLongError(f"more than {self.most} operations")
-        timed = self.seconds < inf and self.done % _EVERY == 0
-        if timed and time.process_time() - self._start > self.seconds:
-            raise TooSlowError(f"it takes more than {self.seconds} seconds")
 
 
 @contained()

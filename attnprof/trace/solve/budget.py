@@ -1,17 +1,15 @@
 """Concrete runs of a target: remembered, within a budget; formulas are held against them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Target, sizes_text
-from attnprof.trace.run.runs import Limit, TooLongError, outcome
+from attnprof.trace.run.limits import Limit, TooLongError, is_patient, out_of_patience
+from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
 
 if TYPE_CHECKING:
@@ -59,30 +57,10 @@ class ContradictedError(NoFormulaError):
         return all(quantity == "peak_bytes" for _, quantity in self.wrong)
 
 
-#: Processor time that may be used, and at which moment of it that ends.
-_patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
-
-
-@contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    """Inside, looking for formulas ends after so much processor time, as when a budget is spent."""
-    token = _patience.set((seconds, process_time() + seconds))
-    try:
-        yield
-    finally:
-        _patience.reset(token)
-
-
-def is_patient() -> bool:
-    """Whether time is left."""
-    return process_time() < _patience.get()[1]
-
-
 def check_patience() -> None:
     """Raise :class:`OutOfBudgetError` where no time is left."""
     if not is_patient():
-        seconds, _ = _patience.get()
-        raise OutOfBudgetError(f"it takes more than {seconds:g} s of processor time")
+        raise OutOfBudgetError(out_of_patience())
 
 
 @dataclass

@@ -20,7 +20,8 @@ from attnprof.trace.request.target import (
     hints_for,
     sizes_text,
 )
-from attnprof.trace.run.runs import MOST_BYTES, TooLongError, outcome, record, weight_bytes
+from attnprof.trace.run.limits import TooLongError
+from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.

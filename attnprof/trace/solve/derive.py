@@ -13,7 +13,8 @@ from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
-from attnprof.trace.run.runs import TooLongError, TooSlowError, record
+from attnprof.trace.run.limits import TooLongError, TooSlowError
+from attnprof.trace.run.runs import record
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason
 from attnprof.trace.solve.interpolation import NotRunningError

@@ -15,7 +15,7 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import EVEN_ANCHOR, Sizes, Target
-from attnprof.trace.run.runs import TooLongError
+from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.grid import ShapeGrid

@@ -13,7 +13,8 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import trains
 from attnprof.trace.request.target import EVEN, Sizes, Target
-from attnprof.trace.run.runs import TooLongError, TooSlowError, outcome
+from attnprof.trace.run.limits import TooLongError, TooSlowError
+from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.block_lengths import FIRST, SHORT, divides, guessed
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, check_patience

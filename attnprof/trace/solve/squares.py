@@ -10,7 +10,8 @@ from typing import Any
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import EVEN, Expression, Input, Sizes, Target
-from attnprof.trace.run.runs import TooLongError, outcome
+from attnprof.trace.run.limits import TooLongError
+from attnprof.trace.run.runs import outcome
 
 _LENGTH = "N"
 #: Lengths that are squares, and some that are none though numbers that code likes divide them.

@@ -27,7 +27,7 @@ from attnprof.trace.request.target import (
     hints_for,
     sizes_text,
 )
-from attnprof.trace.run.runs import TooLongError
+from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve import budget
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.count import held

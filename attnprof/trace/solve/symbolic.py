@@ -9,7 +9,8 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Expression, Sizes, Target, largest
-from attnprof.trace.run.runs import Limit, TooLongError, record
+from attnprof.trace.run.limits import Limit, TooLongError
+from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
 from attnprof.trace.solve.budget import NoFormulaError, check_patience

@@ -1,0 +1,131 @@
+"""A phase of a model: its run at the asked sizes, and its formulas within so much time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.models.costs import LayerKind, by_kind
+from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.parts import ModulePlace, places
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import Trace, trains
+from attnprof.trace.run.limits import Shares, TooLongError, is_patient
+from attnprof.trace.solve.count import PartedError, count, held, tried
+from attnprof.trace.solve.derive import derived
+
+#: Sizes at which a run on real tensors is short.
+_SHORT = {"B": 2, "N": 16, "M": 16}
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none."""
+
+    phase: str
+    trace: Trace
+    forms: ModelForms | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A subject as it is built: every module's place, its layers by kind, its parameters."""
+
+    places: Mapping[str, ModulePlace]
+    kinds: Sequence[LayerKind]
+    parameters: int
+    active: int
+    repeated: Repeated | None = field(repr=False)
+
+    @classmethod
+    def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
+        """That of a subject, with layers told apart by what runs say."""
+        import torch
+
+        with torch.device("meta"):
+            model = subject.build()
+        where = places(model)
+        entries = sum(weights.numel() for weights in model.parameters())
+        resting = sum(
+            weights.numel() for name, weights in model.named_parameters() if ".experts." in name
+        )
+        active = entries - resting * (subject.experts - subject.chosen) // subject.experts
+        kinds = by_kind(model, where, traces, subject.layer_types)
+        return cls(where, kinds, entries, active, repeated(subject, model, where, kinds))
+
+    def few(self, subject: WholeModel) -> WholeModel:
+        """The subject with its first layers alone, where others repeat them."""
+        return subject if self.repeated is None else self.repeated.few
+
+
+def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
+    """A run of all layers; it is held against one on real tensors where formulas are derived."""
+    target = subject.target(phase)
+    asked = {name: sizes[name] for name in target.symbols}
+    try:
+        return PhaseRun(phase, count(target, asked, phase, held=False))
+    except RequestError as error:
+        if not subject.longest or asked.get("N", 0) <= subject.longest:
+            raise
+        raise RequestError(
+            f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
+            f"type --seq {subject.longest} or less, not {asked['N']}"
+        ) from error
+
+
+def with_forms(
+    run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
+) -> PhaseRun:
+    """A run with its formulas, or why there are none."""
+    with shares.next() as share:
+        found = _derived(run, subject, model, sizes)
+        late = not is_patient()
+    if not late or (found.forms is not None and found.forms.method != "counted"):
+        return found
+    most = f", of {shares.whole:g} s for all phases" if shares.whole > share else ""
+    missing = f"they take more than {share:.0f} s of processor time{most}: raise --limit"
+    return _confirmed(replace(run, missing=missing), subject, model, sizes)
+
+
+def _derived(
+    run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
+) -> PhaseRun:
+    target, phase = subject.target(run.phase), run.phase
+    asked = {name: sizes[name] for name in target.symbols}
+    if model.repeated is not None:
+        try:
+            return replace(run, forms=model.repeated.forms(phase, asked, run.trace))
+        except (UnlikeError, AttnprofError, TooLongError):
+            pass  # what a few layers do not show, all of them may
+    if not is_patient():
+        return run
+    try:
+        run = replace(run, trace=count(target, asked, phase))
+        near = {name: size for name, size in asked.items() if size > 1}
+        forms = derived(replace(target, step=target), (phase,), near).phases[phase]
+    except (AttnprofError, TooLongError) as error:
+        return replace(run, missing=str(error))
+    return replace(run, forms=of_whole(forms, model.places, model.kinds))
+
+
+def _confirmed(
+    run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
+) -> PhaseRun:
+    """A run without formulas: one of few layers is held against that on real tensors.
+
+    Where code does something else on those, that is what is counted.
+    """
+    few, training = model.few(subject).target(run.phase), trains([run.phase])
+    try:
+        few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
+        parted = few.real
+        told = "" if parted else held(few, training, lambda _: True, ())
+    except PartedError:
+        parted, told = True, ""
+    except AttnprofError as error:
+        parted, told = False, str(error)
+    if parted:
+        whole = subject.target(run.phase)
+        asked = {name: sizes[name] for name in whole.symbols}
+        return replace(run, trace=count(whole, asked, run.phase))
+    return replace(run, missing=f"{run.missing}; {told}") if isinstance(told, str) and told else run

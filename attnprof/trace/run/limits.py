@@ -1,0 +1,88 @@
+"""How long runs may take: in operations, in processor time, each and all together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from math import inf
+from time import process_time
+
+#: Operations after which it is seen how long a run takes, which itself takes long.
+_EVERY = 16
+#: Processor time that may be used, and at which moment of it that ends.
+_patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Inside, looking for formulas ends after so much processor time, as when a budget is spent."""
+    token = _patience.set((seconds, process_time() + seconds))
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
+def is_patient() -> bool:
+    """Whether time is left."""
+    seconds, end = _patience.get()
+    return seconds == inf or process_time() < end
+
+
+def out_of_patience() -> str:
+    """How much time there was."""
+    return f"it takes more than {_patience.get()[0]:g} s of processor time"
+
+
+@dataclass
+class Shares:
+    """Seconds of processor time for so many tasks: an equal share each of what is left of them."""
+
+    whole: float
+    tasks: int
+    left: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.whole
+
+    @contextmanager
+    def next(self) -> Iterator[float]:
+        """The share of the next task, in which formulas are looked for."""
+        share, start = max(0.0, self.left) / max(1, self.tasks), process_time()
+        with patience(share):
+            yield share
+        self.left -= process_time() - start
+        self.tasks -= 1
+
+
+class TooLongError(Exception):
+    """A run does more operations than one run may."""
+
+
+class TooSlowError(TooLongError):
+    """A run takes more processor time than one run may."""
+
+
+class Limit:
+    """Called before each operation of a run: TooLongError after so many, or processor seconds.
+
+    Those of :func:`patience` count, too.
+    """
+
+    def __init__(self, most: float = inf, seconds: float = inf) -> None:
+        self.most = most
+        self.seconds = seconds
+        self.done = 0
+        self._start = process_time()
+
+    def __call__(self) -> None:
+        """One operation more."""
+        self.done += 1
+        if self.done > self.most:
+            raise TooLongError(f"more than {self.most} operations")
+        if self.done % _EVERY:
+            return
+        if self.seconds < inf and process_time() - self._start > self.seconds:
+            raise TooSlowError(f"it takes more than {self.seconds} seconds")
+        if not is_patient():
+            raise TooSlowError(out_of_patience())
