@@ -61,12 +61,14 @@ attnprof model my.py:build_model                   # what a function of yours ma
   kind of them, and verified like those of `attnprof derive`. What the others add follows from
   these, and is held against a run of more layers and one of all. `L` is the number of layers where
   they repeat, perhaps by a period, as windows 5:1 do: the domain then says `L mod 6 = 2`; stacks as
-  long as each other, as of an encoder and a decoder, have it both. Where they do not repeat, all
-  layers are derived in one run, in `B` and `N`.
+  long as each other, as of an encoder and a decoder, have it both, of others each has its own, like
+  `L_encoder` and `L_decoder`. Where they do not repeat, all layers are derived in one run, in `B`
+  and `N`.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too.
-- Formulas of a phase get a minute of processor time, which recurrent layers that go token by token
-  or by chunks may use up: then there are numbers alone. `--limit 600` gives them ten minutes.
+- All formulas together get three minutes of processor time, an equal share of what is left for
+  each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
+  then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass. They are not all held at once; the peak
   is what is, in a loop that keeps the model's result (logits, cache) until the backward pass is

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.models.prompts import Growth
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
@@ -80,7 +82,7 @@ class WholeModel:
             reason = self.no_cache or f"{self.name} has no cache"
             raise NoCacheError(reason)
         step = self._target(_of_one_token(self.inputs))
-        return replace(step, make=self._step, symbols=whole.symbols)
+        return replace(step, make=partial(self._step, self._growth()), symbols=whole.symbols)
 
     @property
     def keeps(self) -> bool:
@@ -89,9 +91,9 @@ class WholeModel:
 
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
-        symbols = self._target(self.inputs).symbols
+        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth())
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        return replace(self._target({}), symbols=symbols, make=self._copy, own=True)
+        return replace(self._target({}), symbols=symbols, make=copies, own=True)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
@@ -112,40 +114,51 @@ class WholeModel:
         """The size that says how many tokens there are of those that are decoded."""
         return "M" if any("M" in text for text in self.inputs.values()) else "N"
 
-    def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
-        """A model, and what it gives for a prompt."""
+    def _growth(self) -> Growth:
+        lengths = [name for name in self._target(self.inputs).symbols if name != "B"]
+        return Growth(self.build, self._prompt, lengths)
+
+    def _prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
+        """What a model keeps after a prompt, by its name, and its encoder's rows or None."""
         import torch
 
-        from attnprof.models.wrappers import Unrecorded
-
-        model = self.build().eval()
         held = next(model.parameters())
         device = "meta" if held.is_meta else "cpu"
-        named = self.example({**sizes, self._length: tokens}, device)
-        with torch.no_grad(), Unrecorded():
-            return model, model(**named, use_cache=True)
+        with torch.no_grad():
+            result = model(**self.example(sizes, device), use_cache=True)
+        name, cache = cache_in(result, self.name)
+        return {name: cache}, getattr(result, "encoder_last_hidden_state", None)
 
-    def _step(self, sizes: Sizes) -> Any:
+    def _kept(self, growth: Growth, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
+        """A model, and the same after so many tokens."""
+        from attnprof.models.wrappers import Unrecorded
+
+        model, sizes = self.build().eval(), {**sizes, self._length: tokens}
+        grown = growth.at(sizes)
+        if grown is not None:
+            return model, *grown
+        with Unrecorded():
+            return model, *self._prompt(model, sizes)
+
+    def _step(self, growth: Growth, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
 
-        model, result = self._prompt(sizes[self._length] - 1, sizes)
-        name, cache = cache_in(result, self.name)
-        kept = {name: cache, "use_cache": True}
-        encoded = getattr(result, "encoder_last_hidden_state", None)
+        model, cache, encoded = self._kept(growth, sizes[self._length] - 1, sizes)
+        kept = {**cache, "use_cache": True}
         if encoded is not None:
             from transformers.modeling_outputs import BaseModelOutput
 
             kept["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoded)
         return CachedCall(model, kept)
 
-    def _copy(self, sizes: Sizes) -> Any:
+    def _copy(self, growth: Growth, sizes: Sizes) -> Any:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
             after = {**sizes, self._length: sizes[self._length] + 1}
             return CacheCopy(tensors_by_layer(self.target("decode").make(after).state))
-        _, result = self._prompt(sizes[self._length], sizes)
-        return CacheCopy(tensors_by_layer(cache_in(result, self.name)[1]))
+        _, cache, _ = self._kept(growth, sizes[self._length], sizes)
+        return CacheCopy(tensors_by_layer(*cache.values()))
 
 
 def _made(build: Callable[[], Any]) -> Any:

@@ -20,6 +20,11 @@ class Unrecorded(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._routing, self._limit = Routing(), Limit()
 
+    @property
+    def operations(self) -> int:
+        """How many there have been."""
+        return self._limit.done
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -1,0 +1,129 @@
+"""What a model keeps after a prompt, where that is long to run: as shorter ones leave it.
+
+Recurrent layers go through a prompt in a loop, which a run on symbolic sizes would follow from its
+first token to its last. What they keep does not grow, and what attention keeps beside them grows by
+a row a token: prompts at a few sizes show that, and one at others that it is so.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attnprof.trace.request.target import Sizes
+
+#: The least tokens of such a prompt: convolutions over a few keep shorter ones as they are.
+_LEAST = 8
+#: How many times as long as the asked prompt one is tried, and how long at least.
+_AS_LONG, _SHORTEST = 2, 256
+
+
+class NotGrowingError(Exception):
+    """What is kept does not grow by the same for each token."""
+
+
+class Growth:
+    """What prompts of numbers of sequences and tokens keep, as a function of these.
+
+    ``build`` makes the model, of which ``prompt`` runs one, at sizes by name; ``lengths`` are those
+    names that count tokens.
+    """
+
+    def __init__(
+        self, build: Callable[[], Any], prompt: Callable[[Any, Sizes], Any], lengths: Sequence[str]
+    ) -> None:
+        self._build, self._prompt, self._lengths = build, prompt, lengths
+        self._known: tuple[Sizes, Sizes, list[Any]] | None = None
+        self._fails = False
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        """What is kept at symbolic sizes; None where a prompt itself is to be run there.
+
+        That is where it is as many operations for every length, and where what is kept grows in
+        another way, as windows do.
+        """
+        import torch
+
+        if self._fails or not any(isinstance(size, torch.SymInt) for size in sizes.values()):
+            return None
+        usual = {name: getattr(size, "node", None) for name, size in sizes.items()}
+        hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
+        try:
+            least, most, kept = self._tried(hints)
+        except NotGrowingError:
+            self._fails = True
+            return None
+        for name in self._lengths:
+            if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
+                return None
+        return _joined(kept, _Line(least, most, sizes), {})
+
+    def _tried(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
+        """Prompts: the shortest, with one more of each size, and one that is far away."""
+        least = {name: _LEAST if name in self._lengths else 2 for name in hints}
+        if self._known is None or any(hints[n] > self._known[1][n] for n in self._lengths):
+            most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
+            most = {name: most.get(name, 5) for name in hints}
+            self._known = least, most, list(self._prompts(least, most))
+            _joined(self._known[2], _Line(least, most, least), {})
+        return self._known
+
+    def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
+        import torch
+
+        from attnprof.models.wrappers import Unrecorded
+        from attnprof.trace.run.worlds import outside_fake
+
+        def ran(sizes: Sizes) -> tuple[Any, int]:
+            with Unrecorded() as mode:
+                return self._prompt(model, sizes), mode.operations
+
+        with outside_fake(), torch.device("meta"):
+            model = self._build().eval()
+            (first, operations), (last, more) = ran(least), ran(most)
+            if operations == more:
+                raise NotGrowingError("it is as many operations for every length")
+            yield first
+            for name, size in least.items():
+                yield ran({**least, name: size + 1})[0]
+            yield last
+
+
+class _Line:
+    """A number that grows by the same with each size: from prompts to any sizes."""
+
+    def __init__(self, least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> None:
+        self._least, self._most, self._sizes = least, most, sizes
+
+    def __call__(self, numbers: Sequence[int]) -> Any:
+        first, *nexts, last = numbers
+        slopes = [(name, after - first) for name, after in zip(self._least, nexts, strict=True)]
+
+        def at(sizes: Mapping[str, Any]) -> Any:
+            return first + sum(k * (sizes[n] - self._least[n]) for n, k in slopes if k)
+
+        if at(self._most) != last:
+            raise NotGrowingError(f"{first} becomes {last}")
+        return at(self._sizes)
+
+
+def _joined(values: Sequence[Any], line: _Line, seen: dict[int, Any]) -> Any:
+    """The same thing at other sizes, as things of the same making have it."""
+    import torch
+
+    one = found = values[0]
+    if id(one) in seen or all(other is one for other in values):
+        found = seen.get(id(one), one)
+    elif isinstance(one, torch.Tensor):
+        shapes = zip(*(x.shape for x in values), strict=True)
+        found = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
+    elif isinstance(one, list | tuple):
+        made = [_joined(parts, line, seen) for parts in zip(*values, strict=True)]
+        found = made if isinstance(one, list) else tuple(made)
+    elif isinstance(one, dict):
+        found = {name: _joined([x[name] for x in values], line, seen) for name in one}
+    elif isinstance(one, int) and not isinstance(one, bool):
+        found = line(values)
+    elif hasattr(one, "__dict__") and not isinstance(one, type):
+        found = seen[id(one)] = copy.copy(one)
+        vars(found).update(_joined([vars(x) for x in values], line, seen))
+    return found

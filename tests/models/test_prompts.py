@@ -1,0 +1,48 @@
+"""What models keep after prompts that are loops over tokens, against the models' own caches."""
+
+import torch
+
+from attnprof.models.cache import cache_bytes
+from attnprof.models.hub import hub_subject
+from attnprof.models.whole import cache_in, tensors_by_layer
+from attnprof.trace.events import totals, trains
+from attnprof.trace.run.limits import Shares
+from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.derive import derived
+
+_SIZES = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "intermediate_size": 24, "vocab_size": 97, "attn_layer_period": 2, "attn_layer_offset": 1,
+    "expert_layer_period": 8, "expert_layer_offset": 7, "mamba_d_state": 4, "mamba_dt_rank": 2,
+    "num_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def hybrid():
+    """A layer of Mamba, whose prompts go token by token, and one of attention."""
+    return hub_subject({"model_type": "jamba", "torch_dtype": "float32", **_SIZES}, "hybrid")
+
+
+def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
+    subject = hybrid()
+    rows, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
+    assert forms.missing == ""
+    for sizes in ({"B": 3, "N": 57}, {"B": 5, "N": 130}):
+        assert forms.holds(sizes)
+        with torch.no_grad():
+            result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
+        layers = tensors_by_layer(cache_in(result, "hybrid")[1])
+        held = sum(x.nbytes for own in layers for x in own)
+        assert evaluate(rows[-1].expression, sizes) == held
+
+
+def test_a_hybrids_decoded_token_is_a_formula_too():
+    target = hybrid().target("decode")
+    forms = derived(target, ("forward",), {"B": 2, "N": 20}).phases["forward"]
+    assert forms.method == "symbolic"
+    for sizes in ({"B": 3, "N": 57}, {"B": 5, "N": 130}):
+        assert forms.holds(sizes)
+        real = totals(record(target, sizes, training=trains(["forward"]), real=True), "forward")
+        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
+            assert evaluate(forms.formulas[quantity].expression, sizes) == real[quantity], quantity
