@@ -55,7 +55,7 @@ class Growth:
         for name in self._lengths:
             if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
                 return None
-        return _joined(kept, _Line(least, most, sizes), {})
+        return _joined(kept, _Growing(least, most, sizes), {})
 
     def _tried(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
         """Prompts: the shortest, with one more of each size, and one that is far away."""
@@ -64,7 +64,7 @@ class Growth:
             most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
             most = {name: most.get(name, 5) for name in hints}
             self._known = least, most, list(self._prompts(least, most))
-            _joined(self._known[2], _Line(least, most, least), {})
+            _joined(self._known[2], _Growing(least, most, least), {})
         return self._known
 
     def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
@@ -88,7 +88,7 @@ class Growth:
             yield last
 
 
-class _Line:
+class _Growing:
     """A number that grows by the same with each size: from prompts to any sizes."""
 
     def __init__(self, least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class _Line:
         return at(self._sizes)
 
 
-def _joined(values: Sequence[Any], line: _Line, seen: dict[int, Any]) -> Any:
+def _joined(values: Sequence[Any], line: _Growing, seen: dict[int, Any]) -> Any:
     """The same thing at other sizes, as things of the same making have it."""
     import torch
 
