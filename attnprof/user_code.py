@@ -1,5 +1,6 @@
 """Somebody's code: its modules, what it raised, in words, and on which of its lines."""
 
+import gc
 import re
 import sys
 import sysconfig
@@ -21,6 +22,21 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 
 class ExitedError(Exception):
     """Somebody's code ended the program: what it raised is the cause."""
+
+
+#: New objects between two looks for garbage: modules and formulas are many objects that stay.
+SELDOM = 100_000
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Inside, garbage is looked for seldom: through the many objects of runs and formulas."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(SELDOM, before[0]) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

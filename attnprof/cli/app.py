@@ -79,8 +79,6 @@ ALWAYS_FOREIGN = ("sweep", "baseline", "check")
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 BUG = 70
 INTERRUPTED = 130
-#: New objects between two looks for garbage: modules and formulas are many objects that stay.
-SELDOM = 100_000
 
 
 def main(args: list[str] | None = None) -> None:
@@ -92,6 +90,8 @@ def main(args: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
     if args is None:
+        from attnprof.user_code import SELDOM
+
         gc.set_threshold(SELDOM)
         atexit.register(gc.freeze)  # the end frees what it frees without another look
         os.environ.setdefault("SYMPY_CACHE_SIZE", "50000")  # 1000 forget what a run asks again

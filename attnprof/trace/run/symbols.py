@@ -23,7 +23,8 @@ from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.run.classes import SizeClasses
-from attnprof.trace.run.remainders import Rests, in_blocks, keeping_roots
+from attnprof.trace.run.once import at_once, once_each
+from attnprof.trace.run.remainders import Rests, keeping_roots
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -39,8 +40,16 @@ _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "netwo
 _may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 #: What most of torch's arithmetic on sizes is.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
+#: Questions to a comparison, most of which compare a size with itself.
+_QUESTIONS = ("guard_bool", "expect_true", "guard_or_false", "guard_or_true")
 #: Roundings of a float.
 _ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
+#: What they become in a run.
+_ON_NODES: dict[tuple[str, ...], Callable[..., Any]] = {
+    _ARITHMETIC: once_each,
+    _QUESTIONS: at_once,
+    _ROUNDING: keeping_roots,
+}
 #: Packages of ours that work on sizes, and run no layer.
 _OURS = ("attnprof.trace", "attnprof.algebra")
 
@@ -192,10 +201,9 @@ def _patches() -> Iterator[Any]:
     yield patch.object(torch.SymInt, "__repr__", lambda x: str(int(_number(x.node))))
     yield patch.object(torch.SymInt, "__format__", lambda x, how: format(int(_number(x.node)), how))
     yield patch.object(sym_node.SymNode, "statically_known_true", _is_known)
-    for name in _ARITHMETIC:
-        yield patch.object(sym_node.SymNode, name, _once_each(getattr(sym_node.SymNode, name)))
-    for name in _ROUNDING:
-        yield patch.object(sym_node.SymNode, name, keeping_roots(getattr(sym_node.SymNode, name)))
+    for names, kept_so in _ON_NODES.items():
+        for name in names:
+            yield patch.object(sym_node.SymNode, name, kept_so(getattr(sym_node.SymNode, name)))
     plain = torch.SymInt.bit_length
 
     def bit_length(size: Any) -> Any:
@@ -211,21 +219,6 @@ def _patches() -> Iterator[Any]:
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
-
-
-def _once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An operation on two of torch's sizes that is worked out once in a run."""
-
-    def found(one: Any, other: Any) -> Any:
-        known = getattr(one.shape_env, "worked_out", None)
-        if known is None:
-            return operation(one, other)
-        asked = operation, one._expr, other._expr, one.pytype, other.pytype
-        if asked not in known:
-            known[asked] = in_blocks(operation(one, other))
-        return known[asked]
-
-    return found
 
 
 def foreign_modules() -> list[ModuleType]:

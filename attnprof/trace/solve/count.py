@@ -33,6 +33,8 @@ _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 _DECISIONS = 12
 #: Operations after which a run is taken to end well.
 _SO_FAR = 2_000
+#: Operations on fake tensors before that, which take three times as long as those on meta tensors.
+_AT_FIRST = 300
 _UNHELD = "not held against a run on real tensors"
 _SHAPED = "the size of a result depends on the values of a tensor"
 
@@ -93,7 +95,7 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     for sizes in [asked] if set(asked) == set(names) else usual:
         try:
             for backward in [False, True] if training else [False]:
-                record(target, sizes, training=backward, most=_SO_FAR)
+                _begins(target, sizes, training=backward)
         except TooLongError:
             return target  # so far it runs
         except Exception as error:
@@ -108,6 +110,18 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
         else:
             return target
     raise failures[-1]
+
+
+def _begins(target: Target, sizes: Sizes, *, training: bool) -> None:
+    """Run it, or so many operations of it; of a long run most are on meta tensors, if that goes."""
+    try:
+        record(target, sizes, training=training, most=_AT_FIRST)
+    except TooLongError:
+        further = outcome(target, sizes, training=training, most=_SO_FAR, swift=True)
+        if isinstance(further, TooLongError):
+            raise further from None
+        if isinstance(further, Exception):
+            record(target, sizes, training=training, most=_SO_FAR)
 
 
 def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:

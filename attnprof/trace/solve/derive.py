@@ -30,10 +30,11 @@ from attnprof.trace.solve.strategies import (
     by_symbols,
 )
 from attnprof.trace.solve.symbolic import PinnedError
-from attnprof.user_code import error_text
+from attnprof.user_code import collecting_seldom, error_text
 from attnprof.workload import DTYPES, Workload
 
 
+@collecting_seldom()
 def derived(
     target: Target,
     phases: Sequence[str] = PHASES[:3],

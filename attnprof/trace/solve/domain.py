@@ -82,6 +82,9 @@ class Domain(SizeConditions):
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
         super().__init__([], rests)
         self._written: dict[Any, Any] = {}
+        #: Rounded quotients, and what is written for them, in two steps.
+        self._plain: dict[Any, Any] = {}
+        self._raised: dict[Any, Any] = {}
         self.pins: list[Any] = [
             sympy.Eq(translated(old), translated(new), evaluate=False)
             for old, new in environment.replacements.items()
@@ -138,22 +141,20 @@ class Domain(SizeConditions):
         if value not in self._written:
             found = self.simplified(value)
             if getattr(found, "has", lambda _: False)(sympy.floor):
-                found = found.expand().replace(self._rounds_whole, lambda part: part.args[0])
-                found = found.replace(rounds_down, rounded_up).expand()
+                found = _with_quotients(found.expand(), self._without_whole, self._plain)
+                found = _with_quotients(found, _rounded_up, self._raised).expand()
             self._written[value] = found
         return self._written[value]
 
-    def _rounds_whole(self, part: Any) -> bool:
-        """Whether it rounds what is whole; so are powers of two, to which lengths are padded."""
-        if not isinstance(part, sympy.floor):
-            return False
+    def _without_whole(self, part: Any) -> Any:
+        """What is rounded, where that is whole; so are powers of two that lengths are padded to."""
         powers = {
             power
             for power in part.args[0].atoms(sympy.Pow)
             if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
         }
         whole = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
-        return bool(part.args[0].xreplace(whole).is_integer)
+        return part.args[0] if part.args[0].xreplace(whole).is_integer else part
 
     def _unrounded(self, value: Any) -> Any:
         """A quotient with less than one more is the same: ceil(d/2) is floor(d/2 + 1/2).
@@ -196,6 +197,25 @@ class Domain(SizeConditions):
         number, divisor, _ = parts
         floor = sympy.floor(number / divisor)
         return condition.func(number - divisor * floor, 0, evaluate=False)
+
+
+def _with_quotients(value: Any, rule: Callable[[Any], Any], known: dict[Any, Any]) -> Any:
+    """A value with what a rule makes of each rounded quotient, the innermost first.
+
+    It is asked of each once: answers are kept in ``known``, since expressions of a run share parts.
+    """
+
+    def made(part: Any) -> Any:
+        if part not in known:
+            inside = sympy.floor(_with_quotients(part.args[0], rule, known))
+            known[part] = rule(inside) if isinstance(inside, sympy.floor) else inside
+        return known[part]
+
+    return value.xreplace({part: made(part) for part in value.atoms(sympy.floor)})
+
+
+def _rounded_up(part: Any) -> Any:
+    return rounded_up(part) if rounds_down(part) else part
 
 
 def _is_wider(bound: Any, other: Any) -> bool:

@@ -8,6 +8,7 @@ from math import isqrt
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
+from attnprof.trace.events import Trace
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import EVEN, Expression, Input, Sizes, Target
 from attnprof.trace.run.limits import TooLongError
@@ -29,8 +30,9 @@ def side_of(target: Target, asked: Sizes) -> str:
     small = {name: EVEN.get(name, 16) for name in target.symbols} | dict(asked)
 
     def runs(length: int) -> bool:
-        found = outcome(target, {**small, _LENGTH: length}, training=False, most=_SHORT)
-        return not isinstance(found, Exception) or isinstance(found, TooLongError)
+        shape = {**small, _LENGTH: length}
+        ways = (outcome(target, shape, training=False, most=_SHORT, swift=x) for x in (True, False))
+        return any(isinstance(found, Trace | TooLongError) for found in ways)
 
     if any(map(runs, _OTHERS)) or not all(map(runs, _SQUARES)):
         return ""

@@ -29,14 +29,22 @@ _LOOKING = 3
 class PinnedError(NoFormulaError):
     """The code compares a size with a number, or makes one of it; it would in every phase.
 
-    ``pins`` are the conditions that leave a size one value; ``integers``: it may not where ``int``
-    keeps sizes.
+    ``pins`` are the conditions that leave a size one value, ``relations`` all until then: where
+    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes.
     """
 
-    def __init__(self, message: str, pins: Sequence[Any] = (), *, integers: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        pins: Sequence[Any] = (),
+        *,
+        integers: bool = True,
+        relations: Sequence[Any] = (),
+    ) -> None:
         super().__init__(message)
         self.pins = pins
         self.integers = integers
+        self.relations = relations
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,9 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
         branches = [text for text in guards.conditions if text not in guards.pinned]
         where = f"; the code branches on {', '.join(branches)}" if branches else ""
         pinned = f"the code makes a size a number: {'; '.join(guards.pinned)}{where}"
-        raise PinnedError(pinned, guards.pins, integers=environment.conversions.whole)
+        whole = environment.conversions.whole
+        relations = [*guards.relations, *guards.pins]
+        raise PinnedError(pinned, guards.pins, integers=whole, relations=relations)
     return guards
 
 

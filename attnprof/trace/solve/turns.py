@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 from attnprof.trace.events import Call, Trace, totals_by_phase
@@ -25,12 +25,14 @@ from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolic
 #: Lengths at which loops over blocks of 16 to 256, or of its root, have turns of every kind: odd
 #: numbers of blocks, and a rest; the second where formulas for the first hold at few lengths.
 _LENGTHS = 1021, 4133
-#: Where blocks depend on the width, the last one of a length is one row at some widths.
-_OTHER_WIDTH = 48
+#: Where blocks depend on the width, the last one of a length is one row at some widths, or whole.
+_OTHER_WIDTHS = 48, 24, 40, 64, 16, 96, 8, 128
 #: The share of all lengths at which formulas hold that are looked no further for.
 _WIDE = 0.15
 #: Lengths near which there are shorter runs.
 _FEWER = 256, 64
+#: How many times as large as hinted sizes are that loops are not over.
+_WIDER = 256
 #: Operations of a run that formulas are tried by.
 _SHORT = 400
 #: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
@@ -55,14 +57,16 @@ def by_turns(
         return run_symbolically(target, hints, phases, classed=classed), None
     found, failed = [], list[NoFormulaError]()
     longer = ({**hints, "N": length} for length in _LENGTHS)
-    for sizes in chain(beside(hints, asked), longer):
+    tried = chain(beside(hints, asked), longer)
+    for sizes in (x for x in tried if not any(_same_as(error, x) for error in failed)):
         try:
             run = run_symbolically(target, sizes, phases, classed=classed)
+        except PinnedError as error:
+            failed.append(error)
+            continue
         except NoFormulaError as error:
             failed.append(error)
-            if not isinstance(error, PinnedError):
-                break
-            continue
+            break
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         if not run.trace.has_loops:
@@ -82,7 +86,13 @@ def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
     """The hints; where a length is asked for, others, at which its last block may be longer."""
     yield hints
     if "N" in asked and "d" in hints and "d" not in asked:
-        yield {**hints, "d": _OTHER_WIDTH}
+        yield from ({**hints, "d": width} for width in _OTHER_WIDTHS)
+
+
+def _same_as(failed: NoFormulaError, sizes: Sizes) -> bool:
+    """Whether a run at these sizes would rely on the conditions that fixed one in another."""
+    relations = failed.relations if isinstance(failed, PinnedError) else ()
+    return bool(relations) and SizeConditions(relations).holds(sizes)
 
 
 def _share(found: SymbolicRun, hints: Sizes) -> float:
@@ -114,29 +124,50 @@ def _settled(
 
 def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
     """Shapes inside, each once: those of short runs first, then those of few turns."""
-    seen = list[dict[str, int]]()
+    inside, seen = list[dict[str, int]](), list[dict[str, int]]()
+
+    def all_inside() -> Iterator[dict[str, int]]:
+        for shape in shapes_in(hints, found.holds):
+            inside.append(shape)
+            yield shape
+
     for shape in chain(
-        shapes_in(hints, lambda sizes: found.holds(sizes) and _is_short(found, sizes)),
-        shapes_in(hints, lambda sizes: found.holds(sizes) and _is_short(found, sizes, 4)),
-        _of_few_turns(found, hints, longest),
+        (shape for shape in all_inside() if _is_short(found, shape)),
+        (shape for shape in inside if _is_short(found, shape, 4)),
+        _of_few_turns(found, hints, longest, inside),
     ):
         if shape not in seen:
             seen.append(shape)
             yield shape
 
 
-def _of_few_turns(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
-    """Shapes inside where sizes other than the length that loops are over are two or three."""
+def _of_few_turns(
+    found: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
+) -> Iterator[dict[str, int]]:
+    """Shapes inside where sizes other than the length that loops are over are two or three.
+
+    Those of few operations first. Where blocks are small only if sizes are large, some sizes are:
+    tensors of these runs have no values. ``inside`` are shapes near the hints.
+    """
     times = [x for x in found.repeats if not isinstance(x, int)]
     looped = sorted({size.name for x in times for size in x.free_symbols} - {"N"})
-    for length in (hints["N"], *_FEWER):
-        for shape in shapes_in({**hints, "N": length}, found.holds):
-            for name in looped:
-                few = {**shape, name: 2 + shape[name] % 2}
-                if found.holds(few):
-                    shape.update(few)
-            if found.operations(shape) <= longest:
-                yield shape
+    wider = {name: _WIDER * size for name, size in hints.items() if size > 1 and name != "N"}
+    most = found.operations(hints)
+    wider = {x: y for x, y in wider.items() if found.operations({**hints, x: y}) <= most}
+    near = (shapes_in({**hints, "N": length}, found.holds) for length in _FEWER)
+    drawn = [dict(x) for x in chain(inside, *(islice(shapes, _LOOKED) for shapes in near))]
+    for shape, name in product(drawn, looped):
+        few = {**shape, name: 2 + shape[name] % 2}
+        if found.holds(few):
+            shape.update(few)
+    for (name, size), length in product(wider.items(), range(2, _FEWER[0])):
+        few = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
+        shape = {**hints, **few, name: size + length % 5, "N": length}
+        drawn += [shape] if found.holds(shape) else []
+    taken = [found.operations(shape) for shape in drawn]
+    short = min(longest, 2 * min(taken, default=0))
+    yield from (shape for shape, many in zip(drawn, taken, strict=True) if many <= short)
+    yield from (s for s, many in zip(drawn, taken, strict=True) if short < many <= longest)
 
 
 def _is_short(found: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
