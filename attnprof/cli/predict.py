@@ -7,7 +7,7 @@ from typing import Any
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import THREADS
+from attnprof.cli.measurement import ON, THREADS
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -28,10 +28,7 @@ def predict(
     calibration: Path | None = Option(
         None, metavar="FILE", help="What calibrate wrote (default: the cache folder's)."
     ),
-    on: str | None = Option(
-        None, "--on", metavar="NAME",
-        help="A device that is not here, like H100: a lower bound from its maker's figures.",
-    ),
+    on: str | None = ON,
     to: opt.Output,
 ) -> int:  # fmt: skip
     """Predict time and memory without running anything.

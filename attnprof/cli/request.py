@@ -229,3 +229,16 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         if "d" not in target.symbols:
             opt.note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
     return [found[name] for name in names]
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def parse_bytes(text: str | None, flag: str) -> int | None:
+    """``2GiB``, ``500MB`` or a number of bytes; None stays None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if not found:
+        raise RequestError(f"{flag} {text}: type a size like 2GiB or 500MB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])

@@ -1,7 +1,6 @@
 """`attnprof sweep`: grids of measurements into one file that can be resumed."""
 
 import os
-import re
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, Points, grids_from_file
+from attnprof.cli.request import parse_bytes
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.recognition import is_journal, reading_back
@@ -85,7 +85,10 @@ def sweep(
         **measurement.terms(),
     )  # fmt: skip
     options = SweepOptions(
-        not running.in_process, running.limit, parse_bytes(running.memory_limit), running.try_all
+        not running.in_process,
+        running.limit,
+        parse_bytes(running.memory_limit, "--memory-limit"),
+        running.try_all,
     )
     elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
     executor = elsewhere if running.workers or running.scheduler else here
@@ -161,16 +164,3 @@ class _Files:
                 found = load_results(self.journal)
             write_whole(self.wanted, render_csv(found))
         self._written = time.monotonic()
-
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-
-
-def parse_bytes(text: str | None) -> int | None:
-    """``2GiB``, ``500MB`` or a number of bytes; None stays None."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not found:
-        raise RequestError(f"--memory-limit {text}: type a size like 2GiB or 500MB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])

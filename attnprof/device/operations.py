@@ -1,10 +1,11 @@
 """What a call asks of a device: its operations with their sizes, seen without running them."""
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnprof.device.memory_order import loops, spread_strides
+from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
 from attnprof.trace.rules.table import VIEWS
@@ -67,19 +69,21 @@ FILLS = (
 _MAKES_ROOM = ("empty", "new_empty")
 
 
-def operations_of(request: PointRequest) -> Demand:
+def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """The operations of a point's call on fake tensors; nothing of its size is allocated.
 
     Raises what building the module raises: :class:`attnprof.errors.RequestError` for sizes that a
-    mechanism refuses.
+    mechanism refuses; :class:`attnprof.errors.CannotRunError` where seeing them takes longer than
+    ``most_s`` seconds of processor time.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        subject = build_subject(request)
-        subject.prepare()
+        with _Observer(most_s):  # training runs a forward pass before, too
+            subject = build_subject(request)
+            subject.prepare()
         before = _get_sequence_nr()
-        with _Observer() as watch:
+        with _Observer(most_s) as watch:
             sys.setprofile(watch.called)
             try:
                 subject.call()
@@ -91,8 +95,9 @@ def operations_of(request: PointRequest) -> Demand:
 class _Observer(TorchDispatchMode):
     """Notes every operation inside it, and counts the Python functions that ask for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
         self.functions = 0
         #: bytes gone through so far, and how many those were when a storage was last used
@@ -111,6 +116,11 @@ class _Observer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         sys.setprofile(None)  # what follows is torch's work without values, and ours
+        if time.process_time() > self.until:
+            raise CannotRunError(
+                f"has more than {len(self.seen):,} operations, which takes longer than "
+                f"{self.most_s:g} s to see; ask for a shorter --seq"
+            )
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if func.namespace != "prim":

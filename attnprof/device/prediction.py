@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from itertools import groupby
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +48,7 @@ def predict_points(
     :class:`CannotRunError` without a calibration.
     """
     environment = point_environment(requests[0])
-    if on is None:
-        predictor = Predictor(calibration_of(environment, path), kept)
-        point, made_of, interval = predictor.point, predictor.made_of, INTERVAL
-    else:
-        ceilings = stated(on)
-        if ceilings is None:
-            known = ", ".join(gpu.name for gpu in GPUS)
-            raise RequestError(f"--on {on}: no ceilings are stated for it; possible: {known}")
-        point, interval = partial(at_least, ceilings=ceilings), LOWER
-        made_of = f"{ceilings.name}: {ceilings.source}"
+    point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
     records = [_tried(point, request) for request in requests]
     summary = {
         "made_of": made_of,
@@ -69,10 +59,36 @@ def predict_points(
     return Report("predict", records, summary, environment)
 
 
-def _tried(point: Callable[[PointRequest], PredictRecord], request: PointRequest) -> PredictRecord:
+#: The record of a point, seen within so many seconds of processor time.
+Point = Callable[[PointRequest, float], PredictRecord]
+
+
+def pricing(
+    environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
+    kept: bool = False,
+) -> tuple[Point, str, str]:  # fmt: skip
+    """How points are predicted, what that is made of, and what its interval is.
+
+    Raises :class:`CannotRunError` without a calibration, :class:`RequestError` for a device whose
+    ceilings nobody states.
+    """
+    if on is None:
+        predictor = Predictor(calibration_of(environment, path), kept)
+        return predictor.point, predictor.made_of, INTERVAL
+    ceilings = stated(on)
+    if ceilings is None:
+        known = ", ".join(gpu.name for gpu in GPUS)
+        raise RequestError(f"--on {on}: no ceilings are stated for it; possible: {known}")
+    return (
+        lambda request, _: at_least(request, ceilings),
+        f"{ceilings.name}: {ceilings.source}", LOWER,
+    )  # fmt: skip
+
+
+def _tried(point: Point, request: PointRequest) -> PredictRecord:
     try:
         with refusing(request):
-            return point(request)
+            return point(request, inf)
     except RequestError as error:
         asked = {name: getattr(request, name) for name in _ASKED}
         return PredictRecord(**asked, params=dict(request.params), skipped=str(error))
@@ -138,9 +154,12 @@ class Predictor:
             )
         return Times(known[dtype], 0.0 if self.kept else self.calibration.fault_s)
 
-    def point(self, request: PointRequest) -> PredictRecord:
-        """The record of a point: time with an interval, peak memory, what takes how long."""
-        work, times = operations_of(request), self.times(request.dtype)
+    def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
+        """The record of a point: time with an interval, peak memory, what takes how long.
+
+        Raises what :func:`attnprof.device.operations.operations_of` raises.
+        """
+        work, times = operations_of(request, most_s), self.times(request.dtype)
         seconds = times.of(work)
         spread = exp(REACH * (SPREAD**2 + (self.calibration.repeatability or 0.0) ** 2) ** 0.5)
         shares = _shares(work, times)

@@ -13,6 +13,7 @@ from attnprof.record.kinds import (
     MechanismRecord,
     ModelRecord,
     PredictRecord,
+    RecommendRecord,
     VerificationRecord,
 )
 from attnprof.record.measured import (
@@ -34,7 +35,7 @@ __all__ = [
     "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
     "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
     "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
-    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "Record",
-    "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord",
-    "column", "write_whole",
+    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord",
+    "RecommendRecord", "Record", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
+    "VerificationRecord", "column", "write_whole",
 ]  # fmt: skip

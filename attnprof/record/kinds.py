@@ -127,6 +127,26 @@ class PredictRecord(AtWorkload, commands=("predict",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecommendRecord(AtWorkload, commands=("recommend",)):
+    """``recommend``: one mechanism for a request, by its predicted time.
+
+    ``rank`` counts those that fit the memory, the ``exact`` ones first; where it is null,
+    ``skipped`` says why. ``gives_up`` is what it does not do that softmax attention does.
+    """
+
+    device: str = column("device")
+    rank: int | None = column("rank", fmt="count")
+    time_s: float | None = column("time", "s", "time")
+    ci_low_s: float | None = column("low", "s", "time")
+    ci_high_s: float | None = column("high", "s", "time")
+    peak_bytes: int | None = column("peak memory", "B", "bytes")
+    exact: bool = column("exact")
+    gives_up: str = column("gives up", default="")
+    fits: bool | None = column("fits")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 

@@ -53,6 +53,7 @@ WRITERS = {
     "calibrate": "calibrate --contended --dtype float32 --seconds 0.01 -o {}",
     "calibrate --file": "calibrate --contended --dtype float32 --seconds 0.01 --file {}",
     "predict": "predict --attention standard --seq 8 --on H100 -o {}",
+    "recommend": "recommend --seq 8 --on H100 -o {}",
     "reproduce": "reproduce 002 -o {}",
     "reproduce, as HTML": "reproduce 002 --format html -o {}",
     "reproduce --plot": "reproduce 004 --figure 1 --plot {}.png",

@@ -1,0 +1,200 @@
+"""Which attention to take for a request: all mechanisms by their predicted time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from itertools import groupby
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from attnprof import registry
+from attnprof.device.prediction import REACH, SPREAD, Point, predicted_record, pricing
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.batch import plan_points, point_environment
+from attnprof.measure.point import available_bytes, needed_bytes
+from attnprof.measure.request import PointRequest
+from attnprof.mechanism import Mechanism
+from attnprof.record import PredictRecord, RecommendRecord, Report
+from attnprof.units import format_bytes, format_ratio, format_time, joined, plural
+from attnprof.workload import Workload
+
+#: Seconds of seeing a call's operations, beyond which its time follows from shorter lengths.
+MOST_S = 1.0
+#: Pairs of lengths by which a time follows, as shares of what is asked, and the shortest of them.
+SHORTER, SHORTEST = ((1 / 32, 1 / 16), (1 / 128, 1 / 64)), 64
+#: Lengths at which the fastest are told, as multiples of what is asked, and the longest.
+MULTIPLES, LONGEST = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4), 2**17
+#: So many of the exact ones and of the others are asked at other lengths.
+ASKED = 4
+
+
+def recommend(
+    workload: Workload, settings: Mapping[str, Any], *, device: str = "auto",
+    threads: int | None = None, scope: str = "layer", path: Path | None = None,
+    on: str | None = None, memory: int | None = None,
+) -> Report:  # fmt: skip
+    """The report of ``recommend``: every mechanism, the ones to take first.
+
+    ``memory`` are the bytes that a call may need, by default those that are free; ``on`` names a
+    device that is not here. Raises :class:`CannotRunError` without a calibration of the device.
+    """
+    names = registry.names()
+    chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
+    points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
+    environment = point_environment(points[0])
+    predict, made_of, interval = pricing(environment, path=path, on=on, kept=True)
+    most = memory
+    if most is None and on is None:
+        most = available_bytes(points[0].device)
+    rows = [_row(point, chosen[point.mechanism], predict, most) for point in points]
+    ranked = [
+        replace(row, rank=rank) if row.rank is not None else row
+        for rank, row in enumerate(sorted(rows, key=_order), 1)
+    ]
+    fit = [row for row in ranked if row.rank]
+    others = sorted((row for row in fit if not row.exact), key=_seconds)
+    near = {row.mechanism for row in [*[x for x in fit if x.exact][:ASKED], *others[:ASKED]]}
+    stretches = _stretches([point for point in points if point.mechanism in near], predict, most)
+    summary = {
+        "answer": _answer(ranked, stretches), "made_of": made_of, "interval": interval,
+        "memory_bytes": most, "fastest": stretches,
+    }  # fmt: skip
+    if not any(row.rank for row in ranked):
+        reasons = (f"{row.mechanism}: {row.skipped}" for row in ranked[:3])
+        raise CannotRunError(f"no mechanism can do what is asked here: {'; '.join(reasons)}")
+    return Report("recommend", ranked, summary, environment)
+
+
+def gives_up(spec: Mechanism) -> str:
+    """What a mechanism does not do that softmax attention does."""
+    kind, why = spec.to_softmax
+    what = KINDS.get(kind, "another function")
+    said = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
+    can = spec.abilities
+    said += ["one length only"] * can.needs_seq_len
+    said += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
+    return "; ".join(said)
+
+
+#: What a mechanism is to softmax attention, where it is not the same.
+KINDS = dict.fromkeys(("approximates", "untrained"), "an approximation")
+
+
+def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | None) -> Any:
+    """A mechanism's row; ``rank`` 0 where it will have one."""
+    shared = {field.name for field in fields(RecommendRecord)} & {
+        field.name for field in fields(PredictRecord)
+    }
+    told: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
+    try:
+        found = _predicted(request, predict)
+        needed = needed_bytes(request)
+    except AttnprofError as refusal:
+        asked = {name: getattr(request, name) for name in shared if hasattr(request, name)}
+        return RecommendRecord(**asked, **told, skipped=str(refusal))
+    values = {name: value for name, value in asdict(found).items() if name in shared}
+    fits = most is None or needed <= most
+    why = None if fits else f"needs {format_bytes(needed)}, there are {format_bytes(most or 0)}"
+    return RecommendRecord(
+        **{**values, "skipped": why}, **told, peak_bytes=found.peak_bytes_predicted, fits=fits,
+        rank=0 if fits else None,
+    )  # fmt: skip
+
+
+def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
+    """A prediction; of a call of very many operations, what two shorter ones let expect."""
+    refusals = list[CannotRunError]()
+    for shares in ((1.0,), *SHORTER):
+        lengths = sorted({max(SHORTEST, round(request.seq_len * share)) for share in shares})
+        if shares != (1.0,) and len(lengths) == 1:
+            break
+        asked = lengths if len(lengths) > 1 else [request.seq_len]
+        try:
+            found = [predict(replace(request, seq_len=n), MOST_S) for n in asked]
+        except CannotRunError as refusal:
+            refusals.append(refusal)
+            continue
+        return found[0] if len(found) == 1 else _farther(request, *found)
+    raise refusals[0]
+
+
+def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> PredictRecord:
+    """The time that grows with a power of the length, by those of two shorter lengths."""
+    growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
+    seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
+    wide = exp(2 * REACH * SPREAD)
+    return replace(
+        predicted_record(request), time_s=seconds, bound=more.bound,
+        ci_low_s=seconds / wide, ci_high_s=seconds * wide,
+    )  # fmt: skip
+
+
+def _order(row: RecommendRecord) -> tuple[bool, bool, float]:
+    """Those that fit before others, exact before others, fast before slow."""
+    return row.rank is None, not row.exact, _seconds(row)
+
+
+def _seconds(row: RecommendRecord) -> float:
+    return float("inf") if row.time_s is None else row.time_s
+
+
+def _stretches(
+    points: Sequence[PointRequest], predict: Point, most: int | None
+) -> list[dict[str, Any]]:
+    """Lengths in stretches over which the same exact and the same other mechanism is fastest."""
+    found = []
+    for multiple in MULTIPLES:
+        length = round(points[0].seq_len * multiple) if points else 0
+        if not SHORTEST <= length <= LONGEST:
+            continue
+        times: dict[str, float] = {}
+        for point in points:
+            at = replace(point, seq_len=length)
+            try:
+                if most is None or needed_bytes(at) <= most:
+                    times[point.mechanism] = predict(at, MOST_S).time_s or 0.0
+            except AttnprofError:
+                continue
+        exact = {name: times[name] for name in times if registry.get(name).to_softmax[0] == "same"}
+        if times:
+            fastest = min(times, key=times.__getitem__)
+            best = min(exact, key=exact.__getitem__) if exact else None
+            found.append({"seq_len": length, "exact": best, "fastest": fastest})
+    stretches = [
+        list(own) for _, own in groupby(found, key=lambda one: (one["exact"], one["fastest"]))
+    ]
+    return [
+        {"from": own[0]["seq_len"], "to": own[-1]["seq_len"], "exact": own[0]["exact"],
+         "fastest": own[0]["fastest"]}
+        for own in stretches
+    ]  # fmt: skip
+
+
+def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence: what to take, what is faster at which price, and where that changes."""
+    fit = [row for row in rows if row.rank]
+    if not fit:
+        return ""
+    exact = next((row for row in fit if row.exact), None)
+    length = plural(fit[0].seq_len, "token")
+    first = min(fit, key=_seconds) if exact is None else exact
+    bound = "at least " * (first.ci_high_s is None)
+    time = f"{bound}{format_time(_seconds(first))}"
+    said = [f"at {length} take {first.mechanism}: {time}, the fastest "]
+    said[0] += "that computes softmax attention" if exact else "; no exact attention fits"
+    for what in ("an approximation", "another function"):
+        of_kind = [row for row in fit if row.gives_up.startswith(what)]
+        best = min(of_kind, key=_seconds, default=first)
+        if _seconds(best) < _seconds(first):
+            times = format_ratio(_seconds(first), _seconds(best))
+            said.append(f"{best.mechanism}, {what}, is {times} times as fast")
+    turns = [one for one in stretches if one["exact"] not in (None, first.mechanism)]
+    if exact and turns:
+        ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
+        told = (
+            f"{one['exact']} ({' to '.join(own)} tokens)"
+            for one, own in zip(turns, ends, strict=True)
+        )
+        said.append(f"elsewhere the fastest exact one is {joined(told)}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
