@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
@@ -195,14 +196,18 @@ def cache_in(result: Any, name: str) -> tuple[str, Any]:
 
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
-    """What a cache holds, layer by layer."""
-    layers = getattr(cache, "layers", None)
-    if layers is None and hasattr(cache, "self_attention_cache"):
-        both = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-        layers = list(zip(*both, strict=True))
-    if layers is None:
-        layers = cache if isinstance(cache, list | tuple) else [cache]
-    return [list(_tensors(layer, set())) for layer in layers]
+    """What a cache holds, each tensor once: layer by layer, and last what is no layer's own."""
+    both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
+    parts = [part for part in both if part is not None] or [cache]
+    lists, others = list[Any](), list[Any]()
+    for part in parts:
+        own = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
+        lists += [x for x in own if isinstance(x, list | tuple)]
+        others += [x for x in own if not isinstance(x, list | tuple)]
+    seen = set[int]()
+    layers = [[x for each in row for x in _tensors(each, seen)] for row in zip_longest(*lists)]
+    rest = [x for each in others for x in _tensors(each, seen)]
+    return [*layers, rest] if rest else layers
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
@@ -222,7 +227,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
         inside = value.values()
     elif isinstance(value, list | tuple):
         inside = value
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
+    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
         inside = vars(value).values()
     for part in inside:
         yield from _tensors(part, seen)
