@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.models import ModelConfig, build
+from attnprof.models.hub import hub_subject
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
@@ -72,3 +73,20 @@ def test_numbers_are_there_where_formulas_would_take_too_long():
     assert not any(row.expression for row in without.records)
     assert any(row.expression for row in with_.records)
     assert "more than 0 s of processor time" in without.summary["phases"]["forward"]["missing"]
+
+
+def test_stacks_of_unequal_length_have_a_symbol_each():
+    small = {
+        "model_type": "bart", "d_model": 16, "encoder_attention_heads": 2, "vocab_size": 97,
+        "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    }  # fmt: skip
+    given = hub_subject({**small, "encoder_layers": 5, "decoder_layers": 6}, "bart", "eager")
+    report = model_report(given, ["forward"], {"B": 2, "N": 24})
+    assert (report.summary["at"]["L_encoder"], report.summary["at"]["L_decoder"]) == (5, 6)
+    sizes = {"B": 3, "N": 33, "L_encoder": 7, "L_decoder": 4}
+    other = hub_subject({**small, "encoder_layers": 7, "decoder_layers": 4}, "bart", "eager")
+    ours = totals(count(other.target(), sizes, "forward", held=False), "forward")
+    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    names = {name: sympy.Symbol(name) for name in sizes}
+    for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
+        assert sympy.sympify(found[quantity], names).subs(sizes) == ours[quantity], quantity

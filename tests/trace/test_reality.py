@@ -9,6 +9,7 @@ from attnprof.errors import CannotRunError
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.runs import TooLargeError, record
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.derive import derived
 
@@ -204,7 +205,33 @@ class Huge(nn.Module):
 
 class HugeReader(Huge):
     def forward(self, x):
-        return super().forward(x) if torch.ones(x.shape[1]).all() else x
+        return super().forward(x) if torch.linspace(0, 1, x.shape[1]).any() else x
+
+
+class ReadsOnes(nn.Module):
+    """As models look for padding, and drop no layer in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        mask = torch.ones(x.shape[:2]).to(torch.bool)
+        if self.training and torch.rand([]) < 0.0:
+            return x
+        return self.linear(x) if mask.sum() == mask.numel() else x @ x.mT @ x
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_values_that_sizes_make_are_known_as_far_as_it_is_tried(phase):
+    given = target_of(ReadsOnes, inputs=["x: B, N, 8"])
+    forms = derived(given, (phase,), {}).phases[phase]
+    assert forms.method == "symbolic"
+    assert any(text.startswith("N <= ") for text in forms.domain)
+    for sizes in ({"B": 3, "N": 57}, {"B": 2, "N": 130}):
+        real = totals(record(given, sizes, training=phase == "train", real=True), phase)
+        for quantity in ("matmul_flops", "bytes_moved", "peak_bytes"):
+            assert evaluate(forms.formulas[quantity].expression, sizes) == real[quantity]
 
 
 def test_nothing_large_is_run_and_that_is_said():

@@ -34,7 +34,8 @@ _MADE = frozenset({
     "zeros_like", "ones_like", "new_zeros", "new_ones",
 })  # fmt: skip
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
-_KEY = "_attnprof_values"
+#: What is known of a fake tensor: its values; that they are random ones from 0 to 1.
+_KEY, _UNIT = "_attnprof_values", "_attnprof_unit"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
         return
     operands = tensors_in((args, kwargs))
     known = [_known(x) for x in operands]
+    if name == "rand":
+        setattr(results[0], _UNIT, True)
+    if name == "lt" and hasattr(args[0], _UNIT) and args[1] <= 0:  # as layers that are not dropped
+        setattr(results[0], _KEY, _Known(_made("zeros", results[0]), None))
+        return
     made = name.removesuffix("_") in _MADE
     follows = made or (operands and None not in known)
     if follows and all(prod(map(_number, x.shape)) <= MOST for x in results):

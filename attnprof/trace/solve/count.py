@@ -83,10 +83,10 @@ def count(
 def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     """The target, where a forward pass (and a backward one) runs at one of a few shapes.
 
-    It is to run with experts chosen evenly where that decides what runs, and on real tensors where
-    it takes a number from values that depend on sizes alone. Raises :class:`RequestError` with the
-    exception and its line where it fails at all of them, and :class:`CannotRunError` for what
-    cannot be followed without values.
+    It is to run with values followed where experts that are chosen evenly, or sizes alone, make
+    those that decide what runs, and on real tensors where these are not known. Raises
+    :class:`RequestError` with the exception and its line where it fails at all of them, and
+    :class:`CannotRunError` for what cannot be followed without values.
     """
     failures = list[Exception]()
     names = target.symbols
@@ -128,7 +128,7 @@ def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool)
     """The target as it runs where values are known; CannotRunError where they are not."""
     routed = replace(target, routed=True)
     ran = outcome(routed, sizes, training=training, most=_SO_FAR)
-    if isinstance(ran, Trace) and ran.routes:
+    if isinstance(ran, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
         return routed
     try:
         return on_real_tensors(target, training=training)

@@ -75,8 +75,9 @@ class Place:
 class SymbolicRun(Found):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
-    ``most`` ends the sizes that floats are made of: a formula that rounds those, or leaves them
-    out, is only said to hold as far as it is tried.
+    ``most`` ends the sizes that floats are made of, and those that values are made of which decide
+    what runs: a formula that rounds those, or leaves them out, is only said to hold as far as it is
+    tried.
     """
 
     names: Sequence[str]
@@ -184,6 +185,8 @@ def _once(
         # the sizes that float arithmetic goes through
         rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
         rounded |= {names[size].name for size in floats.sizes if size in names}
+        if target.routed and not trace.routes:  # values of as many entries as sizes say
+            rounded |= {*hints}
         most = {name: largest(name, hints[name]) for name in hints if name in rounded}
         return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places
 
