@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnprof.errors import RequestError
 from attnprof.models.config import ModelConfig
-from attnprof.models.swap import Swap, swapped_config
+from attnprof.models.swap import Swap, mechanisms_of, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import is_place
 
@@ -49,8 +49,9 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
     from attnprof.models.transformer import EncoderDecoder, Transformer
 
     steps = {"decoder": Transformer, "encoder-decoder": EncoderDecoder}.get(config.kind)
+    kinds = [one.name for stack in mechanisms_of(config) for one in stack]
     inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
-        name, partial(build, config), inputs, steps=steps,
+        name, partial(build, config), inputs, steps=steps, layer_types=kinds,
         num_heads=config.num_heads, head_dim=config.d_model // config.num_heads,
     )  # fmt: skip

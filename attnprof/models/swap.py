@@ -73,11 +73,7 @@ def by_layer(swaps: Sequence[Swap], kinds: Sequence[str]) -> dict[int, Attention
 
 def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
     """One of our models with other mechanisms; an encoder's layers come before a decoder's."""
-    first = _each(config.attention, config.num_layers)
-    second: list[Attention] = []
-    if config.kind == "encoder-decoder":
-        count = config.num_decoder_layers or config.num_layers
-        second = _each(config.decoder_attention or config.attention, count)
+    first, second = mechanisms_of(config)
     kinds = ["encoder"] * len(first) + ["decoder"] * len(second)
     if not second:
         kinds = [config.kind] * len(first)
@@ -85,6 +81,15 @@ def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
     after = [chosen.get(n, own) for n, own in enumerate([*first, *second])]
     found = config.with_(attention=tuple(after[: len(first)]))
     return found.with_(decoder_attention=tuple(after[len(first) :])) if second else found
+
+
+def mechanisms_of(config: ModelConfig) -> tuple[list[Attention], list[Attention]]:
+    """The mechanism of every layer: of one stack and none, or of an encoder and a decoder."""
+    first = _each(config.attention, config.num_layers)
+    if config.kind != "encoder-decoder":
+        return first, []
+    count = config.num_decoder_layers or config.num_layers
+    return first, _each(config.decoder_attention or config.attention, count)
 
 
 def _each(attention: Sequence[Attention], layers: int) -> list[Attention]:

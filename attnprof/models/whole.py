@@ -156,8 +156,10 @@ class WholeModel:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
-            after = {**sizes, self._length: sizes[self._length] + 1}
-            return CacheCopy(tensors_by_layer(self.target("decode").make(after).state))
+            of = [text for text in self.inputs.values() if "N" in text]
+            own = self.apart() if len(of) > 1 else self  # the source stays as it is
+            after = {**sizes, own._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
+            return CacheCopy(tensors_by_layer(own.target("decode").make(after).state))
         _, cache, _ = self._kept(growth, sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))
 

@@ -237,9 +237,10 @@ def test_a_token_of_our_own_two_stacks_is_decoded_after_the_encoder_has_run():
             module.step(token, state)
     ours = totals(count(made.target("decode"), sizes, "decode"), "decode")
     assert ours["matmul_flops"] == counter.get_total_flops()
-    copied = count(made.cache(), sizes, "forward")
-    held = 4 * 2 * 8 * 2 * (7 + 19)  # keys and values of the target's tokens, and the source's
-    assert sum(call.takes for call in copied.calls) == 3 * held
+    for one, target in ((made, 7), (config_subject("small", small), 19)):
+        copied = count(one.cache(), sizes, "forward")
+        held = 4 * 2 * 8 * 2 * (target + 19)  # keys and values of its tokens, and the source's
+        assert sum(call.takes for call in copied.calls) == 3 * held
 
 
 def test_a_training_step_holds_weights_gradients_states_and_activations():
