@@ -135,7 +135,48 @@ def _entries(made: Any) -> list[Benchmark]:
 
     single = [Benchmark(f"of {name}", (FEW,), make(run), FEW[-1])
               for name, run in OF_ENTRIES.items()]  # fmt: skip
-    return [*single, Benchmark("runs", ((16, 4096), (9, 17, 33, 65)), broken, 2**22)]
+    return [
+        *single,
+        *_sequences(made),
+        Benchmark("runs", ((16, 4096), (9, 17, 33, 65)), broken, 2**22),
+    ]
+
+
+#: Entries of memory that is gone through between operations of a sequence, and how often.
+FLUSHED, EVERY = 2**18, 4
+
+
+def _sequences(made: Any) -> list[Benchmark]:
+    """Small operations one after another: a processor knows each less well than one repeated.
+
+    With much memory gone through in between it has to fetch their code again, too.
+    """
+
+    def sequence(flushes: bool) -> Callable[[int], Call]:
+        def make(n: int) -> Call:
+            x, memory = torch.rand(n, **made) + 0.5, torch.ones(FLUSHED, **made)
+
+            def call() -> object:
+                for place, run in enumerate(OF_ENTRIES.values()):
+                    if flushes and place % EVERY == 0:
+                        memory.mul_(1.0)
+                    last = run(x)
+                return last
+
+            return call
+
+        return make
+
+    def flush(_: int) -> Call:
+        memory = torch.ones(FLUSHED, **made)
+        return lambda: memory.mul_(1.0)
+
+    kinds = {"sequence": sequence(flushes=False), "broken sequence": sequence(flushes=True)}
+    few = (FEW[:1],)
+    return [
+        *(Benchmark(name, few, make, FEW[0], 1) for name, make in kinds.items()),
+        Benchmark("flush", few, flush, FEW[0], 1),
+    ]
 
 
 def _rows(made: Any) -> list[Benchmark]:

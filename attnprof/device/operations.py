@@ -44,12 +44,13 @@ class Demand:
     """The operations of a call in order.
 
     ``nodes`` are the autograd nodes that they made, ``functions`` the calls of Python functions
-    between them.
+    between them, ``bytes`` the memory that they go through.
     """
 
     operations: list[KernelCall]
     nodes: int = 0
     functions: int = 0
+    bytes: int = 0
 
 
 #: Operations over rows of a tensor, by the name of the table that prices them.
@@ -89,7 +90,7 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
                 subject.call()
             finally:
                 sys.setprofile(None)
-        return Demand(watch.seen, _get_sequence_nr() - before, watch.functions)
+        return Demand(watch.seen, _get_sequence_nr() - before, watch.functions, watch.passed)
 
 
 class _Observer(TorchDispatchMode):
@@ -101,7 +102,7 @@ class _Observer(TorchDispatchMode):
         self.seen: list[KernelCall] = []
         self.functions = 0
         #: bytes gone through so far, and how many those were when a storage was last used
-        self._passed, self._used = 0, dict[int, int]()
+        self.passed, self._used = 0, dict[int, int]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -137,9 +138,9 @@ class _Observer(TorchDispatchMode):
         places = {x.untyped_storage()._cdata: x.nbytes for x in tensors}  # noqa: SLF001 - which memory it is
         largest = max(places.values())
         before = [self._used.get(place) for place, size in places.items() if size == largest]
-        known = [self._passed - last for last in before if last is not None]
-        self._passed += own
-        self._used |= dict.fromkeys(places, self._passed)
+        known = [self.passed - last for last in before if last is not None]
+        self.passed += own
+        self._used |= dict.fromkeys(places, self.passed)
         return not known or max(known) > FAR * own
 
 

@@ -14,7 +14,9 @@ from attnprof.measure.time_crossings import SHORTEST, TimeCrossing
 #: as a machine's weather changes both.
 RATIO_SPREAD = 0.10
 #: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
-LONGEST_CALL_S, SLOW_S = 60.0, 1.5
+LONGEST_CALL_S, SLOW_S = 60.0, 2.0
+#: That grows with the length if twice as many tokens take so much more.
+GROWN = 1.5
 LONGEST = 2**20
 #: A predicted crossing is bisected until its bracket is this narrow.
 FINE = 1.02
@@ -33,9 +35,9 @@ class PredictedSearch:
     def run(self) -> None:
         """Look at all lengths; raises what the first length raises where none runs."""
         first: AttnprofError | None = None
-        length = SHORTEST
+        length, before = SHORTEST, 0.0
         while length <= LONGEST:
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 self.seen[length] = self.both(length)
             except AttnprofError as refusal:
@@ -44,7 +46,9 @@ class PredictedSearch:
                     self.end = str(refusal)
                     break
             else:
-                slow = time.perf_counter() - start > SLOW_S and len(self.seen) > 2
+                spent = time.process_time() - start
+                slow = spent > SLOW_S and spent > GROWN * before > 0
+                before = spent
                 if slow or max(self.seen[length]) > LONGEST_CALL_S:
                     self.end = f"at {length:,} tokens that took too long already"
                     break

@@ -206,6 +206,10 @@ def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
     between = {
         "autograd nodes": (work.nodes, times.node_s),
         "Python functions": (work.functions, times.function_s),
+        "operations after others": (
+            len(work.operations),
+            times.between_s(work) / max(1, len(work.operations)),
+        ),
     }
     rows += [
         {"name": name, "sizes": [], "calls": count, "time_s": count * each, "bound": "overhead",

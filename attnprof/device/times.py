@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from attnprof.device.benchmarks import CHAIN, COLD, OF_A_LAYER, OF_ENTRIES
+from attnprof.device.benchmarks import (
+    CHAIN,
+    COLD,
+    EVERY,
+    FEW,
+    FLUSHED,
+    OF_A_LAYER,
+    OF_ENTRIES,
+)  # fmt: skip
 from attnprof.device.operations import Demand, KernelCall
 from attnprof.device.tables import TimeTable
 from attnprof.measure.kept_memory import LARGEST_KEPT
@@ -58,10 +66,27 @@ class Times:
                 found.append(max(0.0, seconds - whole) / rows)
         return sorted(found)[len(found) // 2]
 
+    @cached_property
+    def after_another_s(self) -> tuple[float, float]:
+        """Seconds more that an operation takes after others than again, and after much memory."""
+        size, count = FEW[:1], len(OF_ENTRIES)
+        again = sum(self.tables[f"of {name}"].at(size) for name in OF_ENTRIES)
+        plain, broken, flush = (
+            self.tables[name].at(size) for name in ("sequence", "broken sequence", "flush")
+        )
+        more = max(0.0, plain - again) / count
+        return more, max(more, (broken - -(-count // EVERY) * flush - again) / count)
+
     def of(self, work: Demand) -> float:
         """Seconds of a call."""
         between = work.nodes * self.node_s + work.functions * self.function_s
-        return sum(map(self.seconds, work.operations)) + between
+        return sum(map(self.seconds, work.operations)) + between + self.between_s(work)
+
+    def between_s(self, work: Demand) -> float:
+        """Seconds that operations take more because each follows others, and memory between."""
+        count, (more, most) = len(work.operations), self.after_another_s
+        share = min(1.0, work.bytes / max(1, count) * EVERY / (4 * FLUSHED))
+        return count * (more + share * (most - more))
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""

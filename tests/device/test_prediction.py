@@ -44,7 +44,8 @@ def made_up():
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
         **{f"of {name}": entries for name in OF_ENTRIES},
         "runs": {(4096, 9): 4 * 4096 * 9 * BYTE_S}, "4 views": nothing, "functions": nothing,
-        "chain": nothing, "recorded": nothing, "played": {(1,): 5e-30},
+        **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
+        "played": {(1,): 5e-30},
     }  # fmt: skip
     return {name: TimeTable(seconds) for name, seconds in tables.items()}
 

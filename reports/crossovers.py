@@ -1,0 +1,231 @@
+"""Predicted crossovers in time against measured ones, and what the guided search saves.
+
+One thread, in processor time, float32, freed memory kept. Three calibrations are made first and
+never run a mechanism; every part then adds its rows to a CSV beside the page, and rows that are
+there are not measured again. ``--site`` is a folder with the package that a pair needs::
+
+    python reports/crossovers.py [taylor] [pairs] [grid] [recommend] [--site FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import log, nan
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from crossovers_tables import Crossing, OnGrid, Recommended, page
+from row_files import earlier, save
+
+from attnprof import registry
+from attnprof.device import calibration
+from attnprof.device.calibration_run import calibrate
+from attnprof.device.recommendation import recommend
+from attnprof.device.time_crossovers import meet
+from attnprof.device.timed_pair import TimeTerms
+from attnprof.errors import AttnprofError
+from attnprof.measure.clocks import time_in_turns
+from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.subject import build_subject
+from attnprof.trace.request.lookup import target_of
+from attnprof.workload import Workload
+
+HERE = Path(__file__).with_suffix("")
+CALIBRATIONS = 3
+#: Document 004's direct and efficient form, normalised or plain: width, heads, batch.
+TAYLOR = [
+    *((d, 1, 1, form) for form in ("normalised", "plain") for d in (8, 16, 32, 64)),
+    (8, 16, 4, "normalised"), (16, 16, 2, "normalised"), (32, 16, 1, "plain"),
+]  # fmt: skip
+PLAIN = [f"{HERE.with_name('taylor_plain.py')}:{name}" for name in ("Direct", "Efficient")]
+#: Pairs of layers, of 4 heads of width 32.
+PAIRS = [
+    ("standard", "linformer"), ("standard", "performer"), ("standard", "longformer"),
+    ("sdpa", "taylor-efficient"), ("standard", "linear"), ("he", "standard"),
+    ("sdpa", "longformer"), ("standard", "performer_pytorch:SelfAttention"),
+]  # fmt: skip
+#: Requests to recommend for: tokens, width, heads, phase, causal.
+REQUESTS = [
+    (512, 256, 4, "forward", False), (2048, 256, 4, "forward", False),
+    (1024, 512, 8, "train", False), (1024, 512, 8, "forward", True),
+    (4096, 128, 2, "forward", False), (2048, 128, 4, "train", True),
+    (256, 768, 12, "train", False), (3000, 192, 3, "forward", False),
+    (1024, 256, 8, "decode", False), (4096, 512, 8, "decode", False),
+]  # fmt: skip
+#: Lengths of a grid, as document 004 has at least; calls of each side at one.
+GRID = 26
+BUDGET = Budget(samples=20, min_time_s=0.0, max_time_s=3.0, warmup_s=0.05, least=5)
+
+
+def main() -> None:
+    """Calibrate, measure what is missing, write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["taylor", "pairs", "grid", "recommend"])
+    parser.add_argument("--site", help="folder with performer_pytorch")
+    parser.add_argument("--output", type=Path, default=HERE)
+    asked = parser.parse_args()
+    sys.path += [asked.site] if asked.site else []
+    torch.set_num_threads(1)
+    base: Path = asked.output
+    devices = [base.with_name(f"{base.name}_device{n}.json") for n in range(1, CALIBRATIONS + 1)]
+    for path in devices:
+        if not path.exists():
+            calibration.save(calibrate("cpu", ["float32"]), path)
+    parts: dict[str, tuple[Any, Any]] = {
+        "taylor": (Crossing, lambda done: taylor(devices, done)),
+        "pairs": (Crossing, lambda done: pairs(devices, done)),
+        "grid": (OnGrid, lambda done: grid(devices[0], done)),
+        "recommend": (Recommended, lambda done: recommended(devices[0], done)),
+    }
+    found: dict[str, list[Any]] = {}
+    for part, (kind, rows) in parts.items():
+        table = base.with_name(f"{base.name}_{part}.csv")
+        found[part] = earlier(table, kind)
+        if part in asked.parts:
+            for row in rows(found[part]):
+                found[part].append(row)
+                save(table, kind, found[part])
+    base.with_suffix(".md").write_text(page(devices, **found), encoding="utf-8")
+
+
+def taylor(devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+    """Document 004's own crossing."""
+    for d, heads, batch, form in TAYLOR:
+        case = f"d={d}, heads={heads}, batch={batch}, {form}"
+        if case not in {row.case for row in done}:
+            inputs = [f"{name}: B, h, N, d" for name in "qkv"]
+            sides: list[Any] = [module(name, inputs) for name in PLAIN]
+            if form == "normalised":
+                sides = registry.configured(["taylor-direct", "taylor-efficient"], {})
+            yield crossing(case, sides, Workload(1, heads, d, batch), "core", devices)
+
+
+def pairs(devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+    """Other pairs, as layers."""
+    for names in PAIRS:
+        for phase in ("forward", "train"):
+            case = " against ".join(names)
+            if (case, phase) in {(row.case, row.phase) for row in done}:
+                continue
+            try:
+                sides = [module(n) if ":" in n else registry.get(n) for n in names]
+                workload = Workload(1, 4, 32, phase=phase)
+                yield crossing(case, sides, workload, "layer", devices)
+            except AttnprofError as error:
+                sys.stderr.write(f"{case}, {phase}: {error}\n")
+
+
+def module(name: str, inputs: Sequence[str] = ()) -> Any:
+    """A module of somebody's own as a side."""
+    given = list(inputs)
+    return replace(target_of(name, None, given or None), asked={"args": [], "inputs": given})
+
+
+def crossing(
+    case: str, sides: Sequence[Any], workload: Workload, scope: str, devices: Sequence[Path]
+) -> Crossing:
+    """A row: formula, predictions by every calibration, two measurements."""
+    d = [workload.head_dim]
+
+    def rows(*kinds: str, metrics: str = "time", path: Path = devices[0]) -> Any:
+        terms = TimeTerms("cpu", 1, path)
+        return meet(
+            *sides, workload, scope, d, kinds, [metrics], terms=terms, environment={}
+        ).records
+
+    predicted = [rows("predicted", path=path)[0] for path in devices]
+    start = time.perf_counter()
+    first = rows("measured")[0]
+    spent = time.perf_counter() - start
+    again = rows("measured")[0]
+    formula = nan
+    if not any(":" in side.name for side in sides):
+        from attnprof.closed_form.crossover import Meeting, report
+
+        meeting = Meeting(sides[0], sides[1], workload, scope)
+        one = report(meeting, d, ["formula"], ["flops"], environment={}).records[0]
+        formula = _number(one.crossover_seq_len)
+    elif workload.head_dim and names_taylor(sides):
+        formula = workload.head_dim**2 + workload.head_dim + 0.5
+    one = predicted[0]
+    return Crossing(
+        case, workload.phase, formula, *(_number(x.crossover_seq_len) for x in predicted),
+        _number(one.ci_low), _number(one.ci_high), _number(first.crossover_seq_len),
+        _number(first.ci_low), _number(first.ci_high), _number(again.crossover_seq_len),
+        "/".join(x.verdict for x in (one, first, again)), first.timed_calls, len(first.lengths),
+        spent,
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else float(value)
+
+
+def names_taylor(sides: Sequence[Any]) -> bool:
+    """Whether the sides are the plain forms, whose N0 is document 004's."""
+    return all("taylor_plain" in side.name for side in sides)
+
+
+def grid(device: Path, done: Sequence[OnGrid]) -> Iterator[OnGrid]:
+    """The first five pairs at every length of a grid as long as the guided search looked."""
+    for names in PAIRS[:5]:
+        case = " against ".join(names)
+        if case in {row.case for row in done}:
+            continue
+        row = meet(
+            *registry.configured(names, {}),
+            Workload(1, 4, 32),
+            "layer",
+            [32],
+            ["measured"],
+            ["time"],
+            terms=TimeTerms("cpu", 1, device),
+            environment={},
+        ).records[0]
+        low, high = 64, row.lengths[-1]
+        lengths = [round(low * (high / low) ** (n / (GRID - 1)) / 8) * 8 for n in range(GRID)]
+        start, ratios, calls = time.perf_counter(), dict[int, float](), 0
+        with memory_kept():
+            for length in lengths:
+                subjects = [build_subject(PointRequest(n, length, 4, 32)) for n in names]
+                a, b = time_in_turns(subjects, BUDGET)
+                calls += len(a) + len(b)
+                ratios[length] = median(log(x / y) for x, y in zip(a, b, strict=True))
+        yield OnGrid(case, _root(ratios), calls, len(ratios), time.perf_counter() - start)
+
+
+def _root(ratios: dict[int, float]) -> float:
+    """The last change of sign, between two lengths by their logarithms."""
+    lengths = sorted(ratios)
+    for low, high in reversed(list(pairwise(lengths))):
+        a, b = ratios[low], ratios[high]
+        if a * b < 0:
+            return low * (high / low) ** (a / (a - b))
+    return nan
+
+
+def recommended(device: Path, done: Sequence[Recommended]) -> Iterator[Recommended]:
+    """The first three of each ranking, measured in turns."""
+    for length, width, heads, phase, causal in REQUESTS:
+        case = f"{length} tokens, d_model {width}, {heads} heads, {phase}{', causal' * causal}"
+        if case in {row.request for row in done}:
+            continue
+        workload = Workload(length, heads, width // heads, causal=causal, phase=phase)
+        rows = recommend(workload, {}, device="cpu", threads=1, path=device).records
+        names = [row.mechanism for row in rows if row.rank][:3]
+        points = [PointRequest.at(name, workload, threads=1) for name in names]
+        with memory_kept():
+            times = time_in_turns([build_subject(point) for point in points], BUDGET)
+        yield Recommended(case, *names, *(median(own) for own in times))
+
+
+if __name__ == "__main__":
+    main()

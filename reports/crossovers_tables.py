@@ -1,0 +1,190 @@
+"""The rows of ``crossovers.py``, and the page they make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, isnan, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from attnprof.device import calibration
+from attnprof.measure.environment import device_name
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One case; tokens, ``nan`` where there is no crossing."""
+
+    case: str
+    phase: str
+    formula: float
+    predicted: float
+    predicted_2: float
+    predicted_3: float
+    low: float
+    high: float
+    measured: float
+    measured_low: float
+    measured_high: float
+    again: float
+    verdicts: str
+    calls: int
+    lengths: int
+    seconds: float
+
+    @property
+    def truth(self) -> float:
+        """Both measurements, by their geometric mean."""
+        return exp((log(self.measured) + log(self.again)) / 2)
+
+
+@dataclass(frozen=True)
+class OnGrid:
+    """A pair by all lengths of a grid, beside the guided search."""
+
+    case: str
+    crossing: float
+    calls: int
+    lengths: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """The first three of a ranking, and their measured seconds."""
+
+    request: str
+    first: str
+    second: str
+    third: str
+    first_s: float
+    second_s: float
+    third_s: float
+
+    @property
+    def behind(self) -> float:
+        """How much longer the predicted winner takes than the fastest of the three."""
+        return self.first_s / min(self.first_s, self.second_s, self.third_s) - 1
+
+
+def page(
+    devices: Sequence[Path], taylor: Sequence[Crossing], pairs: Sequence[Crossing],
+    grid: Sequence[OnGrid], recommend: Sequence[Recommended],
+) -> str:  # fmt: skip
+    """All parts that have rows."""
+    known = [calibration.load(device_name("cpu"), 1, path) for path in devices]
+    again = ", ".join(f"±{(one.repeatability or 0):.0%}" for one in known if one)
+    lines = [
+        "# Crossovers in time: predicted against measured", "",
+        (
+            "Written by `python reports/crossovers.py`; all numbers in the CSV files beside it. "
+            f"{device_name('cpu')}, one thread, processor time, torch {torch.__version__}, "
+            f"float32, freed memory kept; {time.strftime('%Y-%m-%d', time.gmtime())}. "
+            f"{len(devices)} calibrations on the same day, which repeated themselves to {again}; "
+            "none of these cases was used to choose how operations are priced (that was done on "
+            "layers of 2 heads of 48 and 64, and on cores of widths 24 and 48). The interval of a "
+            "measured crossing is one of 95 %, by the scatter of five lengths or more; both "
+            "measurements were made in one process."
+        ),
+    ]  # fmt: skip
+    if taylor:
+        lines += ["", "## Direct against efficient TaylorShift, forward", "", *_crossings(taylor)]
+        lines += ["", *_errors(taylor, law=True)]
+    if pairs:
+        lines += ["", "## Other pairs: layers of 4 heads of width 32", "", *_crossings(pairs)]
+        lines += ["", *_errors(pairs)]
+    if grid:
+        lines += [
+            "", "## The guided search against a grid", "",
+            "| pair | guided | interval | calls | lengths | grid | calls | lengths | share |",
+            "|---|--:|---|--:|--:|--:|--:|--:|--:|",
+        ]  # fmt: skip
+        guided = {row.case: row for row in pairs if row.phase == "forward"}
+        for row in grid:
+            one = guided.get(row.case)
+            if one:
+                ends = f"{one.measured_low:,.0f} to {one.measured_high:,.0f}"
+                lines.append(
+                    f"| {row.case} | {one.measured:,.0f} | {ends} | {one.calls} | {one.lengths} | "
+                    f"{row.crossing:,.0f} | {row.calls} | {row.lengths} | "
+                    f"{one.calls / row.calls:.0%} |"
+                )
+    if recommend:
+        lines += [
+            "", "## Recommendations, their first three measured", "",
+            "| request | first | second | third | first takes more than the fastest |",
+            "|---|---|---|---|--:|",
+        ]  # fmt: skip
+        for one in recommend:
+            timed = [(one.first, one.first_s), (one.second, one.second_s), (one.third, one.third_s)]
+            cells = " | ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in timed)
+            lines.append(f"| {one.request} | {cells} | {one.behind:.0%} |")
+        near = sum(one.behind <= 0.10 for one in recommend)
+        lines += ["", f"In {near} of {len(recommend)} the predicted winner is within 10 %."]
+    return "\n".join(lines) + "\n"
+
+
+def _crossings(rows: Sequence[Crossing]) -> list[str]:
+    head = [
+        (
+            "| case | phase | FLOPs | predicted (three calibrations) | interval | measured | "
+            "interval | again | calls | lengths |"
+        ),
+        "|---|---|--:|---|---|--:|---|--:|--:|--:|",
+    ]
+    for row in rows:
+        three = ", ".join(map(_tokens, (row.predicted, row.predicted_2, row.predicted_3)))
+        head.append(
+            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {three} | "
+            f"{_tokens(row.low)} to {_tokens(row.high)} | {_tokens(row.measured)} | "
+            f"{_tokens(row.measured_low)} to {_tokens(row.measured_high)} | {_tokens(row.again)} | "
+            f"{row.calls} | {row.lengths} |"
+        )
+    return head
+
+
+def _tokens(value: float) -> str:
+    return "–" if isnan(value) else f"{value:,.0f}"
+
+
+def _errors(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
+    """Mean and worst error of each answer against the truth, and how well that repeats itself."""
+    known = [row for row in rows if not isnan(row.measured) and not isnan(row.again)]
+    found = [f"{len(known)} of {len(rows)} have a measured crossing."]
+    ways: dict[str, Any] = {
+        f"predicted, calibration {n}": lambda row, n=n: (
+            row.predicted,
+            row.predicted_2,
+            row.predicted_3,
+        )[n - 1]
+        for n in (1, 2, 3)
+    }
+    ways["equal FLOPs"] = lambda row: row.formula
+    if law:
+        ways["N0 + 18 d"] = lambda row: (
+            row.formula + 18 * int(row.case.split(",")[0].removeprefix("d="))
+        )
+    ways["second measurement against the first"] = lambda row: row.again
+    table = ["", "| answer | mean error | worst | cases |", "|---|--:|--:|--:|"]
+    for name, of in ways.items():
+        base = (lambda row: row.measured) if name.startswith("second") else (lambda row: row.truth)
+        errors = [abs(of(row) / base(row) - 1) for row in known if not isnan(of(row))]
+        if errors:
+            table.append(f"| {name} | {fmean(errors):.1%} | {max(errors):.1%} | {len(errors)} |")
+    inside = [row for row in known if _inside(row)]
+    return [
+        *found,
+        *table,
+        "",
+        f"The predicted interval has the truth in {len(inside)} of {len(known)}.",
+    ]
+
+
+def _inside(row: Crossing) -> bool:
+    low = 0.0 if isnan(row.low) else row.low
+    return low <= row.truth <= (inf if isnan(row.high) else row.high)
