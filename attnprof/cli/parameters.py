@@ -20,7 +20,7 @@ PANELS = {
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended "
-    "memory check journal longest_call compiled calibration isolate in_process limit memory_limit "
+    "memory check predict_only journal longest_call compiled calibration isolate in_process limit memory_limit "
     "try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }

@@ -25,6 +25,9 @@ def profile(
         None, "--isolate/--in-process",
         help="Each point in a process of its own; by default those that may run out of memory.",
     ),
+    predict_only: bool = Option(
+        False, "--predict-only", help="Run nothing: predict, as the command predict does."
+    ),
     to: opt.Output,
 ) -> int:  # fmt: skip
     """Time and measure real modules beside their closed forms.
@@ -51,6 +54,12 @@ def profile(
         dict(zip(names, chosen, strict=True)), workloads, scope=scope, device=conditions.device,
         **measurement.terms(),
     )  # fmt: skip
+    if predict_only:
+        from attnprof.device.prediction import predict_points
+
+        predicted = predict_points(points)
+        to.deliver(predicted)
+        return 0 if predicted.summary["predicted"] else CannotRunError.exit_code
     with progress_bar(len(points), "profile") as show:
         report = measure_points(points, isolate=isolate, on_progress=show)
     to.deliver(with_roofline(report))

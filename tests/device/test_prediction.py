@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from attnprof.cli.app import main
 from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, OF_ENTRIES
 from attnprof.device.calibration import Calibration
@@ -132,3 +133,13 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
 def test_a_report_is_json(here):
     report = predict_points([PointRequest("linear", 64, 1, 8, threads=1)], path=here)
     assert json.loads(report.to_json())["records"][0]["operations"]
+
+
+def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "default_path", lambda: here)
+    shape = ("--seq", "64", "--d-model", "8", "--heads", "1", "--threads", "1")
+    with pytest.raises(SystemExit, match="0"):
+        main(["profile", "-a", "linear", *shape, "--predict-only", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"] == "predict"
+    assert found["records"][0]["time_s"] > 0
