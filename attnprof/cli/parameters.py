@@ -20,8 +20,8 @@ PANELS = {
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended "
-    "memory check predict_only journal longest_call compiled calibration isolate in_process limit memory_limit "
-    "try_all processes counts error workers scheduler time formula",
+    "memory check predict_only journal longest_call compiled calibration isolate in_process limit "
+    "memory_limit try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }
 #: The panel of all others.
