@@ -3,7 +3,7 @@
 Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import comb
 from typing import Any
@@ -90,18 +90,48 @@ def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bo
     """Whether one of the others, or a mean of two of them, is never smaller than the value."""
     if len(others) < 2 or any(dominates(other, value) for other in others):
         return any(dominates(other, value) for other in others)
+    return covering(others)(value)
+
+
+def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:
+    """What tells of a value whether one of the others, or a mean of two, is never smaller."""
     import numpy as np
 
-    terms = {*value, *(term for other in others for term in other)}
-    away = np.array([[float(x.get(t, 0) - value.get(t, 0)) for t in terms] for x in others])
-    short = (away < 0).astype(float)
-    pairs = np.argwhere(short @ short.T == 0)  # nowhere are both smaller
-    a, b = away[pairs[:, 0]], away[pairs[:, 1]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        weight = b / (b - a)  # of the one, at which its mean with the other has as much
-    high = np.where(b > a, weight, 1).min(-1)
-    pairs = pairs[np.where(a > b, weight, 0).max(-1) <= np.minimum(high, 1) + 1e-9]
-    return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
+    terms = list(dict.fromkeys(term for other in others for term in other))
+    table = np.array([[float(x.get(t, 0)) for t in terms] for x in others])
+    table = table.reshape(len(others), len(terms))
+    kept = _without_smaller(table) if len(others) > _MANY else range(len(others))
+    table, known = table[list(kept)], set(terms)
+    others = [others[place] for place in kept]
+
+    def told(value: Mapping[Any, Any]) -> bool:
+        if any(factor > 0 for term, factor in value.items() if term not in known):
+            return False
+        away = table - np.array([float(value.get(t, 0)) for t in terms])
+        if any(dominates(others[place], value) for place in np.flatnonzero((away >= 0).all(1))):
+            return True
+        short = (away < 0).astype(float)
+        pairs = np.argwhere(short @ short.T == 0)  # nowhere are both smaller
+        a, b = away[pairs[:, 0]], away[pairs[:, 1]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = b / (b - a)  # of the one, at which its mean with the other has as much
+        high = np.where(b > a, weight, 1).min(-1, initial=1)
+        pairs = pairs[np.where(a > b, weight, 0).max(-1, initial=0) <= np.minimum(high, 1) + 1e-9]
+        return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
+
+    return told
+
+
+def _without_smaller(table: Any) -> list[int]:
+    """The rows that no other one is nowhere smaller than; of equal ones the first."""
+    import numpy as np
+
+    kept = []
+    for place, row in enumerate(table):
+        larger = (table > row).any(1) | (np.arange(len(table)) < place)
+        if not (larger & (table >= row).all(1)).any():
+            kept.append(place)
+    return kept
 
 
 def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:

@@ -1,11 +1,11 @@
 """A run whose sizes may be expressions, as sums of monomials: what is compared between runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnprof.algebra.maxima import covered, dominates, plus, terms_of
+from attnprof.algebra.maxima import covering, dominates, plus, terms_of
 from attnprof.trace.events import KINDS, Call, Trace
 from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
 
@@ -162,12 +162,24 @@ class Worst:
         self._rests = rests
         self._seen: dict[Any, list[Terms]] = {}
         self._of: dict[int, tuple[Any, dict[Any, Terms]]] = {}
+        self._grown: dict[Any, tuple[Any, list[Any]]] = {}
 
     def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         """Those that no other one is always larger than; equal ones all stay."""
         if id(moments) not in self._of:
             self._of[id(moments)] = moments, self._outermost(moments)
         return self._of[id(moments)][1]
+
+    def growing(
+        self, before: Mapping[Any, Terms], found: Mapping[Any, Terms], shared: frozenset[Any]
+    ) -> list[Any]:
+        """Names among ``shared`` ones of moments that may grow the most from one run to another."""
+        key = id(before), id(found), shared
+        if key not in self._grown:
+            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
+            own = self._outermost({x: found[x] for x in self._outermost(grown)})
+            self._grown[key] = (before, found), [*own]
+        return self._grown[key][1]
 
     def _outermost(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         kept: dict[Any, tuple[Terms, list[Any]]] = {}
@@ -182,9 +194,11 @@ class Worst:
             kept[value] = own, names
         return {name: moments[name] for _, names in kept.values() for name in names}
 
-    def covered(self, value: Terms, kept: Sequence[Terms]) -> bool:
-        """Whether a value is never larger than all of these, or than all means of two of them."""
-        return covered(self._at_ends(value), [self._at_ends(x) for x in kept])
+    def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
+        """What tells of a value whether it is never larger than all of these, or than a mean."""
+        same = {frozenset(x.items()): x for x in kept}
+        told = covering([self._at_ends(x) for x in same.values()])
+        return lambda value: frozenset(value.items()) in same or told(self._at_ends(value))
 
     def _at_ends(self, value: Terms) -> Terms:
         """Factors of all that a rest's squares and multiples are made of, each of its interval.

@@ -35,10 +35,12 @@ def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
 
     ``xs`` are distinct. With n points only degrees up to n - 2 can be told from an accident.
     """
-    row = [Fraction(y) for y in ys]
-    found = 0
+    row: list[Any] = [y if isinstance(y, int) else Fraction(y) for y in ys]
+    found, even = 0, len({b - a for a, b in pairwise(xs)}) == 1
     for level in range(1, len(xs)):
-        row = [(b - a) / (xs[i + level] - xs[i]) for i, (a, b) in enumerate(pairwise(row))]
+        row = [b - a for a, b in pairwise(row)]
+        if not even:  # in equal steps all are divided by the same number
+            row = [Fraction(y, xs[i + level] - xs[i]) for i, y in enumerate(row)]
         if any(row):
             found = level
     return found if found <= len(xs) - 2 else None

@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.maxima import maximum_of, plus
+from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
 from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told, told_by
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
@@ -156,11 +156,10 @@ class Mixture:
 
         By their names first, then by what they hold, too, along one size.
         """
-        shared = set.intersection(*(set(x.held[phase]) for x in accounts))
+        shared = frozenset.intersection(*(frozenset(x.held[phase]) for x in accounts))
         worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
         for before, found in pairwise(x.held[phase] for x in accounts):
-            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            worst |= dict.fromkeys(self.worst.of({x: found[x] for x in self.worst.of(grown)}))
+            worst |= dict.fromkeys(self.worst.growing(before, found, shared))
         named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
         yield named
         if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
@@ -172,10 +171,8 @@ class Mixture:
     ) -> bool:
         """Whether in every run one of these moments is the worst."""
         for place, found in enumerate(accounts):
-            kept = [values[place] for values in moments]
-            worst = {frozenset(x.items()): x for x in self.worst.of(found.held[phase]).values()}
-            same = {frozenset(x.items()) for x in kept}
-            if not all(k in same or self.worst.covered(x, kept) for k, x in worst.items()):
+            covered = self.worst.covering(values[place] for values in moments)
+            if not all(map(covered, self.worst.of(found.held[phase]).values())):
                 return False
         return True
 
