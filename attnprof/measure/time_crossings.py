@@ -127,8 +127,11 @@ class TimeSearch:
         first: AttnprofError | None = None
         for place in self._places():
             length = self.runnable(place)
-            if length is None or length > self.longest:
+            if length is None:
                 self.end = f"none longer than {max(self.seen):,} runs" if self.seen else ""
+                break
+            if length > self.longest:
+                self.end = f"{self.longest:,} tokens are the most that is looked at"
                 break
             if length in self.seen:
                 continue
