@@ -75,7 +75,7 @@ def main() -> None:
     sys.path += [asked.site] if asked.site else []
     torch.set_num_threads(1)
     base: Path = asked.output
-    devices = [base.with_name(f"{base.name}_device{n}.json") for n in range(1, CALIBRATIONS + 1)]
+    devices = [base.with_name("devices") / f"cpu_{n}.json" for n in range(1, CALIBRATIONS + 1)]
     for path in devices:
         if not path.exists():
             calibration.save(calibrate("cpu", ["float32"]), path)

@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    path = asked.calibration or asked.output.with_name("predictions_device.json")
+    path = asked.calibration or asked.output.with_name("devices") / "cpu_1.json"
     if calibration.load(device_name("cpu"), 1, path) is None:
         calibration.save(calibrate("cpu", ["float32"]), path)
     known = calibration.load(device_name("cpu"), 1, path)
