@@ -53,9 +53,10 @@ def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) 
 
 
 def _cache(axes: style.Axes, lengths: Sequence[int], held: Sequence[int]) -> None:
-    axes.plot(lengths, held, color=style.BLACK)
+    unit, said = ticks.unit_of([max(held)], "B")
+    axes.plot(lengths, [value / unit for value in held], color=style.BLACK)
     axes.set_yscale("log")
-    ticks.mark_values(axes.yaxis, ticks.with_prefix("B"))
+    ticks.mark_values(axes.yaxis, ticks.plain)
     axes.set_title("cache", fontsize=style.SMALL)
-    axes.set_ylabel("bytes after N tokens")
+    axes.set_ylabel(f"held after N tokens {said}")
     axes.grid(visible=True)
