@@ -61,6 +61,22 @@ def test_comparisons_are_told_in_whole_numbers(condition, said):
     assert condition_text(condition) == said
 
 
+@pytest.mark.parametrize(
+    ("condition", "divides"),
+    [
+        (sympy.Gt(-16 * f(-H / 16), H, evaluate=False), False),
+        (sympy.Le(16 * sympy.ceiling(H / 16), H, evaluate=False), True),
+        (sympy.Lt(16 * d * f(H / 16), H * d, evaluate=False), False),
+        (sympy.Ge(16 * f(H / 16), H, evaluate=False), True),
+    ],
+)
+def test_a_rounded_quotient_beside_the_size_itself_is_told_as_a_division(condition, divides):
+    assert condition_text(condition) == f"16 {'divides' if divides else 'does not divide'} H"
+    for height in range(1, 50):
+        held = evaluate(condition, {"H": height, "d": 3})
+        assert bool(held) is ((height % 16 == 0) is divides)
+
+
 def windows(x):
     """Attention within windows of 4 × 4, as vision transformers cut them."""
     batch, height, width, channels = x.shape

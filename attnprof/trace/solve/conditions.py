@@ -58,6 +58,29 @@ def one_by_one(condition: Any) -> list[Any]:
 
 
 @cache
+def as_whole(condition: Any) -> Any:
+    """``16*ceiling(N/16) > N`` as a condition that one divides the other, or not; else as it is.
+
+    A quotient that is rounded is on one side of itself, and equal to it where it is whole.
+    """
+    sign = _SIGNS.get(type(condition).__name__)
+    if sign not in ("<", ">", "<=", ">="):
+        return condition
+    difference = sympy.expand(condition.lhs - condition.rhs)
+    for part in difference.atoms(sympy.floor, sympy.ceiling):
+        number, divisor = part.args[0].as_numer_denom()
+        times = difference.coeff(part, 1) / divisor
+        if not times.is_nonzero or (difference - times * (divisor * part - number)).expand() != 0:
+            continue
+        above = times.is_positive is isinstance(part, sympy.ceiling)
+        if sign == (">" if above else "<"):
+            return sympy.Ne(number - divisor * sympy.floor(number / divisor), 0, evaluate=False)
+        if sign == ("<=" if above else ">="):
+            return sympy.Eq(number - divisor * sympy.floor(number / divisor), 0, evaluate=False)
+    return condition
+
+
+@cache
 def rounds_to_none(condition: Any) -> Any:
     """The rounded quotient that is 0 by a condition, if it is one on that alone."""
     sign = _SIGNS.get(type(condition).__name__)
@@ -90,11 +113,13 @@ def as_division(condition: Any) -> Any:
 
 def condition_text(condition: Any) -> str:
     """``N > 307``, ``64 divides N``."""
+    condition = as_whole(condition)
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
     if parts := divided(condition):
         number, divisor, _ = parts
+        number = -number if number.could_extract_minus_sign() else number
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)
     return f"{_spelled(left)} {sign} {_spelled(right)}"
