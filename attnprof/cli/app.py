@@ -46,7 +46,7 @@ SECTIONS = {
         "plot": "Draw figures from the results of sweep and profile.",
         "calibrate": "Measure this device: its ceilings, and single operations.",
         "predict": "Predict time and memory without running anything.",
-        "recommend": "Rank all mechanisms for a request by predicted time and memory.",
+        "recommend": "Rank all mechanisms by predicted time and memory.",
         "tradeoff": "Compare approximations with softmax attention.",
         "doctor": "Show the environment, the devices, and which counters work.",
     },

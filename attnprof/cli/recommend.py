@@ -28,7 +28,7 @@ def recommend(
     ),
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Rank all mechanisms for a request by predicted time and memory.
+    """Rank all mechanisms by predicted time and memory.
 
     Those that compute softmax attention come first; of the others it says what they give up, and
     from which lengths on another one is fastest.

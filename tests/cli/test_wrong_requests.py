@@ -61,7 +61,7 @@ plot nosuch.jsonl -o figure.txt
 calibrate --dtype int8
 calibrate --seconds 0
 crossover standard linformer --kind published
-crossover --metric time
+crossover --metric time --kind formula
 crossover --metric flops --quantity flops
 crossover --quantity parameters
 crossover --set nobody=3

@@ -285,7 +285,8 @@ def test_shares_of_a_model_fill_each_phase_and_its_cache_grows_beside(size):
     assert len(forward.collections) == len(train.collections) == 2
     top = max(y for _, y in forward.collections[-1].get_paths()[0].vertices)
     assert top == pytest.approx(100)
-    assert list(growth.lines[0].get_ydata()) == cache["bytes"]
+    assert [1024 * y for y in growth.lines[0].get_ydata()] == cache["bytes"]
+    assert growth.get_ylabel().endswith("[KiB]")
 
 
 def test_a_model_without_formulas_over_length_is_not_drawn():
