@@ -11,7 +11,7 @@ from attnprof.algebra.parser import short
 from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.measurement import THREADS
+from attnprof.cli.measurement import CALIBRATION, THREADS
 from attnprof.closed_form.crossover import (
     ALL_KINDS,
     ALL_METRICS,
@@ -65,9 +65,7 @@ class Timing:
     """How times are predicted and measured."""
 
     threads: int | None = THREADS
-    calibration: Path | None = Option(
-        None, metavar="FILE", help="What calibrate wrote (default: the cache folder's)."
-    )
+    calibration: Path | None = CALIBRATION
     journal: Path | None = Option(
         None, metavar="FILE", help="Keep measured lengths there, and go on from what is there."
     )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from attnprof.measure.sweep.runner import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
+CALIBRATION: Any = Option(
+    None, "--calibration", metavar="FILE",
+    help="What calibrate wrote (default: the cache folder's).",
+)  # fmt: skip
 ON: Any = Option(
     None, "--on", metavar="NAME",
     help="A device that is not here, like H100: a lower bound from its maker's figures.",

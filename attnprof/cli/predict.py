@@ -7,7 +7,7 @@ from typing import Any
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import ON, THREADS
+from attnprof.cli.measurement import CALIBRATION, ON, THREADS
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -25,9 +25,7 @@ def predict(
     kept: bool = Option(
         False, "--kept", help="As where freed memory stays with the process: no page faults."
     ),
-    calibration: Path | None = Option(
-        None, metavar="FILE", help="What calibrate wrote (default: the cache folder's)."
-    ),
+    calibration: Path | None = CALIBRATION,
     on: str | None = ON,
     to: opt.Output,
 ) -> int:  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import ON, THREADS
+from attnprof.cli.measurement import CALIBRATION, ON, THREADS
 from attnprof.cli.request import Conditions, Selection, parse_bytes, parse_set
 from attnprof.errors import RequestError
 
@@ -19,9 +19,7 @@ def recommend(
     conditions: Conditions,
     scope: opt.ScopeOption = "layer",
     threads: int | None = THREADS,
-    calibration: Path | None = Option(
-        None, metavar="FILE", help="What calibrate wrote (default: the cache folder's)."
-    ),
+    calibration: Path | None = CALIBRATION,
     on: str | None = ON,
     memory: str | None = Option(
         None, metavar="SIZE", help="Memory that a call may need, like 8GiB (default: what is free)."

@@ -129,7 +129,7 @@ class TimedPair:
 
     # -- measured ----------------------------------------------------------------------
     def _measured(self, empty: CrossoverRecord) -> CrossoverRecord:
-        guesses, beyond = self._guesses()
+        guesses = self._guesses()
         with ExitStack() as stack:
             on_cpu = self.how["device"] == "cpu"
             stack.enter_context(memory_kept() if on_cpu else nullcontext())
@@ -140,18 +140,17 @@ class TimedPair:
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
         self.times[crossover.MEASURED] = seen
         told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
-        far = [guess for guess in beyond if guess > max(seen)]
+        far = [guess for guess in guesses if guess > max(seen)]
         end = search.end + (f"; the crossing is expected at {far[0]:,.0f} tokens" if far else "")
         ends = (told[0], told[-1])
         return self._with(empty, search.crossings, ends, seen, search.timed_calls, end)
 
-    def _guesses(self) -> tuple[list[float], list[float]]:
+    def _guesses(self) -> list[float]:
         """Where the times should cross: predicted, or else where the FLOPs are equal."""
         try:
-            found = [one.at for one in self.prediction().crossings]
+            return [one.at for one in self.prediction().crossings]
         except (CannotRunError, RequestError):
-            found = self._equal_flops()
-        return found, found
+            return self._equal_flops()
 
     def _equal_flops(self) -> list[float]:
         if any(isinstance(side, Target) for side in self.sides):
