@@ -77,7 +77,8 @@ class TimeSearch:
     """Compares at few lengths, and remembers what it saw.
 
     ``guesses`` are where the times should cross. No length is tried of which a call should take
-    longer than ``most_s`` seconds. After the search ``end`` says why no longer length was tried.
+    longer than ``most_s`` seconds. After the search ``end`` says why no longer length was tried,
+    and ``timed_calls`` how many calls of both sides it took, warming up not counted.
     """
 
     compare: Compare
@@ -88,6 +89,7 @@ class TimeSearch:
     seen: dict[int, PairedTimes] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
     end: str = ""
+    timed_calls: int = 0
     _closely: set[int] = field(default_factory=set)
 
     def run(self) -> None:
@@ -101,23 +103,19 @@ class TimeSearch:
                 self.crossings.append(found)
 
     @property
-    def timed_calls(self) -> int:
-        """Calls of both sides, warming up not counted."""
-        return sum(len(one.a_s) + len(one.b_s) for one in self.seen.values())
-
-    @property
     def ends(self) -> tuple[int, int]:
         """The shortest and the longest length that was timed."""
         return min(self.seen), max(self.seen)
 
     def sign_at(self, length: int) -> int:
-        """Who is faster at a length that was looked at; the median where calls do not tell."""
+        """Who is faster at a length that was looked at; 0 where calls do not tell."""
         return self.seen[length].sign
 
     def _look(self, length: int, budget: Budget) -> PairedTimes:
         """Measured once; again, closely, where a look was not enough."""
         if length not in self.seen or (budget is CLOSE and length not in self._closely):
-            self.seen[length] = PairedTimes(length, *self.compare(length, budget))
+            self.seen[length] = found = PairedTimes(length, *self.compare(length, budget))
+            self.timed_calls += len(found.a_s) + len(found.b_s)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
 

@@ -92,6 +92,18 @@ def test_lengths_that_do_not_run_are_passed_over_and_an_end_is_told():
     assert search.end.startswith("no ")
 
 
+def test_all_calls_are_counted_also_of_lengths_looked_at_twice():
+    calls = []
+
+    def cost(n):
+        calls.append(n)
+        return 1e-9 * n**2 + 1e-4
+
+    search = searched(clock(cost, lambda n: 1.5e-7 * n + 1e-4, noise=0.1), guesses=[150])
+    assert search.timed_calls == 2 * len(calls)
+    assert len(calls) > sum(len(one.a_s) for one in search.seen.values())
+
+
 def test_only_lengths_that_both_take_are_timed():
     search = searched(clock(*quadratic(1000)), step=64, guesses=[1000])
     assert all(n % 64 == 0 for n in search.seen)
