@@ -12,10 +12,12 @@ _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 _HEAD = re.compile(
     r"(lm_head|head|heads|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
     r"|generator_lm_head|generator_predictions|final_logits_bias|vocab_\w+|output_projection"
-    r"|(visual|text)_projection)"
+    r"|(visual|text)_projection|entity_predictions|projection_head|altup_unembed_projections|fc)"
 )
 #: What mixes rows without attention, by its own name or that of its class.
-_RECURRENT = re.compile("mixer|mamba|recurrent_?block|short_?conv|[ms]lstm", re.IGNORECASE)
+_RECURRENT = re.compile(
+    "mixer|mamba|recurrent_?block|short_?conv|[ms]lstm|modulation", re.IGNORECASE
+)
 #: Of a module inside a layer, by its own name and that of its class.
 _INSIDE = {
     "attention": re.compile(
@@ -23,17 +25,22 @@ _INSIDE = {
     ),
     "mlp": re.compile(
         r"mlp|ffn|feed_?forward|intermediate|layer_?ff\b|dense_?relu|expert|moe|router"
-        r"|^(fc|linear|w)_?\d|^output\b|^(gate|up|down)_proj",
+        r"|^(fc|linear|w)_?\d|(?-i:^linear$)|^output\b|^(gate|up|down)_proj|^p(oint_?)?w(ise)?_?conv"
+        r"|laurel|altup|^per_layer_",
         re.IGNORECASE,
     ),
 }
 #: What lies between the stages of a model of images.
-_BETWEEN = re.compile(r"downsample|patch_?merging", re.IGNORECASE)
+_BETWEEN = re.compile(r"downsampl|patch_?merging", re.IGNORECASE)
 #: A class of layers inside layers, which have parts of their own.
 _WHOLE = re.compile(r"((De|En)coder|Hybrid)Layer$")
 #: Of a module outside of layers that makes rows of what is no token.
-_FIRST = re.compile(r"conv_?\d*$|downsample|patch|multi_modal_projector|(patch_)?merger|connector")
-_NORM = re.compile(r"norm|^ln_|layernorm", re.IGNORECASE)
+_FIRST = re.compile(
+    r"conv(\dd)?_?\d*$|downsampl|patch|multi_modal_projector|(patch_)?merger|connector"
+    r"|altup_projections|per_layer_model_projection"
+)
+#: What scales every channel: by what a row holds, or a layer's result.
+_NORM = re.compile(r"norm|^ln_|layernorm|layer_?scale", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlac
             part = _inside(last, kind)
         if _NORM.search(f"{last} {kind}") and not list(modules[path].children()):
             return ModulePlace("norm", layer)
-        is_first = not layer and _FIRST.match(last)
+        is_first = outside and _FIRST.match(last)
         between = _BETWEEN.search(f"{last} {kind}")
         if part == "other" and (is_first or between or "embed" in f"{last} {kind}".lower()):
             part = "embedding"

@@ -1,6 +1,7 @@
 """Where a model comes from: a configuration of transformers, a TOML file, a preset, code."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +15,20 @@ from attnprof.user_code import is_place
 def subject_of(
     source: str, kernel: str | None = None, swaps: Sequence[Swap] = (), tokens: int | None = None
 ) -> WholeModel:
-    """The model that is named, with other mechanisms in some of its layers.
+    """The model that is named, with other mechanisms in some of its layers, which its name tells.
 
     Of transformers' models, mechanisms of one length are built for so many ``tokens``, by default
     for the longest that the model takes. Raises :class:`RequestError` for what names none, and
     where a mechanism does not fit.
     """
+    subject = _subject(source, kernel, swaps, tokens)
+    told = ", ".join(swap.text for swap in swaps)
+    return replace(subject, name=f"{subject.name} with {told}") if told else subject
+
+
+def _subject(
+    source: str, kernel: str | None, swaps: Sequence[Swap], tokens: int | None
+) -> WholeModel:
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
         from attnprof.models.hub import hub_subject, read_configuration

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.models.hub import hub_subject
-from attnprof.models.parts import parts
+from attnprof.models.parts import parts, places
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -154,6 +154,22 @@ def test_mixers_and_mlps_of_hybrids_are_told_apart():
     assert found["mlp"] == sum(
         x.numel() for name, x in model.named_parameters() if ".mlp_block." in name
     )
+
+
+def test_layer_scales_and_linear_maps_between_mixers_have_a_part():
+    fields = {"model_type": "dinov2", **_SMALL, "image_size": 32, "patch_size": 8}
+    hybrid = {
+        "model_type": "zamba2", **_SMALL, "num_hidden_layers": 4, "hybrid_layer_ids": [1, 3],
+        "layer_types": ["linear_attention", "hybrid"] * 2, "mamba_ngroups": 1, "n_mamba_heads": 8,
+        "num_key_value_heads": 4,
+    }  # fmt: skip
+    for given, name, part in ((fields, ".layer_scale", "norm"), (hybrid, ".linear.", "mlp")):
+        with torch.device("meta"):
+            model = hub_subject(given, given["model_type"]).build()
+        assert "other" not in parts(model)
+        own = [x for x, _ in model.named_modules() if name in f"{x}."]
+        assert own
+        assert {places(model)[x].part for x in own} == {part}
 
 
 def test_a_model_that_takes_numbers_from_tensors_when_it_is_built_is_counted():

@@ -14,6 +14,7 @@ from attnprof.measure.measured_crossovers import meet
 from attnprof.models import ModelConfig
 from attnprof.models.contest import rivals
 from attnprof.models.hub import hub_subject
+from attnprof.models.sources import subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -167,6 +168,11 @@ def test_our_own_models_take_mechanisms_by_layer_too():
     assert [one.table() for one in found.decoder_attention] == [
         {"name": "longformer", "window": 8}
     ] * 2
+
+
+def test_the_name_of_a_model_tells_what_is_swapped():
+    found = subject_of("001-lm-dot", swaps=swaps_of(["linear@odd", "she@0"], {}))
+    assert found.name == "001-lm-dot with linear@odd, she@0"
 
 
 def test_parameters_without_a_swap_are_refused():

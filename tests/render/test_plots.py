@@ -16,7 +16,7 @@ from attnprof.closed_form.cost_records import compare_records
 from attnprof.closed_form.crossings import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
-from attnprof.render.plots import plot_report
+from attnprof.render.plots import plot_report, ticks
 from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
 from attnprof.render.plots.model import draw_model
@@ -292,3 +292,10 @@ def test_shares_of_a_model_fill_each_phase_and_its_cache_grows_beside(size):
 def test_a_model_without_formulas_over_length_is_not_drawn():
     with pytest.raises(RequestError, match="small has no formula in N"):
         draw_model(model_report({}, None))
+
+
+@pytest.mark.parametrize(("low", "high"), [(38, 130), (2.5, 10.7), (2, 4.9), (0.9, 1.1), (6, 7)])
+def test_less_than_a_decade_has_three_ticks_at_least(low, high):
+    found = ticks.round_numbers(low, high)
+    assert 3 <= len(found) <= 6
+    assert all(low * (1 - 1e-9) <= value <= high * (1 + 1e-9) for value in found)

@@ -14,6 +14,9 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
 }
 
+#: Numbers of a decade that are too few to read a scale by.
+_FEW = 3
+
 
 def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
     """What to divide by so that an axis has short numbers, and how that is called."""
@@ -26,7 +29,7 @@ def round_numbers(
 ) -> list[float]:
     """Numbers between two positive ones: 1, 2 and 5 in every decade, or every so many decades.
 
-    The most that fit; evenly spaced ones where no two of those lie between.
+    The most that fit; evenly spaced ones where no three of those lie between.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -35,8 +38,10 @@ def round_numbers(
 
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine = inside(step * 10.0**e for e in decades for step in (1, 2, 5))
-    if len(fine) < 2:
-        return inside(MaxNLocator(3, steps=[1, 2, 5, 10]).tick_values(low, high))
+    if len(fine) < _FEW:
+        ticks = (MaxNLocator(n, steps=[1, 2, 5, 10]).tick_values(low, high) for n in (5, 4, 3))
+        found = [even for even in map(inside, ticks) if len(even) >= len(fine) and fits(even)]
+        return max(found, key=len, default=fine)
     whole = inside(10.0**e for e in decades)
     coarser = whole if len(whole) > 1 else fine
     tried = (fine, *(coarser[::step] for step in range(1, len(coarser))))
