@@ -110,7 +110,7 @@ def counted(name, shape, causal):
 
 
 #: odd lengths, several samples and heads; but torch counts causal fused attention as dense
-COUNTED = ((1, 33, 1, 2), (3, 101, 2, 4), (1, 255, 3, 8), (2, 128, 4, 4), (1, 611, 1, 16))
+COUNTED = ((3, 101, 2, 4), (2, 128, 4, 4), (1, 611, 1, 16))
 
 
 @pytest.mark.parametrize("shape", COUNTED, ids=str)

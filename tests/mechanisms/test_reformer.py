@@ -197,8 +197,7 @@ def test_torchs_counter_on_tensors_without_numbers_agrees(n, phase, causal):
     assert counter.get_total_flops() == cost.matmul_flops
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(("phase", "causal"), [("forward", True), ("train", False)])
 def test_symbols_are_the_numbers_where_buckets_follow_the_length(phase, causal):
     n = sympy.Symbol("n", positive=True)
     table = attnprof.cost("reformer", Workload(n, 2, 8, 3, causal=causal, phase=phase))

@@ -65,7 +65,8 @@ def _model(config):
 
 def test_numbers_are_there_where_formulas_would_take_too_long():
     """No second for formulas: what they would give at the sizes is counted all the same."""
-    subject, sizes = subject_of("001-lm-dot"), {"B": 2, "N": 12}
+    config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
+    subject, sizes = _model(config), {"B": 2, "N": 12}
     without, with_ = (
         model_report(subject, ["forward"], sizes, limit_s=limit) for limit in (0.0, 60.0)
     )
