@@ -1,7 +1,7 @@
 """A calibration is made: ceilings, and the tables of single operations, on this device now."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import exp, log, prod
@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from attnprof.device.benchmarks import Benchmark, benchmarks
+from attnprof.device.benchmarks import Benchmark, Call, benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.steady_times import Reading, steady
 from attnprof.device.tables import Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, sample
@@ -30,6 +31,8 @@ PLACES = 80
 WHOLE_S = 0.5
 #: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
 PASSES = 3
+#: Calls of the reference operation beside each reading, and the shortest time a clock may tell.
+REFERRED, LEAST_S = 30, 1e-9
 #: Seconds of work that show whether this process has its processors for itself, and the share of
 #: them below which times say more of others.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
@@ -58,7 +61,12 @@ def calibrate(
     with memory_kept() if device == "cpu" else nullcontext():
         for dtype in known.flops_per_s:
             on_progress(dtype)
-            bench = _Bench(clock, seconds, benchmarks(getattr(torch, dtype), device))
+            bench = _Bench(
+                clock,
+                seconds,
+                benchmarks(getattr(torch, dtype), device),
+                reference_operation(device),
+            )
             tables[dtype], twice = bench.tables()
             differences += twice
     return Calibration(
@@ -86,41 +94,40 @@ def processor_share(seconds: float = LOOK_S) -> float:
 
 @dataclass
 class _Bench:
-    """Benchmarks under one clock, ``seconds / PLACES`` a place."""
+    """Benchmarks under one clock, ``seconds / PLACES`` a place, each beside the reference."""
 
     clock: Clock
     seconds: float
     benchmarks: Sequence[Benchmark]
+    reference: Call
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
         """A table a benchmark, and logarithms of how passes over all of them differ."""
-        passes = [{one.name: self._places(one) for one in self.benchmarks} for _ in range(PASSES)]
-        tables: dict[str, TimeTable] = {}
-        differences: list[float] = []
-        for one in self.benchmarks:
-            times = {place: [done[one.name][place] for done in passes]
-                     for place in passes[0][one.name]}  # fmt: skip
-            tables[one.name] = TimeTable({place: median(own) for place, own in times.items()})
-            differences += [abs(log(own[-1] / own[0])) for own in times.values()]
-        return tables, differences
+        passes = [
+            {(one.name, place): readings for one in self.benchmarks
+             for place, readings in self._places(one).items()}
+            for _ in range(PASSES)
+        ]  # fmt: skip
+        values = steady(passes)
+        tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
+        for (name, place), own in values.items():
+            tables[name][place] = exp(median(own))
+        differences = [abs(own[-1] - own[0]) for own in values.values()]
+        return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
 
-    def _places(self, one: Benchmark) -> Mapping[Sizes, float]:
+    def _places(self, one: Benchmark) -> dict[Sizes, list[Reading]]:
         scale = min(1.0, self.seconds / WHOLE_S)
         places = [place for place in one.places() if prod(place) <= max(1, one.most * scale)]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
-    def _at(self, one: Benchmark, place: Sizes) -> float:
+    def _at(self, one: Benchmark, place: Sizes) -> list[Reading]:
         turns = [one.make(*place)]
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
             turns[0]()
-            start = self.clock.now_s()
-            turns[0]()
-            self.clock.settle()
-            once = max(1e-7, self.clock.now_s() - start)
-            more = (
-                min(one.turns, int(each / once)) - 1
-            )  # what takes longer is larger than any cache
+            once = self._once(turns[0])
+            # what takes longer is larger than any cache
+            more = min(one.turns, int(each / once)) - 1
             turns += [one.make(*place) for _ in range(more)]
             rounds = max(1, int(each / 5 / once / len(turns)))
             kept: list[object] = [None] * len(turns)
@@ -130,9 +137,36 @@ class _Bench:
                     for turn, call in enumerate(turns):
                         kept[turn] = call()
 
+            references: list[float] = []
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
-            taken = sample(self.clock, lambda: None, bundle, budget)
-        return median(one.wall_s for one in taken) / rounds / len(turns)
+            taken = sample(self.clock, lambda: references.append(self._referred()), bundle, budget)
+        calls = rounds * len(turns)
+        beside = references[-len(taken) :]
+        return [
+            Reading(log(max(own.wall_s / calls, LEAST_S)), log(reference))
+            for own, reference in zip(taken, beside, strict=True)
+        ]
+
+    def _once(self, call: Call) -> float:
+        """Seconds of one call, roughly."""
+        start = self.clock.now_s()
+        call()
+        self.clock.settle()
+        return max(1e-7, self.clock.now_s() - start)
+
+    def _referred(self) -> float:
+        """Seconds of a call of the reference now."""
+        start = self.clock.now_s()
+        for _ in range(REFERRED):
+            self.reference()
+        self.clock.settle()
+        return max(LEAST_S, (self.clock.now_s() - start) / REFERRED)
+
+
+def reference_operation(device: str) -> Call:
+    """The operation that tells how slow the processor is: small, so that its code is all."""
+    x = torch.ones(64, device=device)
+    return lambda: x * 1.5
 
 
 def _ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:

@@ -26,8 +26,9 @@ def test_a_place_has_the_seconds_of_one_call():
         return call
 
     bench = calibration_run._Bench(
-        Clock(lambda: now[0], lambda: now[0]), 0.5, [Benchmark("one", ((1, 8), (2, 4)), make, 16)]
-    )
+        Clock(lambda: now[0], lambda: now[0]), 0.5, [Benchmark("one", ((1, 8), (2, 4)), make, 16)],
+        lambda: None,
+    )  # fmt: skip
     tables, again = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1, 2): 2e-6, (1, 4): 4e-6, (8, 2): 16e-6})
     assert again == pytest.approx([0.0] * 3)

@@ -1,0 +1,84 @@
+"""Times freed of what slows a whole processor down, as a small operation beside each shows it.
+
+Neighbours on a core, its cache or its power budget slow every operation down at once, though not all
+equally: what waits for code or for the core's units more than what waits for memory. A reference
+operation timed just before each reading tells how slow the processor is at that moment; every
+reading is then moved to the usual time of the reference, by as much as such readings follow it.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log
+from statistics import fmean, median
+from typing import TypeVar
+
+Place = TypeVar("Place", bound=Hashable)
+
+#: Readings of a place tell its own share, as far as they spread more than this sum of squares;
+#: below, the share is that of places whose times are alike.
+TRUSTED = 0.06
+#: Times up to this factor apart are alike.
+ALIKE = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds of a call, and of the reference operation just before, both as logarithms."""
+
+    log_s: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """Readings of one place around their means: the centre, and sums of squares and products."""
+
+    log_s: float
+    reference: float
+    squares: float
+    products: float
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading]) -> "_Cloud":
+        x, y = fmean(one.reference for one in readings), fmean(one.log_s for one in readings)
+        squares = sum((one.reference - x) ** 2 for one in readings)
+        products = sum((one.reference - x) * (one.log_s - y) for one in readings)
+        return cls(y, x, squares, products)
+
+    @property
+    def kind(self) -> int:
+        """Equal for times that are alike."""
+        return floor(self.log_s / log(ALIKE))
+
+
+def steady(passes: Sequence[Mapping[Place, Sequence[Reading]]]) -> dict[Place, list[float]]:
+    """Logarithms of seconds at the reference's usual time: by place, one value a pass.
+
+    Each pass has the readings of every place; a value is the median of its pass. Raises ValueError
+    for no readings.
+    """
+    together = {place: [one for own in passes for one in own[place]] for place in passes[0]}
+    usual = median(one.reference for own in together.values() for one in own)
+    shares = _shares({place: _Cloud.of(readings) for place, readings in together.items()})
+    return {
+        place: [
+            median(one.log_s - share * (one.reference - usual) for one in own[place])
+            for own in passes
+        ]
+        for place, share in shares.items()
+    }
+
+
+def _shares(clouds: Mapping[Place, _Cloud]) -> dict[Place, float]:
+    """By how much of a change of the reference the readings of each place change."""
+    squares, products = defaultdict[int, float](float), defaultdict[int, float](float)
+    for cloud in clouds.values():
+        squares[cloud.kind] += cloud.squares
+        products[cloud.kind] += cloud.products
+    alike = {kind: products[kind] / squares[kind] if squares[kind] else 0.0 for kind in squares}
+    found = {
+        place: (one.products + TRUSTED * alike[one.kind]) / (one.squares + TRUSTED)
+        for place, one in clouds.items()
+    }
+    return {place: min(1.5, max(0.0, share)) for place, share in found.items()}
