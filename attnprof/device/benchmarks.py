@@ -9,6 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnprof.device.fourier_sizes import PRIMES, points_of
+from attnprof.device.product_times import (
+    FIRST_TRANSPOSED,
+    MOST_WORK,
+    PLAIN,
+    SECOND_TRANSPOSED,
+    product_shapes,
+)
+
 Call = Callable[[], object]
 
 
@@ -17,7 +26,8 @@ class Benchmark:
     """A table to be: what to call at each place of a grid, where its entries are at most so many.
 
     ``work`` of a place is what has the limit: entries, or multiplications of a product. Calls of a
-    place take ``turns``, each on memory of its own, whose results are kept as long.
+    place take ``turns``, each on memory of its own, whose results are kept as long. ``scattered``
+    are places of no grid, of which every pass measures others.
     """
 
     name: str
@@ -25,9 +35,12 @@ class Benchmark:
     make: Callable[..., Call]
     most: int
     turns: int = 4
+    scattered: tuple[tuple[int, ...], ...] = ()
 
-    def places(self) -> Iterator[tuple[int, ...]]:
-        """Sizes that are measured, little work first."""
+    def places(self, turn: int = 0, passes: int = 1) -> Iterator[tuple[int, ...]]:
+        """Sizes that are measured in a pass, little work first in a grid."""
+        if self.scattered:
+            return iter(self.scattered[turn::passes])
         return (place for place in product(*self.axes) if prod(place) <= self.most)
 
 
@@ -36,14 +49,11 @@ ENTRIES = tuple(4**power for power in range(3, 13))
 #: Entries at which single operations are told apart: overhead, one thread, all threads.
 FEW = (64, 4096, 2**17)
 ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
-DIMS = (1, 8, 16, 32, 64, 128, 512, 2048)
 #: Calls in turns that find memory as the last operation left it, or as one long ago.
 HOT, FAR = 2, 16
 COLD = "cold "
 #: Entries of a run, and how far they lie apart; powers of two share few places of a cache.
 LENGTHS, STRIDES = (2, 16, 128, 1024, 4096), (2, 16, 128, 1024, 8192)
-#: Widths of a product that are no multiple of 8, which fill registers badly.
-ODD = (9, 17, 33, 65, 129, 513)
 
 
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
@@ -53,15 +63,16 @@ def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
 
 
 def _products(made: Any) -> list[Benchmark]:
-    def call(batch: int, m: int, n: int, k: int) -> Call:
+    def call(batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> Call:
         a, b = torch.randn(batch, m, k, **made), torch.randn(batch, k, n, **made)
+        if layout == FIRST_TRANSPOSED:
+            a = a.mT.contiguous().mT
+        if layout == SECOND_TRANSPOSED:
+            b = b.mT.contiguous().mT
         return (lambda: torch.mm(a[0], b[0])) if batch == 1 else lambda: torch.bmm(a, b)
 
-    few = (1, 16, 64, 512)
     return [
-        Benchmark("product", ((1,), DIMS, DIMS, DIMS), call, 2**29),
-        Benchmark("odd product", ((1,), (32, 512, 2048), ODD, (16, 64, 512, 2048)), call, 2**28),
-        Benchmark("products", ((2, 16, 1024), few, few, few), call, 2**26),
+        Benchmark("product", (), call, MOST_WORK, HOT, scattered=product_shapes()),
         Benchmark(
             "vector product",
             ((1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)),
@@ -236,6 +247,9 @@ def _moves(made: Any) -> list[Benchmark]:
         x = torch.rand(rows, points // 2 + 1, device=made["device"]) + 0j
         return lambda: torch.fft.irfft(x)
 
+    def fourier_of(transform: Callable[[int, int], Call]) -> Callable[[int, int], Call]:
+        return lambda rows, prime: transform(rows, points_of(prime))
+
     def view(_: int) -> Call:
         x = torch.empty(4, 4, 4, device=made["device"])
         return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
@@ -249,6 +263,8 @@ def _moves(made: Any) -> list[Benchmark]:
         Benchmark("gather", ((16, 256, 4096, 65536), (1, 16, 256)), gather, 2**22),
         Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
+        Benchmark("fourier of primes", ((16,), PRIMES), fourier_of(fourier), 2**20),
+        Benchmark("inverse fourier of primes", ((16,), PRIMES), fourier_of(fourier_back), 2**20),
         Benchmark("4 views", ((1,),), view, 1),
         Benchmark("functions", ((1,),), functions, 1),
         *_autograd(made["device"]),

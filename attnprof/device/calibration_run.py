@@ -105,19 +105,19 @@ class _Bench:
         """A table a benchmark, and logarithms of how passes over all of them differ."""
         passes = [
             {(one.name, place): readings for one in self.benchmarks
-             for place, readings in self._places(one).items()}
-            for _ in range(PASSES)
+             for place, readings in self._places(one, turn).items()}
+            for turn in range(PASSES)
         ]  # fmt: skip
         values = steady(passes)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
         for (name, place), own in values.items():
             tables[name][place] = exp(median(own))
-        differences = [abs(own[-1] - own[0]) for own in values.values()]
+        differences = [abs(own[-1] - own[0]) for own in values.values() if len(own) > 1]
         return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
 
-    def _places(self, one: Benchmark) -> dict[Sizes, list[Reading]]:
-        scale = min(1.0, self.seconds / WHOLE_S)
-        places = [place for place in one.places() if prod(place) <= max(1, one.most * scale)]
+    def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[Reading]]:
+        most = max(1, one.most * min(1.0, self.seconds / WHOLE_S))
+        places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> list[Reading]:

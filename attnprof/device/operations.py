@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnprof.device.memory_order import loops, spread_strides
+from attnprof.device.product_times import PLAIN, layout_of
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
@@ -26,7 +27,8 @@ class KernelCall:
 
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
     an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. What it reads is ``cold``
-    where much else was gone through since it was last used.
+    where much else was gone through since it was last used. ``layout`` is that of a product's
+    operands (:mod:`attnprof.device.product_times`).
     """
 
     name: str
@@ -37,6 +39,7 @@ class KernelCall:
     fresh: int = 0
     backward: bool = False
     cold: bool = False
+    layout: int = PLAIN
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ def _operation(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
     return KernelCall(
         own, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
         fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
+        layout=layout_of(*_factors(call)) if form == "product" else PLAIN,
     )  # fmt: skip
 
 
@@ -206,9 +210,15 @@ def _form(call: _Dispatched) -> Form:
     return OWN_FORMS.get(call.name, _entries)(call)
 
 
+def _factors(call: _Dispatched) -> tuple[Any, Any]:
+    """What a product multiplies."""
+    a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
+    return a, b
+
+
 def _product(call: _Dispatched) -> Form:
     """Batch, rows, columns and the length of the sums."""
-    a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
+    a, b = _factors(call)
     batch = a.shape[0] if a.dim() == 3 else 1
     return "product", (batch, a.shape[-2], b.shape[-1], a.shape[-1]), 1
 
@@ -285,4 +295,4 @@ def _pattern(call: _Dispatched, others: int) -> str:
         return "unary"
     if call.own.endswith("_"):
         return "binary in place" if others else "in place"
-    return "binary" if others > 1 else "unary"
+    return ("fill", "unary", "binary")[min(others, 2)]

@@ -1,14 +1,16 @@
 """Times freed of what slows a whole processor down, as a small operation beside each shows it.
 
-Neighbours on a core, its cache or its power budget slow every operation down at once, though not all
-equally: what waits for code or for the core's units more than what waits for memory. A reference
-operation timed just before each reading tells how slow the processor is at that moment; every
-reading is then moved to the usual time of the reference, by as much as such readings follow it.
+Neighbours on a core, its cache or its power budget slow every operation down at once, though not
+all equally: what waits for code or for the core's units more than what waits for memory. A
+reference operation timed just before each reading tells how slow the processor is at that moment;
+every reading is then moved to the usual time of the reference, by as much as such readings follow
+it.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import floor, log
 from statistics import fmean, median
 from typing import TypeVar
@@ -53,20 +55,22 @@ class _Cloud:
 
 
 def steady(passes: Sequence[Mapping[Place, Sequence[Reading]]]) -> dict[Place, list[float]]:
-    """Logarithms of seconds at the reference's usual time: by place, one value a pass.
+    """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
-    Each pass has the readings of every place; a value is the median of its pass. Raises ValueError
-    for no readings.
+    A value is the median of its pass. Raises ValueError for no readings.
     """
-    together = {place: [one for own in passes for one in own[place]] for place in passes[0]}
-    usual = median(one.reference for own in together.values() for one in own)
-    shares = _shares({place: _Cloud.of(readings) for place, readings in together.items()})
+    together: dict[Place, list[Sequence[Reading]]] = {}
+    for own in passes:
+        for place, readings in own.items():
+            together.setdefault(place, []).append(readings)
+    usual = median(one.reference for own in together.values() for part in own for one in part)
+    shares = _shares({place: _Cloud.of(list(chain(*own))) for place, own in together.items()})
     return {
         place: [
-            median(one.log_s - share * (one.reference - usual) for one in own[place])
-            for own in passes
+            median(one.log_s - shares[place] * (one.reference - usual) for one in part)
+            for part in own
         ]
-        for place, share in shares.items()
+        for place, own in together.items()
     }
 
 

@@ -14,7 +14,9 @@ from attnprof.device.benchmarks import (
     OF_A_LAYER,
     OF_ENTRIES,
 )  # fmt: skip
+from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
 from attnprof.device.operations import Demand, KernelCall
+from attnprof.device.product_times import PLAIN, SECOND_TRANSPOSED, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.measure.kept_memory import LARGEST_KEPT
 
@@ -119,13 +121,15 @@ class Times:
         if o.form == "view":
             return self.view_s
         if o.form == "product":
-            seconds = self.product(*o.sizes)
+            batch, m, n, k = o.sizes
+            seconds = self.product(batch, m, n, k, o.layout)
             if o.name in ("addmm", "baddbmm"):
-                batch, m, n, _ = o.sizes
                 seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
             return seconds
         if o.form == "fused":
             return self._fused(*o.sizes, backward="backward" in o.name)
+        if "fourier" in o.form:
+            return self._fourier(o.form, *o.sizes)
         if o.form in self.tables and len(o.sizes) > 1:
             return self.tables[o.form].at(o.sizes)
         return self._entries(o)
@@ -135,18 +139,24 @@ class Times:
         """Seconds of an operation on next to nothing."""
         return self.tables["in place"].at((1,))
 
-    def product(self, batch: int, m: int, n: int, k: int) -> float:
+    @cached_property
+    def _products(self) -> ProductTimes:
+        return ProductTimes(self.tables["product"].seconds)
+
+    def product(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Seconds of so many products (m, k) by (k, n)."""
-        if m == 1 and batch == 1:
-            return self.tables["vector product"].at((1, n, k))
-        plain = self.tables["product"].at((1, m, n, k))
-        if n % 8 and n > 8:
-            odd, near = (self.tables[t].at((1, m, n, k)) for t in ("odd product", "product"))
-            plain *= max(1.0, odd / near)
-        if batch == 1:
-            return plain
-        near = self.tables["product"].at((1, m, n, k))
-        return plain / near * self.tables["products"].at((batch, m, n, k))
+        if batch == 1 and 1 in (m, n):
+            return self.tables["vector product"].at((1, max(m, n), k))
+        return self._products.at(batch, m, n, k, layout)
+
+    def _fourier(self, form: str, rows: int, points: int) -> float:
+        """A transform; prime factors of its points above two make it slower."""
+        prime = largest_prime(points)
+        slower = self.tables[f"{form} of primes"].at((16, prime))
+        plain = self.tables[f"{form} of primes"].at((16, 2))
+        usual = self.tables[form]
+        same = usual.at((16, points_of(min(prime, PRIMES[-1])))) / usual.at((16, points_of(2)))
+        return usual.at((rows, points)) * max(1.0, slower / plain / same)
 
     def _entries(self, o: KernelCall) -> float:
         """Memory or arithmetic, whichever takes longer, and the jumps."""
@@ -172,7 +182,9 @@ class Times:
         columns = min(m, KEY_BLOCK)
         blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)
         scores = self.tables["softmax"].at((rows, columns)) - self.call_s  # called once, for all
-        products = self.product(1, rows, columns, d) + self.product(1, rows, v, columns)
+        products = self.product(1, rows, columns, d, SECOND_TRANSPOSED) + self.product(
+            1, rows, v, columns
+        )
         products = max(0.1 * products, products - 2 * self.call_s)
         scores = max(0.0, scores)
         return self.call_s + blocks * (scores + products * (2.5 if backward else 1))

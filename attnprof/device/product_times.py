@@ -1,0 +1,164 @@
+"""How long a product of matrices takes, from measured products of many shapes.
+
+A kernel's time adds up: the call, every multiplication, entries that are read, packed and written,
+and what edges cost that do not fill a register. How much each counts is fitted to measured times,
+none of it negative. What the sum leaves over is interpolated between neighbours, shapes that are
+alike in size, layout and alignment (a Gaussian process with a Matérn kernel of order 3/2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnprof.device.tables import Sizes
+
+Array = NDArray[np.float64]
+
+#: How operands lie: row by row (1), the second transposed (2), the first (3), both (4).
+PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, BOTH_TRANSPOSED = 1, 2, 3, 4
+#: Standard deviations, in logarithms, of what the sum leaves over and of a measured time.
+LEFT_OVER, NOISE = 0.25, 0.08
+#: Rounds of the fit, each weighing shapes by how far off they were, and sweeps in one.
+ROUNDS, SWEEPS = 12, 30
+#: Logarithms of a time's error beyond which a shape counts less.
+FAR_OFF = 0.3
+#: Entries of a level of the cache, four bytes each; results beyond them are written more slowly.
+CACHES = (1e5, 2e6)
+
+
+#: Layouts of products that calls ask for; both operands transposed are rare.
+LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
+#: Products that are measured, their largest size, and entries of a tensor and multiplications.
+SHAPES, WIDEST = 1200, 4096
+MOST_ENTRIES, MOST_WORK = 12_000_000, 400_000_000
+
+
+def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
+    """Random products of all magnitudes, the same ones always: batch, m, n, k and the layout.
+
+    Half of them have sizes that are multiples of 8 where that is possible.
+    """
+    draw = Random(0)  # noqa: S311 - which shapes, no secret
+    found = dict[tuple[int, ...], None]()
+    while len(found) < count:
+        batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
+        sizes = [round(exp(draw.uniform(log(4), log(WIDEST)))) for _ in range(3)]
+        if draw.random() < 0.5:
+            sizes = [max(8, size // 8 * 8) for size in sizes]
+        if batch > 1 and draw.random() < 0.1:
+            sizes[0] = 1  # one token's queries
+        m, n, k = sizes
+        entries = batch * max(m * n, m * k, n * k)
+        if entries <= MOST_ENTRIES and batch * m * n * k <= MOST_WORK:
+            found[batch, m, n, k, draw.choice(LAYOUTS)] = None
+    return tuple(found)
+
+
+def layout_of(first: Any, second: Any) -> int:
+    """Which of two matrices' entries lie column by column, by their strides."""
+    columns = [x.stride(-1) != 1 and x.stride(-2) == 1 for x in (first, second)]
+    return PLAIN + columns[1] + 2 * columns[0]
+
+
+@dataclass(frozen=True)
+class ProductTimes:
+    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …)."""
+
+    seconds: Mapping[Sizes, float]
+
+    def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
+        """Seconds of so many products (m, k) by (k, n)."""
+        weights, mean, points, left = self._fitted
+        asked = np.array([[batch, m, n, k, layout]], dtype=float)
+        near = _covariance(_features(asked), points) @ left
+        return float(np.exp(np.log(_work(asked) @ weights) + mean + near)[0])
+
+    @cached_property
+    def _fitted(self) -> tuple[Array, float, Array, Array]:
+        """Weights of the sum, its usual error, measured shapes, and what each tells of others."""
+        shapes = np.array(list(self.seconds), dtype=float)
+        times = np.array(list(self.seconds.values()))
+        work, points = _work(shapes), _features(shapes)
+        weights = _fit(work / times[:, None])
+        over = np.log(times) - np.log(work @ weights)
+        mean = float(np.median(over))
+        known = _covariance(points, points) + NOISE**2 * np.eye(len(points))
+        return weights, mean, points, np.linalg.solve(known, over - mean)
+
+
+def _work(shapes: Array) -> Array:
+    """What a product's time is a sum of, a column each."""
+    b, m, n, k, layout = shapes.T
+    first, second = _transposed(layout)
+    ones, pieces = np.ones_like(b), (b > 1) * 1.0
+    left, right, out = b * m * k, b * n * k, b * m * n
+    columns: list[Any] = [1 - pieces, pieces, b * pieces, out * k, left, right, out]
+    columns += [left * first, right * second, b * m, b * n, b * k]
+    columns += [left * (n % 16 == rest) for rest in range(1, 16)]
+    columns += [right * (m % 8 == rest) for rest in range(1, 8)]
+    columns += [out * (n % step != 0) for step in (2, 4, 8, 16)]
+    columns += [out * k * (n % step != 0) for step in (2, 8)]
+    rows_apart = np.where(second > 0, k, n), np.where(first > 0, m, k)
+    columns += [x * (apart % step != 0) for step in (2, 4, 8)
+                for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
+    columns += [x * (x > cache) for x in (left, right, out) for cache in CACHES]
+    columns += [left * (n < 16), right * (m < 16), out * (k < 16)]
+    return np.stack([column * ones for column in columns], axis=1)
+
+
+def _transposed(layout: Array) -> tuple[Array, Array]:
+    """Whether the first and the second operand lie column by column."""
+    return (layout >= FIRST_TRANSPOSED).astype(float), (layout % 2 == 0).astype(float)
+
+
+def _features(shapes: Array) -> Array:
+    """Where shapes lie among each other; neighbours are about one apart.
+
+    How far each property tells shapes apart was chosen on products of random shapes.
+    """
+    b, m, n, k, layout = shapes.T
+    first, second = _transposed(layout)
+    return np.stack(
+        [
+            0.25 * np.log2(m), 0.5 * np.log2(n), 0.25 * np.log2(k), 0.25 * np.log2(b),
+            0.5 * second, 0.25 * first, np.log2(np.minimum(n, 64)),
+            0.25 * (n % 16 != 0), 0.175 * (n % 8 != 0), 0.15 * (n % 4 != 0), 0.175 * (n % 2 != 0),
+            0.05 * (m % 8 != 0), 0.15 * (k % 8 != 0), 0.1 * (b > 1),
+        ],
+        axis=1,
+    )  # fmt: skip
+
+
+def _covariance(some: Array, others: Array) -> Array:
+    """How much what one shape leaves over tells of another's."""
+    squares = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
+    apart = np.sqrt(3 * np.maximum(squares, 0.0))
+    covariance: Array = LEFT_OVER**2 * (1 + apart) * np.exp(-apart)
+    return covariance
+
+
+def _fit(shares: Array) -> Array:
+    """Weights, none negative, with which the columns of a row add up to about one.
+
+    Least squares by coordinates, in rounds: rows are weighed so that errors count by their
+    logarithm, and large ones less.
+    """
+    scale = np.maximum(np.sqrt((shares**2).mean(0)), 1e-300)
+    columns = shares / scale
+    found, rows = np.zeros(columns.shape[1]), np.ones(len(columns))
+    for _ in range(ROUNDS):
+        weighed = columns * rows[:, None]
+        gram, aim = weighed.T @ weighed, weighed.T @ rows
+        for _ in range(SWEEPS):
+            for j in np.flatnonzero(gram.diagonal() > 0):
+                found[j] = max(0.0, found[j] + (aim[j] - gram[j] @ found) / gram[j, j])
+        total = np.maximum(columns @ found, 1e-3)
+        rows = 1 / np.sqrt(total * (1 + (np.log(total) / FAR_OFF) ** 2))
+    weights: Array = found / scale
+    return weights
