@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -63,12 +64,13 @@ def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
 
 
 def _products(made: Any) -> list[Benchmark]:
+    def matrix(batch: int, rows: int, columns: int, transposed: bool) -> Tensor:
+        size = (batch, columns, rows) if transposed else (batch, rows, columns)
+        return torch.randn(*size, **made).mT if transposed else torch.randn(*size, **made)
+
     def call(batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> Call:
-        a, b = torch.randn(batch, m, k, **made), torch.randn(batch, k, n, **made)
-        if layout == FIRST_TRANSPOSED:
-            a = a.mT.contiguous().mT
-        if layout == SECOND_TRANSPOSED:
-            b = b.mT.contiguous().mT
+        a = matrix(batch, m, k, layout == FIRST_TRANSPOSED)
+        b = matrix(batch, k, n, layout == SECOND_TRANSPOSED)
         return (lambda: torch.mm(a[0], b[0])) if batch == 1 else lambda: torch.bmm(a, b)
 
     return [
@@ -123,29 +125,34 @@ OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf, "cos": torch.cos,
     "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "relu": torch.relu,
     "clamp": lambda x: x.clamp(min=0.5), "eq": lambda x: x == 0.5, "abs": torch.abs,
-    "masked_fill": lambda x: x.masked_fill(x > 2, 0.5), "tril": lambda x: x.view(16, -1).tril(),
-    "where": lambda x: torch.where(x > 2, x, x), "floor": torch.floor,
-    "remainder": lambda x: x.remainder(0.3), "maximum": lambda x: torch.maximum(x, x),
-    "clone": torch.clone, "cat": lambda x: torch.cat([x, x]), "randn": torch.randn_like,
-    "constant_pad_nd": lambda x: torch.nn.functional.pad(x.view(16, -1), (0, 1)),
+    "floor": torch.floor, "remainder": lambda x: x.remainder(0.3),
+    "maximum": lambda x: torch.maximum(x, x), "clone": torch.clone, "randn": torch.randn_like,
 }  # fmt: skip
+#: The same for operations on what is made of the entries before.
+OF_MADE: dict[str, Callable[[Tensor], Call]] = {
+    "masked_fill": lambda x: partial(x.masked_fill, x > 1, 0.5),
+    "where": lambda x: partial(torch.where, x > 1, x, x),
+    "cat": lambda x: partial(torch.cat, x.chunk(2)),
+    "tril": lambda x: x.view(16, -1).tril,
+    "constant_pad_nd": lambda x: partial(torch.nn.functional.pad, x.view(16, -1), (0, 1)),
+}
 
 
 def _entries(made: Any) -> list[Benchmark]:
-    def make(run: Callable[[Tensor], object]) -> Callable[[int], Call]:
-        def call(n: int) -> Call:
-            x = torch.rand(n, **made) + 0.5
-            return lambda: run(x)
+    def of(prepare: Callable[[Tensor], Call]) -> Callable[[int], Call]:
+        return lambda n: prepare(torch.rand(n, **made) + 0.5)
 
-        return call
+    def plain(run: Callable[[Tensor], object]) -> Callable[[Tensor], Call]:
+        return lambda x: partial(run, x)
 
     def broken(rows: int, columns: int) -> Call:
         x, out = torch.rand(rows, columns, **made), torch.empty(rows, columns, **made)
         factor = torch.rand(rows, 1, **made)
         return lambda: torch.mul(x, factor, out=out)
 
-    single = [Benchmark(f"of {name}", (FEW,), make(run), FEW[-1])
-              for name, run in OF_ENTRIES.items()]  # fmt: skip
+    prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
+    single = [Benchmark(f"of {name}", (FEW,), of(prepare), FEW[-1])
+              for name, prepare in prepared.items()]  # fmt: skip
     return [
         *single,
         *_sequences(made),
@@ -191,24 +198,14 @@ def _sequences(made: Any) -> list[Benchmark]:
 
 
 def _rows(made: Any) -> list[Benchmark]:
-    def make(run: Callable[[Tensor], object]) -> Callable[[int, int], Call]:
+    def make(run: Callable[[Tensor], object], *, outer: bool = False) -> Callable[..., Call]:
+        """Over rows whose entries lie next to each other, or else a row apart."""
+
         def call(rows: int, columns: int) -> Call:
-            x = torch.rand(rows, columns, **made)
-            return lambda: run(x)
+            x = torch.rand(columns, rows, **made).T if outer else torch.rand(rows, columns, **made)
+            return partial(run, x)
 
         return call
-
-    def backward(rows: int, columns: int) -> Call:
-        x = torch.rand(rows, columns, **made)
-        return lambda: torch._softmax_backward_data(x, x, -1, x.dtype)  # noqa: SLF001
-
-    def outer(rows: int, columns: int) -> Call:
-        x = torch.rand(columns, rows, **made)
-        return lambda: torch.softmax(x, 0)
-
-    def outer_backward(rows: int, columns: int) -> Call:
-        x = torch.rand(columns, rows, **made)
-        return lambda: torch._softmax_backward_data(x, x, 0, x.dtype)  # noqa: SLF001
 
     def norm_backward(rows: int, columns: int) -> Call:
         x, w = torch.rand(rows, columns, **made), torch.ones(columns, **made)
@@ -218,14 +215,17 @@ def _rows(made: Any) -> list[Benchmark]:
             x, x, [columns], mean, scale, w, w, masks
         )
 
-    found: dict[str, Callable[[int, int], Call]] = {
-        "sum": make(lambda x: x.sum(-1)), "outer sum": make(lambda x: x.T.sum(-1)),
-        "norm": make(lambda x: torch.linalg.vector_norm(x, dim=-1)),
-        "amax": make(lambda x: x.amax(-1)), "max": make(lambda x: x.max(-1)),
-        "softmax": make(lambda x: torch.softmax(x, -1)), "softmax backward": backward,
-        "outer softmax": outer, "outer softmax backward": outer_backward,
+    either: dict[str, Callable[[Tensor], object]] = {
+        "sum": lambda x: x.sum(-1), "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+        "amax": lambda x: x.amax(-1), "softmax": lambda x: torch.softmax(x, -1),
+        "softmax backward": lambda x: torch._softmax_backward_data(x, x, -1, x.dtype),  # noqa: SLF001
+    }  # fmt: skip
+    found = {
+        **{name: make(run) for name, run in either.items()},
+        **{f"outer {name}": make(run, outer=True) for name, run in either.items()},
+        "max": make(lambda x: x.max(-1)), "cumsum": make(lambda x: x.cumsum(-1)),
         "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
-        "layer norm backward": norm_backward, "cumsum": make(lambda x: x.cumsum(-1)),
+        "layer norm backward": norm_backward,
     }  # fmt: skip
     return [Benchmark(name, (ROWS, COLUMNS), run, 2**22) for name, run in found.items()]
 

@@ -66,6 +66,8 @@ ROWS = {
     "native_layer_norm": "layer norm", "native_layer_norm_backward": "layer norm backward",
     "sort": "sort", "topk": "sort", "argsort": "sort", "searchsorted": "sort",
 }  # fmt: skip
+#: Tables that have another one for rows whose entries do not lie next to each other.
+OUTER = ("sum", "norm", "amax", "softmax", "softmax backward")
 FILLS = (
     "fill", "zero", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "zeros_like",
     "ones_like", "full_like", "arange", "eye", "scalar_tensor",
@@ -228,17 +230,17 @@ def _rows(call: _Dispatched) -> Form:
     table = ROWS[call.name]
     x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
     count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
-    dims = next((arg for arg in call.args[1:] if isinstance(arg, (int, list, tuple))), -1)
+    given = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
+    dims = next((arg for arg in given if isinstance(arg, (int, list, tuple))), -1)
     over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
             if isinstance(dim, int)}  # fmt: skip
     outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))
     if table == "sum" and left == count:  # over a dimension of size 1
         return "unary", (count,), 1
-    if table != "sum":
-        columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
-        own = f"outer {table}" if outer and table.startswith("softmax") else table
-        return own, (max(1, count // columns), columns), 1
-    return "outer sum" if outer else "sum", (left, max(1, count // left)), 1
+    columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
+    rows = left if table == "sum" else max(1, count // columns)
+    own = f"outer {table}" if outer and table in OUTER else table
+    return own, (rows, max(1, count // rows)), 1
 
 
 def _fourier(call: _Dispatched) -> Form:

@@ -34,30 +34,36 @@ CACHES = (1e5, 2e6)
 
 #: Layouts of products that calls ask for; both operands transposed are rare.
 LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
-#: Products that are measured, their largest size, and entries of a tensor and multiplications.
-SHAPES, WIDEST = 1200, 4096
+#: Products that are measured; entries of a tensor and multiplications of the largest.
+SHAPES = 1200
 MOST_ENTRIES, MOST_WORK = 12_000_000, 400_000_000
+#: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
+#: how many of a hundred lengths and widths are multiples of 8.
+LENGTHS, SMALL, LARGE = (16, 4096), (8, 160), (128, 2400)
+EVEN_LENGTHS, EVEN_WIDTHS = 85, 60
 
 
 def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
-    """Random products of all magnitudes, the same ones always: batch, m, n, k and the layout.
-
-    Half of them have sizes that are multiples of 8 where that is possible.
-    """
+    """Random products of all magnitudes, the same ones always: batch, m, n, k and the layout."""
     draw = Random(0)  # noqa: S311 - which shapes, no secret
     found = dict[tuple[int, ...], None]()
     while len(found) < count:
         batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
-        sizes = [round(exp(draw.uniform(log(4), log(WIDEST)))) for _ in range(3)]
-        if draw.random() < 0.5:
-            sizes = [max(8, size // 8 * 8) for size in sizes]
+        m, n, k = (_size(draw) for _ in range(3))
         if batch > 1 and draw.random() < 0.1:
-            sizes[0] = 1  # one token's queries
-        m, n, k = sizes
+            m = 1  # the queries of one token
         entries = batch * max(m * n, m * k, n * k)
         if entries <= MOST_ENTRIES and batch * m * n * k <= MOST_WORK:
             found[batch, m, n, k, draw.choice(LAYOUTS)] = None
     return tuple(found)
+
+
+def _size(draw: Random) -> int:
+    length = draw.random() < 0.5
+    low, high = LENGTHS if length else SMALL if draw.random() < 0.7 else LARGE
+    size = round(exp(draw.uniform(log(low), log(high))))
+    even = draw.random() * 100 < (EVEN_LENGTHS if length else EVEN_WIDTHS)
+    return max(8, size // 8 * 8) if even else size
 
 
 def layout_of(first: Any, second: Any) -> int:

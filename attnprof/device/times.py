@@ -13,6 +13,7 @@ from attnprof.device.benchmarks import (
     FLUSHED,
     OF_A_LAYER,
     OF_ENTRIES,
+    OF_MADE,
 )  # fmt: skip
 from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
 from attnprof.device.operations import Demand, KernelCall
@@ -115,7 +116,7 @@ class Times:
         if operation.name != name and AS.get(name) == "eq":
             name = "mul"  # in place the answer is a number of the same format
         name = AS.get(name, name)
-        return f"of {name if name in OF_ENTRIES else 'mul'}"
+        return f"of {name if name in OF_ENTRIES or name in OF_MADE else 'mul'}"
 
     def _priced(self, o: KernelCall) -> float:
         if o.form == "view":

@@ -7,10 +7,10 @@ import pytest
 
 from attnprof.cli.app import main
 from attnprof.device import calibration
-from attnprof.device.benchmarks import CHAIN, OF_ENTRIES
+from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings, stated
-from attnprof.device.operations import Demand, KernelCall, operations_of
+from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
 from attnprof.device.prediction import predict_points
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
@@ -24,26 +24,25 @@ FLOP_S, BYTE_S = 1e-10, 1e-9
 
 def made_up():
     """A device without overheads: products by their FLOPs, everything else by its entries."""
-    grid, ends = (1, 1024, 2**20), (1, 4096)
-    batched = {
-        (b, m, n, k): 2 * b * m * n * k * FLOP_S
-        for b, m, n, k in itertools.product((1, 64), ends, ends, ends)
+    grid, ends = (1, 1024, 2**20), (1, 8, 96, 4096)
+    products = {
+        (b, m, n, k, layout): 2 * b * m * n * k * FLOP_S
+        for b, m, n, k, layout in itertools.product((1, 64), ends, ends, ends, (1, 2))
     }
-    products = {place: seconds for place, seconds in batched.items() if place[0] == 1}
     entries = {(n,): 4 * n * BYTE_S for n in grid}
     rows = {(a, b): 4 * a * b * BYTE_S for a in grid for b in (1, 4096)}
     patterns = ("fill", "in place", "unary", "binary", "binary in place")
     over_rows = (
-        "sum", "outer sum", "norm", "amax", "max", "softmax", "softmax backward", "outer softmax",
-        "outer softmax backward", "layer norm", "layer norm backward", "cumsum", "sort", "gather",
-        "fourier", "inverse fourier", "strided",
+        *(f"{outer}{name}" for outer in ("", "outer ") for name in OUTER),
+        "max", "layer norm", "layer norm backward", "cumsum", "sort", "gather", "fourier",
+        "inverse fourier", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
     tables = {
-        "vector product": {p[1:]: seconds for p, seconds in products.items() if p[1] == 1},
-        "product": products, "odd product": products, "products": batched,
+        "vector product": {(1, *p[2:4]): s for p, s in products.items() if p[:2] == (1, 1)},
+        "product": products,
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
-        **{f"of {name}": entries for name in OF_ENTRIES},
+        **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
         "runs": {(4096, 9): 4 * 4096 * 9 * BYTE_S}, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
         "played": {(1,): 5e-30},
@@ -58,14 +57,6 @@ def test_products_take_their_flops_and_the_rest_its_entries():
     assert products == pytest.approx(2 * 2 * 2 * 96 * 96 * 8 * FLOP_S)
     softmax = sum(times.seconds(o) for o in work.operations if o.form == "softmax")
     assert softmax == pytest.approx(4 * 2 * 96 * 96 * BYTE_S)
-
-
-def test_a_width_that_fills_no_registers_is_as_slow_as_measured():
-    tables = made_up()
-    tables["odd product"] = TimeTable({p: 3 * s for p, s in tables["product"].seconds.items()})
-    times = Times(tables)
-    assert times.product(1, 64, 17, 64) == pytest.approx(3 * 2 * 64 * 17 * 64 * FLOP_S)
-    assert times.product(1, 64, 16, 64) == pytest.approx(2 * 64 * 16 * 64 * FLOP_S)
 
 
 def test_new_memory_is_paid_only_where_the_c_library_maps_it_anew():

@@ -1,0 +1,52 @@
+"""Times are freed of what slows a whole processor down."""
+
+import math
+import random
+
+import pytest
+
+from attnprof.device.steady_times import Reading, steady
+
+#: Seconds of made-up operations, and how much of a slower reference each follows.
+TRUE = {"small": (5e-6, 1.0), "product": (4e-4, 0.6), "memory": (9e-3, 0.3)}
+
+
+def readings(place, slower, draw, scatter=0.0):
+    seconds, share = TRUE[place]
+    noise = draw.gauss(0.0, scatter)
+    return Reading(math.log(seconds) + share * slower + noise, math.log(5e-6) + slower)
+
+
+def passes(weather, scatter=0.0):
+    """One pass each: a list of how much slower than usual the processor was at its readings."""
+    draw = random.Random(1)
+    return [
+        {place: [readings(place, slower, draw, scatter) for slower in own] for place in TRUE}
+        for own in weather
+    ]
+
+
+def test_a_slow_pass_says_the_same_as_a_fast_one():
+    found = steady(passes([[-0.3, -0.1, 0.0], [0.0, 0.1, 0.4], [-0.2, 0.0, 0.5]], scatter=0.005))
+    for place, (seconds, _) in TRUE.items():
+        assert found[place] == pytest.approx([math.log(seconds)] * 3, abs=0.06)
+        assert max(found[place]) - min(found[place]) < 0.08
+
+
+def test_without_weather_times_are_as_they_were_read():
+    found = steady(passes([[0.0] * 5, [0.0] * 5]))
+    assert found == {
+        place: pytest.approx([math.log(seconds)] * 2) for place, (seconds, _) in TRUE.items()
+    }
+
+
+def test_a_place_of_few_readings_follows_the_reference_like_those_alike():
+    made = passes([[-0.3, 0.0, 0.3] * 4])
+    made[0]["other"] = [Reading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
+    assert steady(made)["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
+
+
+def test_a_place_that_one_pass_alone_has_has_one_value():
+    made = passes([[0.0, 0.1], [0.1, 0.0]])
+    made[1]["once"] = made[1]["memory"]
+    assert [len(values) for values in steady(made).values()] == [2, 2, 2, 1]
