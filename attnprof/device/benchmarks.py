@@ -28,7 +28,8 @@ class Benchmark:
 
     ``work`` of a place is what has the limit: entries, or multiplications of a product. Calls of a
     place take ``turns``, each on memory of its own, whose results are kept as long. ``scattered``
-    are places of no grid, of which every pass measures others.
+    are places of no grid, of which every pass measures others. What is measured ``often`` decides
+    many predictions and depends on the moment: memory, and the costs of a call.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Benchmark:
     make: Callable[..., Call]
     most: int
     turns: int = 4
+    often: bool = False
     scattered: tuple[tuple[int, ...], ...] = ()
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[tuple[int, ...]]:
@@ -96,11 +98,7 @@ def _patterns(made: Any) -> list[Benchmark]:
         return lambda: rows.copy_(x)
 
     def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
-        def call(n: int) -> Call:
-            x = [ones(n) for _ in range(operands)]
-            return lambda: run(*x)
-
-        return call
+        return lambda n: partial(run, *(ones(n) for _ in range(operands)))
 
     found = {
         "fill": with_(lambda x: x.fill_(1.0), 1), "in place": with_(lambda x: x.mul_(1.0), 1),
@@ -109,7 +107,7 @@ def _patterns(made: Any) -> list[Benchmark]:
     }  # fmt: skip
     return [
         *(
-            Benchmark(f"{mark}{name}", (ENTRIES,), make, ENTRIES[-1], turns)
+            Benchmark(f"{mark}{name}", (ENTRIES,), make, ENTRIES[-1], turns, often=True)
             for name, make in found.items()
             for mark, turns in (("", HOT), (COLD, FAR))
         ),
@@ -145,10 +143,10 @@ def _entries(made: Any) -> list[Benchmark]:
     def plain(run: Callable[[Tensor], object]) -> Callable[[Tensor], Call]:
         return lambda x: partial(run, x)
 
-    def broken(rows: int, columns: int) -> Call:
-        x, out = torch.rand(rows, columns, **made), torch.empty(rows, columns, **made)
-        factor = torch.rand(rows, 1, **made)
-        return lambda: torch.mul(x, factor, out=out)
+    def broadcast(runs: int, length: int) -> Call:
+        x = torch.rand(runs // BLOCK, BLOCK, 1, **made)
+        y = torch.rand(runs // BLOCK, 1, length, **made)
+        return lambda: x * y
 
     prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
     single = [Benchmark(f"of {name}", (FEW,), of(prepare), FEW[-1])
@@ -156,10 +154,13 @@ def _entries(made: Any) -> list[Benchmark]:
     return [
         *single,
         *_sequences(made),
-        Benchmark("runs", ((16, 4096), (9, 17, 33, 65)), broken, 2**22),
+        Benchmark("broadcast", (RUNS, (4, 12, 24, 48, 128)), broadcast, 2**23, HOT),
     ]
 
 
+#: Pieces of memory that an operation goes through without a jump, and how many have one of two
+#: factors' entries to themselves.
+RUNS, BLOCK = (2**8, 2**12, 2**16, 2**18), 16
 #: Entries of memory that is gone through between operations of a sequence, and how often.
 FLUSHED, EVERY = 2**18, 4
 
@@ -186,14 +187,13 @@ def _sequences(made: Any) -> list[Benchmark]:
         return make
 
     def flush(_: int) -> Call:
-        memory = torch.ones(FLUSHED, **made)
-        return lambda: memory.mul_(1.0)
+        return partial(torch.ones(FLUSHED, **made).mul_, 1.0)
 
     kinds = {"sequence": sequence(flushes=False), "broken sequence": sequence(flushes=True)}
     few = (FEW[:1],)
     return [
-        *(Benchmark(name, few, make, FEW[0], 1) for name, make in kinds.items()),
-        Benchmark("flush", few, flush, FEW[0], 1),
+        *(Benchmark(name, few, make, FEW[0], 1, often=True) for name, make in kinds.items()),
+        Benchmark("flush", few, flush, FEW[0], 1, often=True),
     ]
 
 
@@ -232,8 +232,7 @@ def _rows(made: Any) -> list[Benchmark]:
 
 def _moves(made: Any) -> list[Benchmark]:
     def sort(rows: int, columns: int) -> Call:
-        x = torch.rand(rows, columns, **made)
-        return lambda: x.sort(-1)
+        return partial(torch.rand(rows, columns, **made).sort, -1)
 
     def gather(rows: int, run: int) -> Call:
         x, at = torch.rand(rows, run, **made), torch.randperm(rows, device=made["device"])
@@ -265,8 +264,8 @@ def _moves(made: Any) -> list[Benchmark]:
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
         Benchmark("fourier of primes", ((16,), PRIMES), fourier_of(fourier), 2**20),
         Benchmark("inverse fourier of primes", ((16,), PRIMES), fourier_of(fourier_back), 2**20),
-        Benchmark("4 views", ((1,),), view, 1),
-        Benchmark("functions", ((1,),), functions, 1),
+        Benchmark("4 views", ((1,),), view, 1, often=True),
+        Benchmark("functions", ((1,),), functions, 1, often=True),
         *_autograd(made["device"]),
     ]
 
@@ -298,4 +297,4 @@ def _autograd(device: str) -> list[Benchmark]:
         return make
 
     kinds = {"chain": (False, False), "recorded": (True, False), "played": (True, True)}
-    return [Benchmark(name, ((1,),), chain(*how), 1) for name, how in kinds.items()]
+    return [Benchmark(name, ((1,),), chain(*how), 1, often=True) for name, how in kinds.items()]

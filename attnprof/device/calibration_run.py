@@ -31,6 +31,8 @@ PLACES = 80
 WHOLE_S = 0.5
 #: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
 PASSES = 3
+#: What is measured often is measured so many times in each.
+OFTEN = 3
 #: Calls of the reference operation beside each reading, and the shortest time a clock may tell.
 REFERRED, LEAST_S = 30, 1e-9
 #: Seconds of work that show whether this process has its processors for itself, and the share of
@@ -103,10 +105,12 @@ class _Bench:
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
         """A table a benchmark, and logarithms of how passes over all of them differ."""
+        often = [one for one in self.benchmarks if one.often]
+        rest = [one for one in self.benchmarks if not one.often]
         passes = [
-            {(one.name, place): readings for one in self.benchmarks
+            {(one.name, place): readings for one in (*often, *rest[part::OFTEN])
              for place, readings in self._places(one, turn).items()}
-            for turn in range(PASSES)
+            for turn in range(PASSES) for part in range(OFTEN)
         ]  # fmt: skip
         values = steady(passes)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}

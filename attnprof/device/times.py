@@ -59,15 +59,10 @@ class Times:
         """Seconds of a call of a Python function between operations."""
         return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
 
-    @cached_property
-    def run_s(self) -> float:
-        """Seconds that a jump between two pieces of memory takes."""
-        found = []
-        for (rows, columns), seconds in self.tables["runs"].seconds.items():
-            if rows > 1000:
-                whole = self.tables["unary"].at((rows * columns,))
-                found.append(max(0.0, seconds - whole) / rows)
-        return sorted(found)[len(found) // 2]
+    def jumps_s(self, runs: int, length: float) -> float:
+        """Seconds that jumps between so many pieces of memory take, each of so many entries."""
+        broken = self.tables["broadcast"].at((runs, length))
+        return max(0.0, broken - self.tables["fill"].at((runs * length,)))
 
     @cached_property
     def after_another_s(self) -> tuple[float, float]:
@@ -172,7 +167,7 @@ class Times:
         if strided:  # measured with as many runs as entries lie apart
             length, stride = o.sizes[0], max(o.sizes[1], 2)
             return max(found, self.tables["strided"].at((length, stride)) * o.runs / stride)
-        return found + (o.runs * self.run_s if o.runs > 1 else 0.0)
+        return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
         """A fused kernel: both products and the softmax of every block, which stays in a cache.

@@ -43,7 +43,7 @@ def made_up():
         "product": products,
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
         **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
-        "runs": {(4096, 9): 4 * 4096 * 9 * BYTE_S}, "4 views": nothing, "functions": nothing,
+        "broadcast": rows, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
         "played": {(1,): 5e-30},
     }  # fmt: skip
