@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 #: How operands lie: row by row (1), the second transposed (2), the first (3), both (4).
 PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, BOTH_TRANSPOSED = 1, 2, 3, 4
 #: Standard deviations, in logarithms, of what the sum leaves over and of a measured time.
-LEFT_OVER, NOISE = 0.25, 0.08
+LEFT_OVER, NOISE = 0.3, 0.06
 #: Rounds of the fit, each weighing shapes by how far off they were, and sweeps in one.
 ROUNDS, SWEEPS = 12, 30
 #: Logarithms of a time's error beyond which a shape counts less.
@@ -132,10 +132,10 @@ def _features(shapes: Array) -> Array:
     first, second = _transposed(layout)
     return np.stack(
         [
-            0.25 * np.log2(m), 0.5 * np.log2(n), 0.25 * np.log2(k), 0.25 * np.log2(b),
-            0.5 * second, 0.25 * first, np.log2(np.minimum(n, 64)),
-            0.25 * (n % 16 != 0), 0.175 * (n % 8 != 0), 0.15 * (n % 4 != 0), 0.175 * (n % 2 != 0),
-            0.05 * (m % 8 != 0), 0.15 * (k % 8 != 0), 0.1 * (b > 1),
+            0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
+            1.0 * second, 0.5 * first, 2 * np.log2(np.minimum(n, 64)),
+            0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0), 0.1 * (n % 2 != 0),
+            0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0), 0.2 * (b > 1),
         ],
         axis=1,
     )  # fmt: skip
