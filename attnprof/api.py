@@ -100,7 +100,7 @@ def crossover(
     {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
-    from attnprof.closed_form.axis import Axis
+    from attnprof.closed_form.axis import CrossoverAxis
     from attnprof.closed_form.contests import DERIVED, KINDS, METRICS, STATE, Meeting
     from attnprof.closed_form.crossover import report
 
@@ -116,7 +116,7 @@ def crossover(
     batch = given.at_least("batch_size", batch_size, 1)
     workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
     width = None if d_model is None else given.at_least("d_model", d_model, 1)
-    axis = Axis(given.text("over", over, "seq"), last=width, d_model=width)
+    axis = CrossoverAxis(given.text("over", over, "seq"), last=width, d_model=width)
     meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES), axis=axis)
     lengths = [given.at_least("seq_len", n, 1) for n in given.several("seq_len", seq_len)]
     return report(

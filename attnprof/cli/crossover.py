@@ -12,7 +12,7 @@ from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, THREADS
 from attnprof.cli.over import Over
-from attnprof.closed_form.axis import Axis
+from attnprof.closed_form.axis import CrossoverAxis
 from attnprof.closed_form.contests import (
     ALL_KINDS,
     ALL_METRICS,
@@ -159,7 +159,7 @@ def _pair(
 
 def _between(
     first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
-    metrics: list[str], *, axis: Axis, **how: Any,
+    metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """The report for two mechanisms or modules."""
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))

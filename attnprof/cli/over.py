@@ -7,7 +7,7 @@ from typer import Option
 
 from attnprof.algebra.parser import short
 from attnprof.cli import request
-from attnprof.closed_form.axis import SIZES, Axis
+from attnprof.closed_form.axis import SIZES, CrossoverAxis
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
 
@@ -36,7 +36,7 @@ class Over:
 
     def asked(
         self, d: str | None, heads: str | None, conditions: request.Conditions
-    ) -> tuple[Axis, Workload, list[int]]:
+    ) -> tuple[CrossoverAxis, Workload, list[int]]:
         """The axis, the sizes of all rows, and the size of each row: head widths or lengths."""
         typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
@@ -47,7 +47,7 @@ class Over:
             widths = request.parse_sizes(d or USUAL["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL['d'])}")
             count = request.parse_size(heads or USUAL["heads"], "--heads")
-            return Axis(), conditions.workload(1, count, widths[0]), widths
+            return CrossoverAxis(), conditions.workload(1, count, widths[0]), widths
         if self.over in request.parse_set(conditions.settings):
             raise RequestError(f"--over {self.over} looks for it: leave --set {self.over} out")
         lengths = request.parse_sizes(self.seq or USUAL["seq"], "--seq")
@@ -66,7 +66,7 @@ class Over:
                     f"{flag} is for another --over than seq: add --over heads, or --over d"
                 )
 
-    def _axis(self, d: str | None) -> Axis:
+    def _axis(self, d: str | None) -> CrossoverAxis:
         """The axis with its range; heads share a model's width unless their own is typed."""
         if self.d_model is not None and (d is not None or self.over != "heads"):
             why = "with --d the model's width varies" if d else "the widths are --heads times --d"
@@ -81,7 +81,7 @@ class Over:
                 )
             last = min(last or width, width)
         name = self.over if self.over in SIZES else self.over.replace("-", "_")
-        return Axis(name, first, last, width)
+        return CrossoverAxis(name, first, last, width)
 
     def _range(self) -> tuple[int, int | None]:
         if self.span is None:

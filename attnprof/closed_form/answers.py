@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from attnprof.closed_form.axis import amount, every
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
+from attnprof.units import amount, every, format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"

@@ -8,7 +8,6 @@ from attnprof.closed_form.lengths import EVERY, LONGEST, PER_DOUBLING, Lengths, 
 from attnprof.costs import Number
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.units import plural
 from attnprof.workload import Workload
 
 #: Sizes of a workload by the name of their flag.
@@ -16,32 +15,9 @@ SIZES = {
     "seq": "seq_len", "d": "head_dim", "heads": "num_heads", "batch": "batch_size",
     "kv_heads": "num_kv_heads",
 }  # fmt: skip
-#: What one of them is called, in front of its value or (for the first two) behind.
-COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
-NAMES = {
-    "seq": "the length", "d": "the head width", "heads": "the number of heads",
-    "batch": "the batch size", "kv_heads": "the number of key heads",
-}  # fmt: skip
-NAMED = {"d": "head width"}
-EVERY_ONE = {
-    "seq": "length", "d": "head width", "heads": "number of heads", "batch": "batch size",
-    "kv_heads": "number of key heads",
-}  # fmt: skip
 #: Where costs round sizes, values are looked at up to here (or to the length, if that is more),
 #: unless a range is typed; the first so many one by one.
 USUAL, ONE_BY_ONE = 4096, 256
-
-
-def amount(over: str, value: int) -> str:
-    """A value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
-    if over in COUNTED:
-        return plural(value, COUNTED[over])
-    return f"{NAMED.get(over, over)} {value:,}"
-
-
-def every(over: str) -> str:
-    """What an answer for all values is for: ``length``, ``value of window``."""
-    return EVERY_ONE.get(over, f"value of {over}")
 
 
 def parameters(side: Any) -> list[str]:
@@ -52,7 +28,7 @@ def parameters(side: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Axis:
+class CrossoverAxis:
     """A size by the name of its flag, or a mechanism's parameter, and the values that count.
 
     ``last`` is the last one (None: no end). With ``d_model`` heads share a model of that width.
@@ -151,22 +127,13 @@ def _all_of(name: str, possible: Sequence[str]) -> str:
 
 
 #: The length, as in the papers.
-SEQ = Axis()
+SEQ = CrossoverAxis()
 
 
 # -- curves of figures -----------------------------------------------------------------
-def curve(axis: Axis, given: int, points: Mapping[int, Any], **what: Any) -> dict[str, Any]:
+def curve(
+    axis: CrossoverAxis, given: int, points: Mapping[int, Any], **what: Any
+) -> dict[str, Any]:
     """Costs at values of an axis, as a figure takes them; over lengths they are ``seq_len``."""
     x = "seq_len" if axis.name == "seq" else "at"
     return {**what, axis.given: given, x: list(points), "value": list(points.values())}
-
-
-def places_of(curve: Mapping[str, Any]) -> list[int]:
-    """The values of a curve's axis."""
-    found: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
-    return found
-
-
-def given_of(curve: Mapping[str, Any]) -> int:
-    """The size that is given for a curve."""
-    return int(curve["seq_len"] if "at" in curve else curve["head_dim"])

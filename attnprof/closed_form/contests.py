@@ -8,7 +8,7 @@ from typing import Any
 
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width
 from attnprof.algebra.roots import closed_form, positive_roots
-from attnprof.closed_form.axis import SEQ, Axis
+from attnprof.closed_form.axis import SEQ, CrossoverAxis
 from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.quantities import comparable, quantity_of, speaking
@@ -50,7 +50,7 @@ class Meeting:
     workload: Workload
     scope: str = "core"
     derived: Callable[[str, int], tuple[KnownCost, KnownCost]] | None = None
-    axis: Axis = SEQ
+    axis: CrossoverAxis = SEQ
 
     def __post_init__(self) -> None:
         self.axis.check((self.a, self.b))
@@ -102,7 +102,7 @@ class Contest:
             return [KnownCost(cost, EVERY.holds) for cost in costs]
         return self.known(given)
 
-    def lengths(self, head_dim: int, axis: Axis = SEQ) -> Lengths:
+    def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
         """Lengths, or values of an axis, at which both are known; RequestError for none."""
         if self.known is None:
             return axis.known
@@ -239,7 +239,7 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     return bisected(at, known, places), None
 
 
-def _closed(found: Crossings, given: int, axis: Axis) -> str | None:
+def _closed(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
     """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
     root = found.roots[-1]
     for run in reversed(found.runs[-2:]):
@@ -252,7 +252,7 @@ def _closed(found: Crossings, given: int, axis: Axis) -> str | None:
     return None
 
 
-def _factors(terms: Polynomial, axis: Axis) -> list[Polynomial]:
+def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
     """The difference, and where its degree in the axis is too high the factors that it has.
 
     Over lengths differences are of the second degree.

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnprof.closed_form import contests
 from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import SEQ, Axis
+from attnprof.closed_form.axis import SEQ, CrossoverAxis
 from attnprof.closed_form.crossover_curves import ratios
 from attnprof.device.timed_pair import TimedPair, TimeTerms
 from attnprof.errors import RequestError, together
@@ -22,7 +22,8 @@ from attnprof.workload import Workload
 def meet(
     a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
     head_dims: Sequence[int], kinds: Sequence[str], metrics: Sequence[str], *,
-    terms: TimeTerms, axis: Axis = SEQ, with_curves: bool = False, environment: Mapping[str, Any],
+    terms: TimeTerms, axis: CrossoverAxis = SEQ, with_curves: bool = False,
+    environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """The report of ``crossover`` with rows of time, beside what the formulas and code say.
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from attnprof.closed_form import contests, crossover
-from attnprof.closed_form.axis import Axis, amount, curve
+from attnprof.closed_form.axis import CrossoverAxis, curve
 from attnprof.device.operations import operations_of
 from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
@@ -25,6 +25,7 @@ from attnprof.measure.time_crossings import SHORTEST, TimeCrossing, TimeSearch, 
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord
 from attnprof.trace.request.target import Target
+from attnprof.units import amount
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class TimedPair:
         ]  # fmt: skip
 
     @property
-    def axis(self) -> Axis:
+    def axis(self) -> CrossoverAxis:
         """What varies."""
         return self.meeting.axis
 

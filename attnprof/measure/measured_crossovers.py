@@ -13,7 +13,7 @@ import torch
 
 from attnprof.closed_form import contests, crossover
 from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import SEQ, Axis, curve
+from attnprof.closed_form.axis import SEQ, CrossoverAxis, curve
 from attnprof.closed_form.crossover_curves import ratios
 from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
@@ -36,8 +36,8 @@ FARTHEST = 16
 def meet(
     a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
     head_dims: Sequence[int], kinds: Sequence[str] = (contests.DERIVED,),
-    metrics: Sequence[str] = contests.METRICS, *, axis: Axis = SEQ, with_curves: bool = False,
-    environment: Mapping[str, Any],
+    metrics: Sequence[str] = contests.METRICS, *, axis: CrossoverAxis = SEQ,
+    with_curves: bool = False, environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """The report of ``crossover`` with derived rows, and with measured ones for memory.
 

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.peak_crossings import GROWTH, MOST_BYTES, MOST_S, sign
 from attnprof.measure.point import available_bytes
 
-#: Values tried on either side where one in the middle is refused.
-TRIES = 64
+#: Values tried on either side where one in the middle is refused, and from a place on.
+TRIES, FROM_A_PLACE = 64, 16
 
 
 @dataclass
@@ -32,9 +32,10 @@ class ValueCrossings:
     def run(self) -> None:
         """Look at values of all magnitudes, then halve; CannotRunError where none runs."""
         most = min(MOST_BYTES, available_bytes("cpu") // 2)
-        for value in self._places():
+        for place in self._places():
             start = time.monotonic()
-            if not self._look(value):
+            later = islice((value for value in self.values if value >= place), FROM_A_PLACE)
+            if not any(map(self._look, later)):
                 continue
             if GROWTH * self._largest > most or time.monotonic() - start > MOST_S:
                 self.end = "a larger one would take too much memory or time"
@@ -56,11 +57,10 @@ class ValueCrossings:
         return [b for a, b in pairwise(sorted(self.signs)) if self.signs[a] != self.signs[b]]
 
     def _places(self) -> Iterator[int]:
-        """The first value from each power of two on, and the neighbours of every guess."""
+        """Powers of two, and the neighbours of every guess."""
         wanted = [2**power for power in range(max(self.values).bit_length() + 1)]
         wanted += [near for guess in self.guesses for near in (int(guess), int(guess) + 1)]
-        found = {next((v for v in self.values if v >= place), None) for place in wanted}
-        yield from sorted(value for value in found if value is not None)
+        yield from sorted(set(wanted))
 
     def _look(self, value: int) -> bool:
         """Whether both run at a value; its sign is kept."""

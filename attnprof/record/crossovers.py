@@ -1,5 +1,6 @@
 """What ``crossover`` found."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,3 +64,15 @@ class CrossoverRecord(Record, commands=("crossover",)):
     def given(self) -> int:
         """The size that is given for the row: the head width over lengths, else the length."""
         return (self.head_dim if self.over == "seq" else self.seq_len) or 0
+
+
+# -- curves of figures -----------------------------------------------------------------
+def places_of(curve: Mapping[str, Any]) -> list[int]:
+    """The values of a curve's axis."""
+    found: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
+    return found
+
+
+def given_of(curve: Mapping[str, Any]) -> int:
+    """The size that is given for a curve."""
+    return int(curve["seq_len"] if "at" in curve else curve["head_dim"])

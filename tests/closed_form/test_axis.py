@@ -2,16 +2,18 @@
 
 import json
 from dataclasses import asdict
+from itertools import pairwise
 
 import pytest
 import sympy
 
 import attnprof
 from attnprof import registry
-from attnprof.closed_form.axis import Axis, amount, every
+from attnprof.closed_form.axis import CrossoverAxis
 from attnprof.closed_form.contests import Contest, Meeting, solved
 from attnprof.closed_form.crossover import report
 from attnprof.errors import RequestError
+from attnprof.units import amount, every
 from attnprof.workload import Workload
 
 #: A, B, what varies, the sizes given, and the last value that is looked at.
@@ -56,7 +58,7 @@ def told_by_integers(differences):
     for before, value, after in zip([None, *values], values, values[1:], strict=False):
         if not signs[value] and signs.get(before, 1):
             signs[value] = signs[after]
-    turns = [b for a, b in zip(values, values[1:], strict=False) if signs[a] != signs[b]]
+    turns = [b for a, b in pairwise(values) if signs[a] != signs[b]]
     if turns:
         return "crosses" if len(turns) == 1 else "several", turns[-1], signs[values[-1]]
     verdict = "always" if signs[values[0]] > 0 else "never"
@@ -66,7 +68,7 @@ def told_by_integers(differences):
 @pytest.mark.parametrize("case", CASES)
 def test_every_integer_agrees(case):
     a, b, over, workload, scope, last = CASES[case]
-    axis = Axis(over, last=last, d_model=64 if case == "heads of a model" else None)
+    axis = CrossoverAxis(over, last=last, d_model=64 if case == "heads of a model" else None)
     known = {}
     for value in range(1, last + 1):
         try:
@@ -114,25 +116,28 @@ def test_the_head_width_at_a_length_is_the_inverse_of_the_length_at_a_head_width
 
 def stub(one, other, over, **axis):
     meeting = Meeting(
-        registry.get("standard"), registry.get("sdpa"), Workload(1, 1, 5), axis=Axis(over, **axis)
+        registry.get("standard"),
+        registry.get("sdpa"),
+        Workload(1, 1, 5),
+        axis=CrossoverAxis(over, **axis),
     )
     return solved(meeting, Contest("flops", "formula", (one, other)), 7)[0]
 
 
 def test_all_verdicts_are_told_apart():
     assert stub(lambda w: w.batch_size, lambda w: w.seq_len * 3, "batch").first == 21
-    assert stub(lambda w: w.batch_size, lambda w: 0, "batch").verdict == "always"
-    assert stub(lambda w: 0, lambda w: w.head_dim, "d").verdict == "never"
+    assert stub(lambda w: w.batch_size, lambda _: 0, "batch").verdict == "always"
+    assert stub(lambda _: 0, lambda w: w.head_dim, "d").verdict == "never"
     several = stub(lambda w: w.head_dim**2 + 20, lambda w: 9 * w.head_dim, "d")
     assert (several.verdict, [float(root.at) for root in several.roots]) == ("several", [4.0, 5.0])
     # rounded sizes: every integer of the range is decided by integers
-    rounded = stub(lambda w: 2 * -(-w.head_dim // 8), lambda w: 81, "d")
+    rounded = stub(lambda w: 2 * -(-w.head_dim // 8), lambda _: 81, "d")
     assert (rounded.verdict, rounded.first) == ("crosses", 321)
 
 
 def test_a_range_bounds_what_is_looked_at():
     def crossing(**span):
-        return stub(lambda w: w.batch_size, lambda w: 100, "batch", **span)
+        return stub(lambda w: w.batch_size, lambda _: 100, "batch", **span)
 
     assert crossing().first == 100
     assert crossing(last=99).verdict == "never"

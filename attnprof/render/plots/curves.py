@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnprof.closed_form.axis import NAMES, given_of, places_of
 from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
+from attnprof.record.crossovers import given_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import plural
+from attnprof.units import NAMES, plural
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
@@ -125,7 +125,8 @@ def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, styl
 
 def _lengths(record: CrossoverRecord) -> list[float]:
     """Where a record's two costs meet; nowhere if it was skipped or they never do."""
-    one = [] if record.crossover_value is None else [record.crossover_value]
+    last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
+    one = [] if last is None else [last]
     return [] if record.skipped else record.all_crossings or one
 
 

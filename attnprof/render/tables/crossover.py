@@ -6,12 +6,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.arguments import LARGEST
-from attnprof.closed_form.axis import COUNTED, NAMES, amount, every
 from attnprof.record import CrossoverRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, shown_value
-from attnprof.units import MISSING, format_count, label, plural
+from attnprof.units import COUNTED, MISSING, NAMES, amount, every, format_count, label, plural
 
 #: What each kind is, under the table.
 MEANING = {
