@@ -63,7 +63,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
                    data.facts["longest"][d])  # fmt: skip
         line[0].set_ylabel(label)
         written = ticks.plain if unit == MIB else ticks.with_prefix("s")
-        ticks.mark_values(line[0].yaxis, written, above=0.3)
+        ticks.mark_values(line[0].yaxis, written, above=0.13 * len(names))
     for axes, d in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {d}", fontsize=style.NORMAL)
     for axes in grid[:, -1] if style.narrow() else grid[-1]:
@@ -183,7 +183,7 @@ def _legend(
     own = [{"label": name, **FORMS[name]} for name in names]
     met = [
         {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
-        for label, look in zip((printed, "measured", "by default"), crossovers, strict=True)
+        for label, look in zip((printed, "measured", "measured, by default"), crossovers, strict=True)
     ]
     looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
     style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
