@@ -126,7 +126,7 @@ class TimedPair:
                 return length
         return None
 
-    def _ends(self) -> dict[str, int]:
+    def _ends(self) -> dict[str, Any]:
         """Where searches begin and end, beside their own over lengths."""
         if self.axis.name == "seq":
             return {}
