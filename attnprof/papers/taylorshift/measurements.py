@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from math import log
+from pathlib import Path
 from typing import Any
 
 from attnprof.measure.clocks import threads, time_in_turns
-from attnprof.measure.environment import describe_environment
+from attnprof.measure.environment import describe_environment, git_state
 from attnprof.measure.measured_crossovers import first_crossing, meet, peaks_of
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
@@ -47,9 +48,10 @@ ENCODERS_BUDGET = Budget(samples=20, max_time_s=1.5, warmup_s=0.1, least=6)
 
 
 def where() -> dict[str, Any]:
-    """The machine and how its clock is read, for whoever reads the numbers."""
+    """The machine, how its clock is read, and the commit of this code."""
     with threads(1):
-        return {**describe_environment("cpu"), "clock": "thread_time_ns"}
+        known = describe_environment("cpu")
+    return {**known, "clock": "thread_time_ns", "git": git_state(Path(__file__).parent)}
 
 
 def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) -> dict[str, Any]:

@@ -181,9 +181,10 @@ def _legend(
 ) -> None:
     """Mechanisms, then lines of printed and measured crossovers with these looks."""
     own = [{"label": name, **FORMS[name]} for name in names]
+    labels = printed, "measured", "measured, by default"
     met = [
         {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
-        for label, look in zip((printed, "measured", "measured, by default"), crossovers, strict=True)
+        for label, look in zip(labels, crossovers, strict=True)
     ]
     looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
     style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
