@@ -31,7 +31,7 @@ _ENOUGH = 6_000
 _PERIOD = 6
 
 #: A size along which runs fit, and its rows by name.
-CrossoverAxis = tuple[Ladder, Mapping[Any, Row]]
+Axis = tuple[Ladder, Mapping[Any, Row]]
 
 
 def turns_of(name: str) -> Any:
@@ -74,7 +74,7 @@ class Mixture:
         return found if isinstance(found, SymbolicRun) else None
 
     # -- along one size ------------------------------------------------------------------
-    def axis(self, name: str) -> CrossoverAxis:
+    def axis(self, name: str) -> Axis:
         """The first numbers from which on all is a polynomial; NoFormulaError without any."""
         if kinds := self.plan.kinds.get(name):
             ladder = Ladder.telling(self.base[name], kinds)
@@ -86,8 +86,8 @@ class Mixture:
                 return found
         raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
 
-    def _along(self, name: str, step: int) -> CrossoverAxis | None:
-        best: CrossoverAxis | None = None
+    def _along(self, name: str, step: int) -> Axis | None:
+        best: Axis | None = None
         xs, runs = list[int](), list[SymbolicRun]()
         start = self.start if self.plan.blocks[name] != 1 else self.base[name]
         most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
@@ -118,7 +118,7 @@ class Mixture:
 
     def _fitting(
         self, xs: list[int], runs: list[SymbolicRun], most: int
-    ) -> tuple[CrossoverAxis | None, bool]:
+    ) -> tuple[Axis | None, bool]:
         """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
         best = None
         for first in range(len(xs) - 2):
@@ -129,7 +129,7 @@ class Mixture:
                 best = best or axis
         return best, False
 
-    def _fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[CrossoverAxis | None, bool]:
+    def _fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
         """All rows along these numbers, if they fit, and whether peaks do."""
         found = self.accounts(runs)
         rows = {
@@ -186,7 +186,7 @@ class Mixture:
         return [self._accounts[id(run), aligned] for run in runs]
 
     # -- all together --------------------------------------------------------------------
-    def _axes(self) -> dict[str, CrossoverAxis]:
+    def _axes(self) -> dict[str, Axis]:
         axes = {}
         for name in self.names:
             axes[name] = self.axis(name)
