@@ -80,15 +80,19 @@ def crossover(
     a: str, b: str, head_dim: int | Sequence[int] = 64, *, num_heads: int = 1, batch_size: int = 1,
     scope: str = "core", phase: str = "forward", causal: bool = False, dtype: str = "float32",
     kinds: Sequence[str] = ("published", "formula"), metrics: Sequence[str] = ("flops", "memory"),
-    curves: bool = False, **params: Any,
+    curves: bool = False, over: str = "seq", seq_len: int | Sequence[int] = 1024,
+    d_model: int | None = None, **params: Any,
 ) -> Report:  # fmt: skip
     """The length from which one mechanism is cheaper than the other, solved exactly.
 
     ``kinds`` are ``published`` (the printed formulas of one document), ``formula`` (ours) and
-    ``derived`` (counted in code); ``metrics`` are ``flops`` and ``memory``. Records are
-    :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind: ``first_seq_len``
-    in tokens, ``closed_form`` in the head width d. ``params`` go to whichever of the two has them,
-    ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
+    ``derived`` (counted in code); ``metrics`` are ``flops``, ``memory`` and of a decoder ``state``.
+    Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind:
+    ``first_seq_len`` in tokens, ``closed_form`` in the head width d. ``over`` another size than
+    ``seq`` (``d``, ``heads``, ``batch``, ``kv_heads``, or a parameter that is a whole number) the
+    ``first_value`` of that at each of ``seq_len``, with closed forms in the length N; heads share
+    a model of width ``d_model`` where that is given. ``params`` go to whichever of the two has
+    them, ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
     cannot be compared.
 
     >>> found = attnprof.crossover("taylor-direct", "taylor-efficient", metrics="flops")
@@ -96,20 +100,28 @@ def crossover(
     {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
-    from attnprof.closed_form.crossover import DERIVED, KINDS, METRICS, Meeting, report
+    from attnprof.closed_form.axis import CrossoverAxis
+    from attnprof.closed_form.contests import DERIVED, KINDS, METRICS, STATE, Meeting
+    from attnprof.closed_form.crossover import report
 
     widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)
     asked_kinds = [given.choice("kind", name, possible) for name in given.several("kinds", kinds)]
-    asked = [given.choice("metric", name, METRICS) for name in given.several("metrics", metrics)]
+    asked = [
+        given.choice("metric", name, (*METRICS, STATE))
+        for name in given.several("metrics", metrics)
+    ]
     first, second = registry.configured([given.name_text(a), given.name_text(b)], params)
     heads = given.at_least("num_heads", num_heads, 1)
     batch = given.at_least("batch_size", batch_size, 1)
     workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
-    meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES))
+    width = None if d_model is None else given.at_least("d_model", d_model, 1)
+    axis = CrossoverAxis(given.text("over", over, "seq"), last=width, d_model=width)
+    meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES), axis=axis)
+    lengths = [given.at_least("seq_len", n, 1) for n in given.several("seq_len", seq_len)]
     return report(
-        meeting, widths, asked_kinds, asked, with_curves=given.flag("curves", curves),
-        environment={"attnprof": __version__},
+        meeting, widths if over == "seq" else lengths, asked_kinds, asked,
+        with_curves=given.flag("curves", curves), environment={"attnprof": __version__},
     )  # fmt: skip
 
 

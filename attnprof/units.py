@@ -132,3 +132,29 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
     write: Any = _WRITERS.get(fmt, format_number)
     how = {"short": short} if write in (format_count, format_number) else {}
     return str(write(value, **how))
+
+
+# -- sizes that crossovers are looked for over, by the name of their flag --------------------
+#: What one of them is called, in front of its value or (for the first two) behind.
+COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
+NAMES = {
+    "seq": "the length", "d": "the head width", "heads": "the number of heads",
+    "batch": "the batch size", "kv_heads": "the number of key heads",
+}  # fmt: skip
+NAMED = {"d": "head width"}
+EVERY_ONE = {
+    "seq": "length", "d": "head width", "heads": "number of heads", "batch": "batch size",
+    "kv_heads": "number of key heads",
+}  # fmt: skip
+
+
+def amount(over: str, value: int) -> str:
+    """A value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
+    if over in COUNTED:
+        return plural(value, COUNTED[over])
+    return f"{NAMED.get(over, over)} {value:,}"
+
+
+def every(over: str) -> str:
+    """What an answer for all values is for: ``length``, ``value of window``."""
+    return EVERY_ONE.get(over, f"value of {over}")

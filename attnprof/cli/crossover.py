@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from attnprof.algebra.parser import short
 from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, THREADS
-from attnprof.closed_form.crossover import (
+from attnprof.cli.over import Over
+from attnprof.closed_form.axis import CrossoverAxis
+from attnprof.closed_form.contests import (
     ALL_KINDS,
     ALL_METRICS,
     DERIVED,
@@ -20,22 +21,21 @@ from attnprof.closed_form.crossover import (
     MEASURED,
     METRICS,
     PREDICTED,
+    STATE,
     TIME,
     Meeting,
-    report,
 )  # fmt: skip
+from attnprof.closed_form.crossover import report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.render.progress import working
 from attnprof.workload import Workload
 
-#: Head width and number of heads, unless said.
-WIDTH, HEADS = "64", "1"
 #: Quantities by the metric they are.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
-    "time_s": TIME,
+    "state_bytes": STATE, "time_s": TIME,
 }  # fmt: skip
 
 
@@ -51,7 +51,9 @@ class ComparedCosts:
         help="published (printed in the papers), formula (our closed form), derived (counted in "
         "code), predicted (times, from a calibration) or measured.",
     )  # fmt: skip
-    metric: str | None = Option(None, metavar="NAMES", help="flops, memory or time.")
+    metric: str | None = Option(
+        None, metavar="NAMES", help="flops, memory, state (decoding's) or time."
+    )  # fmt: skip
     quantity: opt.QuantityOption = None
     model: str | None = Option(
         None, "--model", metavar="CONFIG",
@@ -89,8 +91,11 @@ def crossover(
     ),
     *,
     attention: opt.AttentionOption = None,
-    d: str = Option(WIDTH, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
-    heads: str = Option(HEADS, metavar="SIZE", help="Number of heads."),
+    d: str | None = Option(
+        None, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2 (default 64)."
+    ),
+    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 1)."),
+    over: Over,
     conditions: request.Conditions,
     what: ComparedCosts,
     modules: opt.Modules,
@@ -99,17 +104,19 @@ def crossover(
 ) -> None:  # fmt: skip
     """Find the length from which one mechanism is cheaper.
 
-    In FLOPs and in memory, solved exactly, with a closed form in the head width d where there is
-    one; in time as a calibration predicts it and as calls in turns measure it. A and B can be
-    modules of your own, too, like my.py:MyAttention.
+    Or, at lengths that are given, the head width, number of heads, batch or parameter: --over.
+    In FLOPs and in memory, solved exactly, with a closed form in the head width d (in the length N)
+    where there is one; in time as a calibration predicts it and as calls in turns measure it. A and
+    B can be modules of your own, too, like my.py:MyAttention.
 
     Examples:
       attnprof crossover standard linear --d 64
       attnprof crossover taylor-direct taylor-efficient --plot crossover.png
+      attnprof crossover standard longformer --over window --seq 4096
       attnprof crossover standard linear --kind predicted,measured
       attnprof crossover --model config.json linear
     """
-    metrics = _metrics(what)
+    metrics = _metrics(what, conditions.phase)
     names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if what.model is not None:
@@ -119,20 +126,19 @@ def crossover(
             )
         if TIME in metrics:
             raise RequestError("--metric time: whole models are compared in flops and memory")
-        typed = {"--d": d != WIDTH, "--heads": heads != HEADS, "--scope": what.scope}
+        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
         _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         to.deliver(_in_model(what.model, names, conditions, metrics, **how))
         return
-    head_dims = request.parse_sizes(d, "--d")
-    request.check_points(len(head_dims), f"--d {short(d)}")
-    workload = conditions.workload(1, request.parse_size(heads, "--heads"), head_dims[0])
+    axis, workload, given = over.asked(d, heads, conditions)
     first, second = _pair(names, conditions, modules)
     if TIME not in metrics and (flags := timing.flags()):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
-    found = _between(first, second, workload, what, head_dims, metrics, **how)
-    in_table = to.fmt == opt.Format.TABLE
+    axis.check((first, second))
+    found = _between(first, second, workload, what, given, metrics, axis=axis, **how)
+    in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
 
@@ -152,24 +158,26 @@ def _pair(
 
 
 def _between(
-    first: Any, second: Any, workload: Workload, what: ComparedCosts, head_dims: list[int],
-    metrics: list[str], **how: Any,
+    first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
+    metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """The report for two mechanisms or modules."""
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = [DERIVED] if own else list(KINDS)
+    kinds = list(KINDS) if not own else [DERIVED if axis.name == "seq" else MEASURED]
     kinds = kinds if set(metrics) - {TIME} else []
     kinds += [PREDICTED, MEASURED] if TIME in metrics else []
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
     scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
     if TIME in metrics:
-        return _timed(first, second, workload, scope, head_dims, kinds, metrics, **how)
+        how["axis"] = axis
+        return _timed(first, second, workload, scope, given, kinds, metrics, **how)
     if set(kinds) <= set(KINDS) and not own:
-        return report(Meeting(first, second, workload, scope), head_dims, kinds, metrics, **how)
+        meeting = Meeting(first, second, workload, scope, axis=axis)
+        return report(meeting, given, kinds, metrics, **how)
     # code has to run
     from attnprof.measure.measured_crossovers import meet
 
-    return meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
+    return meet(first, second, workload, scope, given, kinds, metrics, axis=axis, **how)
 
 
 def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
@@ -221,7 +229,7 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 
 
-def _metrics(what: ComparedCosts) -> list[str]:
+def _metrics(what: ComparedCosts, phase: str) -> list[str]:
     """Metrics asked for, by ``--metric`` or as quantities; else those that the kinds have."""
     if what.metric is not None and what.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
@@ -234,4 +242,6 @@ def _metrics(what: ComparedCosts) -> list[str]:
     counted = [] if kinds == {PREDICTED} else list(METRICS)
     if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not
         counted = [name for name in counted if name != METRICS[0]]
+    if phase == "decode" and what.model is None and kinds & set(KINDS):
+        counted.append(STATE)
     return [*counted, *[TIME] * (PREDICTED in kinds)]

@@ -15,7 +15,7 @@ PANELS = {
     "What": "attention source norms where grid suite baseline against table figure claim case "
     "metric kind quantity convention scope verdict everything verify measure self_test symbolic "
     "full ceilings distill quick",
-    "Sizes": "seq built_for d_model heads d batch kv_heads kv_seq at",
+    "Sizes": "seq built_for d_model heads d batch kv_heads kv_seq at span",
     "Conditions": "phase causal dtype device settings",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",

@@ -5,12 +5,13 @@ from itertools import groupby
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
+from attnprof.units import amount, every, format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
 #: Quantities of which there is less, not fewer, as a sentence says them.
-AMOUNTS = {"bytes_moved": "memory traffic", "state_bytes": "decoding state", "time": "time",
+AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
+           **dict.fromkeys(("state_bytes", "state"), "decoding state"),
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 #: Kinds of crossovers, the ones nearest to what runs first.
 KINDS = ("measured", "predicted", "derived", "formula", "published")
@@ -73,16 +74,19 @@ def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRe
 
 
 def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
-    """From which length on who is cheaper, in each metric, for each group of head widths."""
+    """From which length on who is cheaper, in each metric, for each group of head widths.
+
+    Over another axis than the length: from which value on, for each group of lengths.
+    """
     known = [row for row in records if not row.skipped]
     best = {  # of each metric what is nearest to what runs
         metric: min((row.kind for row in known if row.metric == metric), key=KINDS.index)
         for metric in {row.metric for row in known}
     }
-    asked = sorted({row.head_dim or 0 for row in records})
+    asked = sorted({row.given for row in records})
     said: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(
-        (row for row in known if row.kind == best[row.metric]), key=lambda row: row.head_dim
+        (row for row in known if row.kind == best[row.metric]), key=lambda row: row.given
     ):
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
@@ -91,12 +95,22 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
 
 
 def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
-    """Head widths of which the same is true, among all those that were asked for."""
-    widths = sorted({row.head_dim or 0 for row in rows})
-    between = [width for width in asked if widths[0] <= width <= widths[-1]]
-    span = joined(map(str, widths))
-    if len(widths) > 2 and between == widths:
-        span = f"{widths[0]} to {widths[-1]}"
+    """Sizes given of which the same is true, among all those that were asked for."""
+    sizes = sorted({row.given for row in rows})
+    between = [size for size in asked if sizes[0] <= size <= sizes[-1]]
+    by_width, plainly = rows[0].over == "seq", "{}" if rows[0].over == "seq" else "{:,}"
+    span = joined(map(plainly.format, sizes))
+    if len(sizes) > 2 and between == sizes:
+        span = f"{plainly.format(sizes[0])} to {plainly.format(sizes[-1])}"
+    several = "s" * (len(sizes) > 1)
+    where = f"For head width{several} {span}" if by_width else f"At {span} token"
+    if not by_width and sizes != [1]:
+        where += "s"
+    return f"{where}, {_clauses(rows)}."
+
+
+def _clauses(rows: Sequence[CrossoverRecord]) -> str:
+    """Who needs less from where on, metric by metric."""
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         some = list(group)
@@ -111,25 +125,41 @@ def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
         else:
             clauses.append(f"{above} needs {less} {what} than {other} {where}")
         before = (above or "", other)
-    return f"For head width{'s' * (len(widths) > 1)} {span}, {', and '.join(clauses)}."
+    return ", and ".join(clauses)
 
 
 def _where(rows: Sequence[CrossoverRecord]) -> str:
-    """From which length on; of several head widths, the first and the last."""
+    """From which length (or value) on; of several sizes given, the first and the last."""
+    over = rows[0].over
     if rows[0].verdict in ("always", "never"):
-        everywhere = all(row.searched[0] in ([1, None], [2, None]) for row in rows if row.searched)
-        return "at every length" if everywhere else "at every length where both are known"
+        return _everywhere(rows)
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
-    least, most = (pick(rows, key=lambda row: row.first_seq_len or 0) for pick in (min, max))
-    tokens = plural(least.first_seq_len or 0, "token")
-    if least.first_seq_len == most.first_seq_len:
-        same = least.method == "solved" and least.crossover_seq_len == least.first_seq_len
-        return f"beyond {tokens}{several}" if same else f"from {tokens} on{several}"
+    least, most = (pick(rows, key=lambda row: row.first_value or 0) for pick in (min, max))
+    said = amount(over, least.first_value or 0)
+    if least.first_value == most.first_value:
+        same = least.method == "solved" and least.crossover_value == least.first_value
+        return f"beyond {said}{several}" if same else f"from {said} on{several}"
     of = list[str]()
     for end in (least, most):
-        widths = [str(row.head_dim) for row in rows if row.first_seq_len == end.first_seq_len]
-        of.append(f"(head width{'s' * (len(widths) > 1)} {joined(widths)})")
-    return f"from {tokens} {of[0]} to {most.first_seq_len:,} {of[1]} on{several}"
+        sizes = [row.given for row in rows if row.first_value == end.first_value]
+        if over == "seq":
+            of.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
+        else:
+            of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
+    return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+
+
+def _everywhere(rows: Sequence[CrossoverRecord]) -> str:
+    """At every length, or at those that were looked at."""
+    over = rows[0].over
+    if over == "seq":
+        everywhere = all(row.searched[0] in ([1, None], [2, None]) for row in rows if row.searched)
+        return "at every length" if everywhere else "at every length where both are known"
+    ends = {tuple(row.searched[0]) for row in rows if row.searched}
+    if len(ends) != 1 or ends == {(1, None)}:
+        return f"at every {every(over)}"
+    first, last = ends.pop()
+    return f"at every {every(over)} from {first:,} {'on' if last is None else f'to {last:,}'}"
 
 
 def heads_answer(

@@ -3,7 +3,7 @@
 The polynomials hold over ranges of lengths, and are checked against integers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby, pairwise
@@ -128,6 +128,8 @@ class Crossings:
     runs: tuple[SignRun, ...]
     first: int | None
     start: int = 1
+    #: first and last of the values looked at, where a list of them was
+    looked_at: tuple[int, int] | None = None
 
     @property
     def roots(self) -> list[Root]:
@@ -208,12 +210,14 @@ def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known:
 AROUND = 32
 
 
-def bisected(difference: Callable[[int], int], known: Lengths = EVERY) -> Crossings:
+def bisected(
+    difference: Callable[[int], int], known: Lengths = EVERY, places: Sequence[int] | None = None
+) -> Crossings:
     """Signs of an integer difference up to 2**40; a crossing is the first integer of the new sign.
 
-    Only ``known`` lengths are looked at, and a pair of crossings between two neighbours of their
-    grid can be missed. Those that a mechanism refuses are left out. Raises the refusal itself
-    where all are.
+    ``places`` are looked at first, else those of all magnitudes. Only ``known`` lengths are looked
+    at, and a pair of crossings between two neighbours of their grid can be missed. Those that a
+    mechanism refuses are left out. Raises the refusal itself where all are.
     """
     signs: dict[int, int] = {}
     refusals: list[RequestError] = []
@@ -226,19 +230,21 @@ def bisected(difference: Callable[[int], int], known: Lengths = EVERY) -> Crossi
             return None
         return signs[length]
 
-    for length in known.grid():
+    for length in known.grid() if places is None else places:
         look(length)
     if not signs:
         raise refusals[0]
     for low, high in list(pairwise(sorted(signs))):
         if signs[low] != signs[high]:
-            _narrow(look, known, low, high)
+            _narrow(look, known, low, high, every=places is not None)
     lengths = sorted(signs)
     for before, length, after in zip([0, *lengths], lengths, lengths[1:], strict=False):
         if signs.get(before, 1) and not signs[length]:
             signs[length] = signs[after]  # a tie at one length: what follows is not dearer there
     runs = _joined(SignRun(exactly(length), signs[length]) for length in lengths)
     first = runs[-1].start.ceiling if len(runs) > 1 else None
+    if places is not None:
+        return Crossings(tuple(runs), first, lengths[0], (lengths[0], lengths[-1]))
     return Crossings(tuple(runs), first, known.start)
 
 
@@ -246,31 +252,24 @@ def _sign(value: int) -> int:
     return (value > 0) - (value < 0)
 
 
-def _narrow(look: Callable[[int], int | None], known: Lengths, low: int, high: int) -> None:
-    """Halve until neighbours differ, then look around them one by one within the bracket."""
-    below = look(low)
+def _narrow(
+    look: Callable[[int], int | None], known: Lengths, low: int, high: int, *, every: bool
+) -> None:
+    """Halve until neighbours differ, then look around them one by one within the bracket.
+
+    Where one in between is refused, ``every`` says to look at all of them.
+    """
+    below, first, last = look(low), low, high
     while high - low > known.step:
         middle = known.after(low + max(known.step, (high - low) // 2))
         if middle is None or not low < middle < high:
             break
         sign = look(middle)
         if sign is None:
+            for between in range(first + 1, last) if every else ():
+                look(between)
             return
         low, high = (middle, high) if sign == below else (low, middle)
     around = AROUND * known.step
     for length in known.within(low - around, high + around - 1):
         look(length)
-
-
-def ratios(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the first mechanism costs of the second, wherever a figure's curves have both."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for curve in curves:
-        place = {name: curve[name] for name in ("metric", "unit", "kind", "head_dim")}
-        points = dict(zip(curve["seq_len"], curve["value"], strict=True))
-        first = found.setdefault(tuple(place.values()), {**place, "points": points})
-        if first["points"] is not points:
-            own = first.pop("points")
-            both = {n: own[n] / points[n] for n in own if points.get(n)}
-            first |= {"seq_len": list(both), "value": list(both.values())}
-    return [ratio for ratio in found.values() if "value" in ratio]

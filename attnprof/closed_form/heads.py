@@ -13,6 +13,7 @@ from attnprof.algebra import polynomials
 from attnprof.algebra.roots import Root, positive_roots, value_at
 from attnprof.algebra.univariate import text
 from attnprof.closed_form.answers import heads_answer
+from attnprof.closed_form.lengths import divisors
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import RequestError
@@ -51,12 +52,6 @@ class Optimum:
     equation: tuple[int, ...]
     root: Root | None
     general: bool
-
-
-def divisors(width: int) -> list[int]:
-    """All head counts that divide a model width, ascending."""
-    small = [h for h in range(1, math.isqrt(width) + 1) if width % h == 0]
-    return sorted({*small, *(width // h for h in small)})
 
 
 def curves_of(

@@ -24,10 +24,18 @@ FINE = 1.02
 
 @dataclass
 class PredictedSearch:
-    """Both predicted times at powers of two, and where they cross in between."""
+    """Both predicted times at powers of two, and where they cross in between.
+
+    From ``shortest`` on to ``longest``, each where ``at`` says that a usual one is; ``said`` names
+    one.
+    """
 
     both: Callable[[int], tuple[float, float]]
     runnable: Callable[[int], int | None]
+    shortest: int = SHORTEST
+    longest: int = LONGEST
+    at: Callable[[int], int | None] = lambda length: length
+    said: Callable[[int], str] = "{:,} tokens".format
     seen: dict[int, tuple[float, float]] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
     end: str = ""
@@ -35,8 +43,8 @@ class PredictedSearch:
     def run(self) -> None:
         """Look at all lengths; raises what the first length raises where none runs."""
         first: AttnprofError | None = None
-        length, before = SHORTEST, 0.0
-        while length <= LONGEST:
+        place, before = self.shortest, 0.0
+        while place <= self.longest and (length := self.at(place)) is not None:
             start = time.process_time()
             try:
                 self.seen[length] = self.both(length)
@@ -50,11 +58,11 @@ class PredictedSearch:
                 slow = spent > SLOW_S and spent > GROWN * before > 0
                 before = spent
                 if slow or max(self.seen[length]) > LONGEST_CALL_S:
-                    self.end = f"at {length:,} tokens that took too long already"
+                    self.end = f"at {self.said(length)} that took too long already"
                     break
-            length *= 2
+            place = 2 * max(length, place)
         if not self.seen:
-            raise first or CannotRunError("both run at no length")
+            raise first or CannotRunError("both run nowhere")
         lengths = sorted(self.seen)
         brackets = [(x, y) for x, y in pairwise(lengths) if self.sign(x) != self.sign(y)]
         self.crossings = [self._between(low, high) for low, high in brackets]

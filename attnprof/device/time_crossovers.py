@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.closed_form import crossover
+from attnprof.closed_form import contests
 from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.crossings import ratios
+from attnprof.closed_form.axis import SEQ, CrossoverAxis
+from attnprof.closed_form.crossover_curves import ratios
 from attnprof.device.timed_pair import TimedPair, TimeTerms
 from attnprof.errors import RequestError, together
 from attnprof.measure import measured_crossovers
@@ -21,18 +22,20 @@ from attnprof.workload import Workload
 def meet(
     a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
     head_dims: Sequence[int], kinds: Sequence[str], metrics: Sequence[str], *,
-    terms: TimeTerms, with_curves: bool = False, environment: Mapping[str, Any],
+    terms: TimeTerms, axis: CrossoverAxis = SEQ, with_curves: bool = False,
+    environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """The report of ``crossover`` with rows of time, beside what the formulas and code say.
 
-    Raises :class:`RequestError` where nothing that is asked for can be compared,
-    :class:`CannotRunError` where every row is refused.
+    Over another axis than the length ``head_dims`` are the lengths. Raises :class:`RequestError`
+    where nothing that is asked for can be compared, :class:`CannotRunError` where every row is
+    refused.
     """
     named = {"mechanism_a": a.name, "mechanism_b": b.name}
     found = Report("crossover", [], named, environment)
-    counted = [metric for metric in metrics if metric != crossover.TIME]
-    others = [kind for kind in kinds if kind != crossover.PREDICTED]
-    timed = [kind for kind in kinds if kind in (crossover.PREDICTED, crossover.MEASURED)]
+    counted = [metric for metric in metrics if metric != contests.TIME]
+    others = [kind for kind in kinds if kind != contests.PREDICTED]
+    timed = [kind for kind in kinds if kind in (contests.PREDICTED, contests.MEASURED)]
     if not timed:
         raise RequestError(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
@@ -40,22 +43,22 @@ def meet(
         )
     if counted and others:
         found = measured_crossovers.meet(
-            a, b, workload, scope, head_dims, others, counted, with_curves=with_curves,
-            environment=environment,
+            a, b, workload, scope, head_dims, others, counted, axis=axis,
+            with_curves=with_curves, environment=environment,
         )  # fmt: skip
     measured_crossovers.check_steps((a, b), workload)
     device = resolve_device(terms.device)
     how: dict[str, Any] = {"scope": scope, "device": device, "threads": terms.threads}
     here = point_environment(request_of(a, workload, **how))
-    own = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
-    meeting = crossover.Meeting(own[0], own[1], workload, scope)
+    own = [contests.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
+    meeting = contests.Meeting(own[0], own[1], workload, scope, axis=axis)
     races = [TimedPair((a, b), meeting, width, how, here, terms) for width in head_dims]
     rows = [race.row(kind) for race in races for kind in timed]
     if all(row.skipped for row in rows) and not found.records:
         raise together([refusal for race in races for refusal in race.refused])
     records: list[Any] = [*found.records, *rows]
-    metric, kind_at = crossover.ALL_METRICS.index, crossover.ALL_KINDS.index
-    records.sort(key=lambda row: (row.head_dim, metric(row.metric), kind_at(row.kind)))
+    metric, kind_at = contests.ALL_METRICS.index, contests.ALL_KINDS.index
+    records.sort(key=lambda row: (row.given, metric(row.metric), kind_at(row.kind)))
     summary = {**found.summary, "answer": crossover_answer(records)}
     if with_curves:
         curves = (curve for race in races for curve in race.curves())

@@ -1,4 +1,4 @@
-"""Two mechanisms at one head width: their times over length, predicted and measured."""
+"""Two mechanisms at one size given: their times over an axis, predicted and measured."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from attnprof.closed_form import crossover
+from attnprof.closed_form import contests, crossover
+from attnprof.closed_form.axis import CrossoverAxis, curve
 from attnprof.device.operations import operations_of
 from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
@@ -24,6 +25,7 @@ from attnprof.measure.time_crossings import SHORTEST, TimeCrossing, TimeSearch, 
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord
 from attnprof.trace.request.target import Target
+from attnprof.units import amount
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class TimeTerms:
 
 @dataclass
 class TimedPair:
-    """Two sides at one head width, and what was found of their times."""
+    """Two sides at one size given, and what was found of their times over the meeting's axis."""
 
     sides: tuple[Mechanism | Target, Mechanism | Target]
-    meeting: crossover.Meeting
-    head_dim: int
+    meeting: contests.Meeting
+    given: int
     how: Mapping[str, Any]
     environment: Mapping[str, Any]
     terms: TimeTerms
@@ -58,53 +60,78 @@ class TimedPair:
 
     def row(self, kind: str) -> CrossoverRecord:
         """The predicted or the measured row; a refusal is one that says why."""
-        contest = crossover.Contest(crossover.TIME, kind)
-        empty = replace(crossover.blank(self.meeting, contest, self.head_dim), method=kind)
+        contest = contests.Contest(contests.TIME, kind)
+        empty = replace(crossover.blank(self.meeting, contest, self.given), method=kind)
         try:
-            return (self._predicted if kind == crossover.PREDICTED else self._measured)(empty)
+            return (self._predicted if kind == contests.PREDICTED else self._measured)(empty)
         except (CannotRunError, RequestError) as refusal:
             self.refused.append(refusal)
             return replace(empty, skipped=str(refusal))
 
     def curves(self) -> list[dict[str, Any]]:
         """Both times over length, as a figure takes them."""
+        what = {"metric": contests.TIME, "unit": "s"}
         return [
-            {
-                "metric": crossover.TIME, "unit": "s", "kind": kind, "mechanism": side.name,
-                "head_dim": self.head_dim, "seq_len": sorted(seen),
-                "value": [seen[length][place] for length in sorted(seen)],
-            }
+            curve(self.axis, self.given, {n: seen[n][place] for n in sorted(seen)},
+                  **what, kind=kind, mechanism=side.name)
             for kind, seen in self.times.items()
             for place, side in enumerate(self.sides)
         ]  # fmt: skip
 
-    def requests(self, seq_len: int) -> list[PointRequest]:
-        """Both sides at a length; :class:`CannotRunError` where memory is too small for one."""
-        sizes = self.meeting.workload.with_(seq_len=seq_len, head_dim=self.head_dim)
-        found = [request_of(side, sizes, **self.how) for side in self.sides]
+    @property
+    def axis(self) -> CrossoverAxis:
+        """What varies."""
+        return self.meeting.axis
+
+    def said(self, value: int) -> str:
+        """A value of the axis with what it is."""
+        return amount(self.axis.name, value)
+
+    def requests(self, value: int) -> list[PointRequest]:
+        """Both sides at a value; :class:`CannotRunError` where memory is too small for one."""
+        sides, sizes = self.axis.placed(self.sides, self.meeting.workload, value, self.given)
+        found = [request_of(side, sizes, **self.how) for side in sides]
         for request in found:
             with refusing(request):
                 if reason := fit(request)[0]:
-                    raise CannotRunError(f"{request.mechanism} at {seq_len:,} tokens {reason}")
+                    raise CannotRunError(f"{request.mechanism} at {self.said(value)} {reason}")
         return found
 
-    def runnable(self, seq_len: int) -> int | None:
-        """The next length that both sides take: a usual one, that kernels need not fill up."""
+    def runnable(self, place: int) -> int | None:
+        """The next value that both sides take: a usual one, that kernels need not fill up."""
+        if self.axis.name != "seq":
+            values = self.axis.after(place, self.meeting.workload, self.given)
+            return next(filter(self._taken, values), None)
+        return self._runnable_length(place)
+
+    def _taken(self, value: int) -> bool:
+        """Whether both take a value; one that is too large is told to whoever measures there."""
+        try:
+            for request in self.requests(value):
+                with refusing(request):
+                    request.spec.cost(request.workload, request.scope)
+        except CannotRunError:
+            return True
+        except RequestError:
+            return False
+        return True
+
+    def _runnable_length(self, seq_len: int) -> int | None:
         steps = [8 if seq_len >= 64 else 4 if seq_len >= 16 else 1, 64, 128, 256, 512, 1024]
         for step in steps:
             length = -(-seq_len // step) * step
             if length > 2 * seq_len + 64:
                 break
-            try:
-                for request in self.requests(length):
-                    with refusing(request):
-                        request.spec.cost(request.workload, request.scope)
-            except CannotRunError:
-                return length  # whoever measures there is told
-            except RequestError:
-                continue
-            return length
+            if self._taken(length):
+                return length
         return None
+
+    def _ends(self) -> dict[str, Any]:
+        """Where searches begin and end, beside their own over lengths."""
+        if self.axis.name == "seq":
+            return {}
+        values = self.axis.values(self.meeting.workload, self.given)
+        return {"shortest": values[0], "longest": values[-1]}
 
     # -- predicted ---------------------------------------------------------------------
     def prediction(self) -> "PredictedSearch":
@@ -117,13 +144,15 @@ class TimedPair:
             first, second = self.requests(length)
             return _seconds(first, times), _seconds(second, times)
 
-        search = PredictedSearch(both, self.runnable)
+        search = PredictedSearch(both, self.runnable, said=self.said, **self._ends())
+        if self.axis.name != "seq":
+            search.at = self.runnable
         search.run()
         return search
 
     def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
         search = self.prediction()
-        self.times[crossover.PREDICTED] = search.seen
+        self.times[contests.PREDICTED] = search.seen
         signs = [search.sign(length) for length in (min(search.seen), max(search.seen))]
         return self._with(empty, search.crossings, signs, search.seen, 0, search.end)
 
@@ -135,13 +164,16 @@ class TimedPair:
             stack.enter_context(memory_kept() if on_cpu else nullcontext())
             compare = _Kept(self._compare, self._key(), self.terms.journal)
             stack.enter_context(compare.opened())
-            search = TimeSearch(compare, self.runnable, guesses, self.terms.most_s)
+            search = TimeSearch(
+                compare, self.runnable, guesses, self.terms.most_s, said=self.said, **self._ends()
+            )
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
-        self.times[crossover.MEASURED] = seen
+        self.times[contests.MEASURED] = seen
         told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
         far = [guess for guess in guesses if guess > max(seen)]
-        end = search.end + (f"; the crossing is expected at {far[0]:,.0f} tokens" if far else "")
+        expected = f"; the crossing is expected at {self.said(round(far[0]))}" if far else ""
+        end = search.end + expected
         ends = (told[0], told[-1])
         return self._with(empty, search.crossings, ends, seen, search.timed_calls, end)
 
@@ -156,18 +188,19 @@ class TimedPair:
         if any(isinstance(side, Target) for side in self.sides):
             return []
         try:
-            (contest,) = crossover.contests(self.meeting, ("formula",), ("flops",))
-            roots = crossover.solved(self.meeting, contest, self.head_dim)[0].roots
+            (contest,) = contests.contests(self.meeting, ("formula",), ("flops",))
+            roots = contests.solved(self.meeting, contest, self.given)[0].roots
         except (CannotRunError, RequestError):
             return []
         return [float(root.at) for root in roots]
 
-    def _compare(self, length: int, budget: Budget) -> tuple[list[float], list[float]]:
+    def _compare(self, value: int, budget: Budget) -> tuple[list[float], list[float]]:
         """Seconds of calls of both sides in turns."""
         import torch
 
-        requests = self.requests(length)
-        self.terms.progress(f"{' and '.join(x.mechanism for x in requests)}, {length:,} tokens")
+        requests = self.requests(value)
+        names = " and ".join(request.mechanism for request in requests)
+        self.terms.progress(f"{names}, {self.said(value)}")
         on_gpu = self.how["device"].startswith("cuda")
         clock = cuda_clock(torch, self.how["device"]) if on_gpu else None
         try:
@@ -179,14 +212,19 @@ class TimedPair:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise CannotRunError(f"out of memory at {length:,} tokens") from error
+            raise CannotRunError(f"out of memory at {self.said(value)}") from error
         return first, second
 
     def _key(self) -> str:
         """What measured times of this race belong to."""
-        asked = [request.to_dict() for request in self.requests(SHORTEST)]
+        over, first = self.axis.name, SHORTEST
+        if over != "seq":
+            first = self.runnable(self._ends()["shortest"]) or SHORTEST
+        asked = [request.to_dict() for request in self.requests(first)]
         kept = [{k: v for k, v in one.items() if k not in ("seq_len", "budget")} for one in asked]
-        return json.dumps([kept, self.environment.get("device_name")], sort_keys=True, default=str)
+        what = [kept, self.environment.get("device_name")]
+        what += [] if over == "seq" else [over, self.given]
+        return json.dumps(what, sort_keys=True, default=str)
 
     def _with(
         self, empty: CrossoverRecord, crossings: Sequence[TimeCrossing], signs: Sequence[int],
@@ -197,11 +235,10 @@ class TimedPair:
         names, (below, above) = {1: b, -1: a, 0: None}, signs
         verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
         last = crossings[-1] if crossings else None
-        return replace(
-            empty, verdict=verdict.get(len(crossings), "several"),
-            crossover_seq_len=last.at if last else None,
-            first_seq_len=first_length(last) if last else min(lengths) if below > 0 else None,
-            all_crossings=[one.at for one in crossings], ci_low=last.low if last else None,
+        first = first_length(last) if last else min(lengths) if below > 0 else None
+        return crossover.answered(
+            empty, [one.at for one in crossings], first,
+            verdict=verdict.get(len(crossings), "several"), ci_low=last.low if last else None,
             ci_high=last.high if last else None, cheaper_below=names[below],
             cheaper_above=names[above], searched=[[min(lengths), max(lengths)]], searched_step=1,
             timed_calls=timed_calls, lengths=sorted(lengths), bound=end or None,

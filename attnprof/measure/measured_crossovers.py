@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
-from attnprof.closed_form import crossover
+from attnprof.closed_form import contests, crossover
 from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.crossings import ratios
+from attnprof.closed_form.axis import SEQ, CrossoverAxis, curve
+from attnprof.closed_form.crossover_curves import ratios
 from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.peak_crossings import peak_crossings, sign
 from attnprof.measure.request import NO_STEP, PointRequest
 from attnprof.measure.subject import build_subject, refusing
+from attnprof.measure.value_crossings import ValueCrossings
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.trace.request.lookup import mechanism_target
@@ -33,34 +35,40 @@ FARTHEST = 16
 
 def meet(
     a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
-    head_dims: Sequence[int], kinds: Sequence[str] = (crossover.DERIVED,),
-    metrics: Sequence[str] = crossover.METRICS, *, with_curves: bool = False,
-    environment: Mapping[str, Any],
+    head_dims: Sequence[int], kinds: Sequence[str] = (contests.DERIVED,),
+    metrics: Sequence[str] = contests.METRICS, *, axis: CrossoverAxis = SEQ,
+    with_curves: bool = False, environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """The report of ``crossover`` with derived rows, and with measured ones for memory.
 
-    Raises :class:`RequestError` where nothing can be compared: user modules have no published
-    and no ``formula`` costs, and only memory can be measured to an integer.
+    Over another axis than the length ``head_dims`` are the lengths. Raises :class:`RequestError`
+    where nothing can be compared: user modules have no published and no ``formula`` costs, and only
+    memory can be measured to an integer.
     """
-    others = [kind for kind in kinds if kind != crossover.MEASURED]
+    others = [kind for kind in kinds if kind != contests.MEASURED]
     if not others and "memory" not in metrics:
         raise RequestError("only memory is measured to an exact length: use --metric memory")
+    if contests.DERIVED in others and axis.name != "seq":
+        raise RequestError(
+            f"--kind derived goes over the length: leave --over {axis.name} out, or ask for other "
+            "kinds"
+        )
     check_steps((a, b), workload)
-    sides = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
-    derived = _derived((a, b), workload, scope) if crossover.DERIVED in others else None
-    meeting = crossover.Meeting(sides[0], sides[1], workload, scope, derived)
+    sides = [contests.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
+    derived = _derived((a, b), workload, scope) if contests.DERIVED in others else None
+    meeting = contests.Meeting(sides[0], sides[1], workload, scope, derived, axis)
     found = Report("crossover", [], {"mechanism_a": a.name, "mechanism_b": b.name}, environment)
     if others:
         found = crossover.report(
             meeting, head_dims, others, metrics, with_curves=with_curves, environment=environment
         )
-    if crossover.MEASURED not in kinds or "memory" not in metrics:
+    if contests.MEASURED not in kinds or "memory" not in metrics:
         return found
     search = _Measured(a, b, meeting)
     records: list[Any] = [*found.records, *map(search.row, head_dims)]
     # by head width, then metric: the kinds of one question beside each other
-    metric, kind = crossover.METRICS.index, crossover.ALL_KINDS.index
-    records.sort(key=lambda record: (record.head_dim, metric(record.metric), kind(record.kind)))
+    metric, kind = contests.ALL_METRICS.index, contests.ALL_KINDS.index
+    records.sort(key=lambda record: (record.given, metric(record.metric), kind(record.kind)))
     if search.refused and all(record.skipped for record in records):
         raise search.refused[0]
     summary = {**found.summary, "answer": crossover_answer(records)}
@@ -102,14 +110,61 @@ class _Measured:
 
     a: Mechanism | Target
     b: Mechanism | Target
-    meeting: crossover.Meeting
+    meeting: contests.Meeting
     refused: list[CannotRunError | RequestError] = field(default_factory=list)
     _peaks: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
 
-    def row(self, head_dim: int) -> CrossoverRecord:
-        """The measured row of a head width."""
+    def row(self, given: int) -> CrossoverRecord:
+        """The measured row of a head width, or over another axis of a length."""
+        if self.meeting.axis.name == "seq":
+            return self._over_lengths(given)
+        empty = crossover.blank(self.meeting, contests.Contest("memory", contests.MEASURED), given)
+        empty = replace(empty, method="measured")
+        search = self._over_values(given)
+        try:
+            search.run()
+        except (CannotRunError, RequestError) as error:
+            self.refused.append(error)
+            return replace(empty, skipped=str(error))
+        low, high = min(search.signs), max(search.signs)
+        below, above = search.signs[low], search.signs[high]
+        crossings, names = search.crossings, {1: self.b.name, -1: self.a.name, 0: None}
+        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
+        first = crossings[-1] if crossings else low if below > 0 else None
+        return crossover.answered(
+            empty, [float(n) for n in crossings], first,
+            verdict=verdict.get(len(crossings), "several"), cheaper_below=names[below],
+            cheaper_above=names[above], searched=[[low, high]], searched_step=1,
+            bound=search.end or None,
+        )  # fmt: skip
+
+    def _over_values(self, given: int) -> ValueCrossings:
+        """The search over the values of another axis; peaks are remembered for a figure."""
+        meeting, axis = self.meeting, self.meeting.axis
+        seen: list[dict[int, int]] = [{}, {}]
+        for side, own in zip((self.a, self.b), seen, strict=True):
+            self._peaks[side.name, given] = own
+
+        def both(value: int) -> tuple[int, int]:
+            sides, sizes = axis.placed((self.a, self.b), meeting.workload, value, given)
+            first, second = (peaks_of(side, sizes, meeting.scope)(given) for side in sides)
+            seen[0][value], seen[1][value] = first, second
+            return first, second
+
+        return ValueCrossings(both, axis.values(meeting.workload, given), self._guesses(given))
+
+    def _guesses(self, given: int) -> list[float]:
+        """Where the closed forms' peaks cross; nowhere where one has none."""
+        try:
+            contest = contests.contests(self.meeting, ("formula",), ("memory",))[0]
+            roots = contests.solved(self.meeting, contest, given)[0].roots
+        except (CannotRunError, RequestError):
+            return []
+        return [float(root.at) for root in roots]
+
+    def _over_lengths(self, head_dim: int) -> CrossoverRecord:
         empty = crossover.blank(
-            self.meeting, crossover.Contest("memory", crossover.MEASURED), head_dim
+            self.meeting, contests.Contest("memory", contests.MEASURED), head_dim
         )
         first, second = self._sides(head_dim)
         searched: dict[str, Any] = {}
@@ -128,18 +183,17 @@ class _Measured:
             return replace(empty, method="measured", skipped=str(error))
         verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
         names = {1: self.b.name, -1: self.a.name, 0: None}
-        return replace(
-            empty, method="measured", verdict=verdict.get(len(crossings), "several"),
-            first_seq_len=crossings[-1] if crossings else low if below > 0 else None,
-            crossover_seq_len=float(crossings[-1]) if crossings else None,
-            all_crossings=[float(n) for n in crossings], cheaper_below=names[below],
+        first_length = crossings[-1] if crossings else low if below > 0 else None
+        return crossover.answered(
+            empty, [float(n) for n in crossings], first_length, method="measured",
+            verdict=verdict.get(len(crossings), "several"), cheaper_below=names[below],
             cheaper_above=names[above], **searched,
         )  # fmt: skip
 
     def _guess(self, head_dim: int) -> int:
         """Where the closed forms cross."""
-        contest = crossover.contests(self.meeting, ("formula",), ("memory",))[0]
-        guess = crossover.solved(self.meeting, contest, head_dim)[0]
+        contest = contests.contests(self.meeting, ("formula",), ("memory",))[0]
+        guess = contests.solved(self.meeting, contest, head_dim)[0]
         if guess.first is None or guess.verdict != "crosses":
             raise CannotRunError("no crossover to look for: the closed forms do not cross")
         return guess.first
@@ -156,15 +210,12 @@ class _Measured:
 
     def curves(self) -> list[dict[str, Any]]:
         """What was measured, as a figure takes it."""
+        what = {"metric": "memory", "unit": "bytes", "kind": contests.MEASURED}
         return [
-            {
-                "metric": "memory", "unit": "bytes", "kind": crossover.MEASURED, "mechanism": name,
-                "head_dim": head_dim, "seq_len": sorted(seen),
-                "value": [seen[length] for length in sorted(seen)],
-            }
-            for (name, head_dim), seen in self._peaks.items()
+            curve(self.meeting.axis, given, dict(sorted(seen.items())), **what, mechanism=name)
+            for (name, given), seen in self._peaks.items()
             if seen
-        ]  # fmt: skip
+        ]
 
 
 def request_of(

@@ -77,8 +77,9 @@ class TimeSearch:
     """Compares at few lengths, and remembers what it saw.
 
     ``guesses`` are where the times should cross. No length is tried of which a call should take
-    longer than ``most_s`` seconds. After the search ``end`` says why no longer length was tried,
-    and ``timed_calls`` how many calls of both sides it took, warming up not counted.
+    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one. After the
+    search ``end`` says why no longer length was tried, and ``timed_calls`` how many calls of both
+    sides it took, warming up not counted.
     """
 
     compare: Compare
@@ -86,6 +87,8 @@ class TimeSearch:
     guesses: Sequence[float] = ()
     most_s: float = 2.0
     longest: int = 2**20
+    shortest: int = SHORTEST
+    said: Callable[[int], str] = "{:,} tokens".format
     seen: dict[int, PairedTimes] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
     end: str = ""
@@ -126,15 +129,15 @@ class TimeSearch:
         for place in self._places():
             length = self.runnable(place)
             if length is None:
-                self.end = f"none longer than {max(self.seen):,} runs" if self.seen else ""
+                self.end = f"none beyond {self.said(max(self.seen))} runs" if self.seen else ""
                 break
             if length > self.longest:
-                self.end = f"{self.longest:,} tokens are the most that is looked at"
+                self.end = f"{self.said(self.longest)} are the most that is looked at"
                 break
             if length in self.seen:
                 continue
             if self.seen and self._expected_s(length) > self.most_s:
-                self.end = f"a call at {length:,} tokens should take more than {self.most_s:g} s"
+                self.end = f"a call at {self.said(length)} should take more than {self.most_s:g} s"
                 break
             try:
                 seen = self._look(length, LOOK)
@@ -151,12 +154,12 @@ class TimeSearch:
 
     def _places(self) -> Iterator[int]:
         """From the shortest on; every guess lies in the middle between two of them."""
-        guesses = sorted(g for g in self.guesses if SHORTEST < g < self.longest)
-        centre = guesses[0] if guesses else SHORTEST * sqrt(APART)
+        guesses = sorted(g for g in self.guesses if self.shortest < g < self.longest)
+        centre = guesses[0] if guesses else self.shortest * sqrt(APART)
         place = centre / sqrt(APART)
-        while place > SHORTEST:
+        while place > self.shortest:
             place /= APART
-        found = [max(SHORTEST, round(place))]
+        found = [max(self.shortest, round(place))]
         while found[-1] < self.longest:
             place *= APART
             found.append(round(place))

@@ -1,6 +1,5 @@
 """Linformer (003: low-rank family; Linformer(N_max, L, d_k) in its listing)."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,7 +46,7 @@ class Linformer(Mechanism):
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """E and F (proj_len, N_max); one of them if shared."""
-        e = Weight((self.proj_len, sizes.seq_len), "normal", math.sqrt(self.proj_len))
+        e = Weight((self.proj_len, sizes.seq_len), "normal", square_root(self.proj_len))
         return {"key_map": e, "value_map": None if self.shared else e}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:

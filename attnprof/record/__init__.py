@@ -1,11 +1,11 @@
 """What comes out: records by kind, and the report that carries them."""
 
 from attnprof.record.base import KINDS, ColumnarRecords, Record, column
+from attnprof.record.crossovers import CrossoverRecord
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     CompareRecord,
     CostRecord,
-    CrossoverRecord,
     DeriveRecord,
     GrowthRecord,
     HeadsRecord,

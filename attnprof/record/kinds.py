@@ -147,51 +147,6 @@ class RecommendRecord(AtWorkload, commands=("recommend",)):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossoverRecord(Record, commands=("crossover",)):
-    """``crossover``: where two mechanisms cost the same, for one metric and kind.
-
-    ``method``: ``solved`` as polynomials, for every length, or ``searched`` by integers on a grid
-    up to 2**40 tokens and by bisection, where costs round sizes. ``searched`` are first and last
-    length of each stretch at which both costs are known (null: no end), every ``searched_step``-th;
-    the verdict is of those. ``bound`` says which cost is a lower bound, or why times were looked at
-    no further. ``ci_low`` and ``ci_high`` are an interval of 95 % of a time's crossing (null: no
-    end is known), ``lengths`` those that were predicted or timed, by so many ``timed_calls``.
-    """
-
-    metric: str = column("metric")
-    unit: str = column("unit")
-    kind: str = column("kind")
-    source: str | None = column("source")
-    mechanism_a: str = column("A")
-    mechanism_b: str = column("B")
-    params_a: dict[str, Any] = column("params", default=dict)
-    params_b: dict[str, Any] = column("params", default=dict)
-    head_dim: int | None = column("head dim", fmt="count")
-    num_heads: int | None = column("heads", fmt="count")
-    batch_size: int | None = column("batch", fmt="count")
-    dtype: str | None = column("dtype")
-    scope: str = column("scope")
-    phase: str = column("phase")
-    causal: bool = column("causal")
-    closed_form: str | None = column("closed form")
-    method: str | None = column("method")
-    crossover_seq_len: float | None = column("crossover", "tokens", "number")
-    first_seq_len: int | None = column("from token", "tokens", "count")
-    verdict: str = column("verdict")
-    cheaper_below: str | None = column("cheaper below")
-    cheaper_above: str | None = column("cheaper above")
-    all_crossings: list[float] = column("all crossings", default=list)
-    searched: list[list[int | None]] = column("searched", "tokens", default=list)
-    searched_step: int | None = column("every", "tokens", "count")
-    bound: str | None = column("bound")
-    ci_low: float | None = column("low", "tokens", "number")
-    ci_high: float | None = column("high", "tokens", "number")
-    timed_calls: int | None = column("timed calls", fmt="count")
-    lengths: list[int] = column("lengths", "tokens", default=list)
-    skipped: str | None = column("skipped")
-
-
-@dataclass(frozen=True, kw_only=True)
 class HeadsRecord(Record, commands=("heads",)):
     """``heads``: one quantity at one head count, at fixed model width."""
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
+from attnprof.record.crossovers import given_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import plural
+from attnprof.units import NAMES, plural
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
@@ -14,7 +15,7 @@ _Curve = Mapping[str, Any]
 #: A panel and the strip below it.
 _Pair = tuple[style.Axes, style.Axes]
 #: What the paper calls the two crossovers.
-SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
+SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
 
 
@@ -32,23 +33,27 @@ def draw_compare(report: Report) -> style.Figure:
 
 
 def draw_crossover(report: Report) -> style.Figure:
-    """Both costs over length, a panel a head width, metric and unit; under it their ratio."""
+    """Both costs over length, a panel a head width, metric and unit; under it their ratio.
+
+    Over another axis: over its values, a panel a length.
+    """
     curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
-    widths = list(dict.fromkeys(c["head_dim"] for c in curves))
+    widths = list(dict.fromkeys(map(given_of, curves)))
     kinds, records = [c["kind"] for c in curves], report.of(CrossoverRecord)
+    over = records[0].over
     looks = style.looks([c["mechanism"] for c in curves], kinds)
-    figure, grid = _grid(units, widths)
+    figure, grid = _grid(units, widths, over)
     for place, (main, strip) in grid.items():
         here, ratios = (
-            [c for c in its if (c["metric"], c["unit"], c["head_dim"]) == place]
+            [c for c in its if (c["metric"], c["unit"], given_of(c)) == place]
             for its in (curves, report.summary.get("ratios", ()))
         )
-        found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
+        found = [r for r in records if (r.metric, r.unit, r.given) == place]
         _curves(strip, ratios, {})
         _curves(main, here, looks)
         _mark((main, strip), here, found)
-        _name(main, found, SYMBOLS[place[0]])
+        _name(main, found, SYMBOLS[place[0]] if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # else one that shares its scale was here
@@ -56,7 +61,7 @@ def draw_crossover(report: Report) -> style.Figure:
         ticks.mark_values(strip.xaxis, ticks.plain)
         ticks.mark_values(strip.yaxis, "{:g}×".format)
     what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
-    title = f"{what} of {' and '.join(looks)} over sequence length, and where they are equal"
+    title = f"{what} of {' and '.join(looks)} over {_axis(over)}, and where they are equal"
     style.draw_legend(figure, looks, kinds, title, marked=True)
     told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     model = [f"model {name}" for name in [report.summary.get("model")] if name]
@@ -64,8 +69,13 @@ def draw_crossover(report: Report) -> style.Figure:
     return figure
 
 
+def _axis(over: str) -> str:
+    """What the curves run over, in words."""
+    return "sequence length" if over == "seq" else NAMES.get(over, over).removeprefix("the ")
+
+
 def _grid(
-    units: Sequence[tuple[str, str]], widths: Sequence[int]
+    units: Sequence[tuple[str, str]], widths: Sequence[int], over: str
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
     """A panel and its strip for each; widths side by side on one scale, units if one width."""
     several = len(widths) > 1
@@ -78,7 +88,9 @@ def _grid(
     figure = style.new_figure(0.3 + (max(low, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
     found: dict[tuple[str, str, int], _Pair] = {}
-    over = "tokens" if figure.get_figwidth() / columns < 1.3 else "sequence length"
+    said = _axis(over)
+    if over == "seq" and figure.get_figwidth() / columns < 1.3:
+        said = "tokens"
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
@@ -86,7 +98,7 @@ def _grid(
         main = figure.add_subplot(spec[2 * row, column], sharey=one)
         strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
         found[*its, d] = main, strip
-        main.set_title(f"d = {d}")
+        main.set_title(f"d = {d}" if over == "seq" else f"{d:,} tokens")
         left = not several or column == 0
         for axes in (main, strip):
             axes.set(xscale="log", yscale="log")
@@ -95,7 +107,7 @@ def _grid(
         strip.axhline(1, color="black", linewidth=0.8)
         main.set_ylabel(UNITS.get(its[1], its[1]).replace(" [", "\n[" if rows > 3 else " [") * left)
         strip.set_ylabel("ratio" * (column == 0))
-        strip.set_xlabel(over * (row == rows - 1 or not several))
+        strip.set_xlabel(said * (row == rows - 1 or not several))
     return figure, found
 
 
@@ -104,16 +116,17 @@ def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, styl
     for curve in curves:
         own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
         look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
-        every = max(1, len(curve["seq_len"]) // 8)
-        axes.plot(curve["seq_len"], curve["value"], **look, markevery=every)
-    lengths = [n for curve in curves for n in curve["seq_len"]]
+        every = max(1, len(curve["value"]) // 8)
+        axes.plot(places_of(curve), curve["value"], **look, markevery=every)
+    lengths = [n for curve in curves for n in places_of(curve)]
     if lengths and min(lengths) < max(lengths):
         axes.set_xlim(min(lengths), max(lengths))
 
 
 def _lengths(record: CrossoverRecord) -> list[float]:
     """Where a record's two costs meet; nowhere if it was skipped or they never do."""
-    one = [] if record.crossover_seq_len is None else [record.crossover_seq_len]
+    last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
+    one = [] if last is None else [last]
     return [] if record.skipped else record.all_crossings or one
 
 
@@ -145,8 +158,9 @@ def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
     import numpy as np
 
     for curve in curves:
-        if curve["kind"] == kind and curve["seq_len"][0] <= length <= curve["seq_len"][-1]:
-            points = (np.log(np.asarray(curve[its], dtype=float)) for its in ("seq_len", "value"))
+        places = places_of(curve)
+        if curve["kind"] == kind and places[0] <= length <= places[-1]:
+            points = (np.log(np.asarray(its, dtype=float)) for its in (places, curve["value"]))
             return float(np.exp(np.interp(np.log(length), *points)))
     return None
 

@@ -10,7 +10,7 @@ from attnprof.record import CrossoverRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, shown_value
-from attnprof.units import MISSING, format_count, label, plural
+from attnprof.units import COUNTED, MISSING, NAMES, amount, every, format_count, label, plural
 
 #: What each kind is, under the table.
 MEANING = {
@@ -22,21 +22,22 @@ MEANING = {
 }
 FORM = "closed form of the crossover"
 FIRST_LENGTH = "from token: from this length on, the one that is cheaper above costs no more"
+FIRST_VALUE = "from: from this value on, the one that is cheaper above costs no more"
 
 
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     """A row a head width, metric and kind; ``more`` is said below, where there is something."""
     rows = report.of(CrossoverRecord)
-    one = rows[0]
+    one, by_width = rows[0], rows[0].over == "seq"
     where = " ".join((one.scope, *filter(None, [report.summary.get("model")])))
     title = (
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
-        f"{where}, {one.phase}{', causal' * one.causal}, batch {one.batch_size}, "
-        f"{plural(one.num_heads or 1, 'head')} of width d"
+        f"{where}, {one.phase}{', causal' * one.causal}, {', '.join(_sizes(one))}"
     )
     yield from answer_line(report)
-    numeric = ("d", "crossover", "from token")
-    headings = ["d", "metric", "kind", "crossover", "from token", "below", "above"]
+    given, first = ("d", "from token") if by_width else ("tokens", "from")
+    numeric = (given, "crossover", first)
+    headings = [given, "metric", "kind", "crossover", first, "below", "above"]
     if sides := _sides(rows):  # said once
         title, headings = f"{title}\n{sides}", headings[:-2]
     cells = (_cells(row)[: len(headings)] for row in rows)
@@ -50,9 +51,25 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
         caption.append("in brackets: an interval of 95 %")
     if "published" in kinds and len(kinds) > 1:
         caption.append("published memory is another quantity than the rest")
-    yield Text("; ".join([*caption, FIRST_LENGTH]), style="dim")
+    yield Text("; ".join([*caption, FIRST_LENGTH if by_width else FIRST_VALUE]), style="dim")
     if more:
         yield Text(f" {more}")
+
+
+def _sizes(row: CrossoverRecord) -> list[str]:
+    """The sizes that are given, and the one that varies."""
+    batch = [] if row.batch_size is None else [f"batch {row.batch_size}"]
+    heads = plural(row.num_heads or 1, "head")
+    if row.over == "seq":
+        return [*batch, f"{heads} of width d"]
+    width = f"d_model {row.d_model}" if row.d_model else f"head width {row.head_dim}"
+    sizes = {"d": heads, "heads": width}.get(row.over, f"{heads} of width {row.head_dim}")
+    return [*batch, sizes, f"over {NAMES.get(row.over, row.over)}"]
+
+
+def _given(row: CrossoverRecord) -> str:
+    """The size that is given for a row, as remarks and closed forms name it."""
+    return f"{'d' if row.over == 'seq' else 'N'}={row.given}"
 
 
 def _sides(rows: list[CrossoverRecord]) -> str:
@@ -62,30 +79,34 @@ def _sides(rows: list[CrossoverRecord]) -> str:
     if below is None or above is None:
         return ""
     if below == above:
-        return f"{below} is cheaper at every length."
+        return f"{below} is cheaper at every {every(rows[0].over)}."
     return f"Below the crossover {below} is cheaper, above it {above}."
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
-    unit = {"flops": "FLOPs", "s": "time"}.get(row.unit, f"memory, {row.unit}")
+    unit = {"flops": "FLOPs", "s": "time"}.get(row.unit, f"{row.metric}, {row.unit}")
     if row.skipped:
-        return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
+        return [_shown_given(row), unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
-    if row.crossover_seq_len is not None:
-        at = shown_value(row.crossover_seq_len, "count" if whole else "length")
+    if row.crossover_value is not None:
+        at = shown_value(row.crossover_value, "count" if whole else "length")
         if row.unit == "s":
             at = _with_interval(row)
-    first = MISSING if row.first_seq_len is None else format_count(row.first_seq_len)
+    first = MISSING if row.first_value is None else format_count(row.first_value)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
-    return [str(row.head_dim), unit, row.kind, at, first, *sides]
+    return [_shown_given(row), unit, row.kind, at, first, *sides]
+
+
+def _shown_given(row: CrossoverRecord) -> str:
+    return str(row.given) if row.over == "seq" else format_count(row.given)
 
 
 def _with_interval(row: CrossoverRecord) -> str:
     """``1,240 (1,180 to 1,310)``; an end that is not known is open."""
     at, low, high = (
         "…" if x is None else format_count(round(x))
-        for x in (row.crossover_seq_len, row.ci_low, row.ci_high)
+        for x in (row.crossover_value, row.ci_low, row.ci_high)
     )
     return at if row.ci_low is None and row.ci_high is None else f"{at} ({low} to {high})"
 
@@ -100,10 +121,11 @@ def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
     for row in rows:
         if row.closed_form:
             what = (row.metric, row.kind, row.closed_form)
-            widths.setdefault(what, []).append(str(row.head_dim))
-    asked = len({row.head_dim for row in rows})
+            widths.setdefault(what, []).append(str(row.given))
+    asked = len({row.given for row in rows})
+    letter = "d" if rows[0].over == "seq" else "N"
     return [
-        [_named(metric, kind) + (f", d = {', '.join(found)}" if len(found) < asked else ""),
+        [_named(metric, kind) + (f", {letter} = {', '.join(found)}" if len(found) < asked else ""),
          FormulaText(form)]
         for (metric, kind, form), found in widths.items()
     ]  # fmt: skip
@@ -117,27 +139,38 @@ def _searched(row: CrossoverRecord) -> str:
     what = row.verdict if row.verdict in ("never", "always") else "searched"
     steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""
     ends = (
-        f"from {low:,} tokens on" if high is None else f"between {low:,} and {high:,} tokens"
+        f"from {amount(row.over, low)} on" if high is None else f"between {_span(row, low, high)}"
         for low, high in row.searched
+        if low is not None
     )
-    return f"{what} {' and '.join(ends)}{steps}, where both costs are known"
+    known = ", where both costs are known" * (row.over == "seq")
+    return f"{what} {' and '.join(ends)}{steps}{known}"
+
+
+def _span(row: CrossoverRecord, low: int, high: int) -> str:
+    """``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
+    if row.over in COUNTED:
+        return f"{low:,} and {amount(row.over, high)}"
+    return f"{amount(row.over, low)} and {high:,}"
 
 
 def _looked_at(row: CrossoverRecord) -> str:
     """Which lengths a row of times rests on, and by how many calls."""
-    ends = f"{plural(len(row.lengths), 'length')} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
+    noun, unit = ("length", " tokens") if row.over == "seq" else ("value", "")
+    ends = f"{plural(len(row.lengths), noun)} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
     how = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
     what = f"{row.verdict}; " if row.verdict in ("never", "always") else ""
-    why = f"; no longer one was: {row.bound}" if row.bound else ""
+    longer = "longer one" if row.over == "seq" else "larger one"
+    why = f"; no {longer} was: {row.bound}" if row.bound else ""
     done = "predicted" if row.kind == "predicted" else "timed"
-    return f"{what}{ends} tokens {done}{how}{why}"
+    return f"{what}{ends}{unit} {done}{how}{why}"
 
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
     found, ranges = [], dict[str, list[str]]()
     for row in rows:
-        what = f"d={row.head_dim} {_named(row.metric, row.kind)}"
+        what = f"{_given(row)} {_named(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
@@ -153,9 +186,10 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
     searched = dict.fromkeys(_named(r.metric, r.kind) for r in rows if r.method == "searched")
     if searched:
-        found.append(
-            f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
-            f"searched by integers, to 2**{LARGEST.bit_length() - 1} tokens at most"
-        )
+        most = f", to 2**{LARGEST.bit_length() - 1} tokens at most" * (rows[0].over == "seq")
+        why = "sizes are rounded up or down, so there is no closed form"
+        if rows[0].d_model:
+            why = f"only numbers of heads that divide d_model {rows[0].d_model} count"
+        found.append(f"{', '.join(searched)}: {why}; searched by integers{most}")
     found += [f"{_named(row.metric, 'published')} from {row.source}" for row in rows if row.source]
     return list(dict.fromkeys(found))

@@ -1,0 +1,266 @@
+"""Costs of two mechanisms that meet: which can be compared, and where they are equal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width
+from attnprof.algebra.roots import closed_form, positive_roots
+from attnprof.closed_form.axis import SEQ, CrossoverAxis
+from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
+from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
+from attnprof.closed_form.quantities import comparable, quantity_of, speaking
+from attnprof.costs import Number
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Mechanism
+from attnprof.published import Published
+from attnprof.workload import Workload
+
+KINDS = ("published", "formula")
+#: Costs counted in running code, and what a machine should show and shows: where asked for only.
+DERIVED, PREDICTED, MEASURED = "derived", "predicted", "measured"
+ALL_KINDS = (*KINDS, DERIVED, PREDICTED, MEASURED)
+METRICS = ("flops", "memory")
+#: What a decoder keeps between tokens, and what no formula gives.
+STATE, TIME = "state", "time"
+ALL_METRICS = (*METRICS, STATE, TIME)
+
+
+@dataclass(frozen=True)
+class OwnModule:
+    """A module of somebody's own: no closed form of ours, no document prints it."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
+
+    Those are the one of ``axis``, and the one that is given for a row: the head width where the
+    axis is the length, else the length. Either side may be an :class:`OwnModule` instead: something
+    that only has a name and derived costs, which ``derived`` gives for a metric and a head width.
+    """
+
+    a: Mechanism | OwnModule
+    b: Mechanism | OwnModule
+    workload: Workload
+    scope: str = "core"
+    derived: Callable[[str, int], tuple[KnownCost, KnownCost]] | None = None
+    axis: CrossoverAxis = SEQ
+
+    def __post_init__(self) -> None:
+        self.axis.check((self.a, self.b))
+        for side in (self.a, self.b):
+            if not isinstance(side, OwnModule):
+                side.check(self.workload, self.scope)
+
+    def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
+        """Both sides and their workload at a value of the axis."""
+        return self.axis.placed((self.a, self.b), self.workload, value, given)
+
+
+#: Costs of two sides: another parameter can make another formula.
+CostsOf = Callable[[Any, Any], tuple[CostOf, ...]]
+#: Sizes that printed formulas speak of, and more heads than one as :func:`speaking` takes them.
+PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
+#: What a metric is as a quantity of printed formulas and of code that runs, and its unit there.
+PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
+COUNTED_AS = {
+    "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"),
+    STATE: ("state_entries", "bytes"), TIME: ("time_s", "s"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One metric of one kind: the two costs that meet, and where they are printed.
+
+    ``costs`` are those of the sides as they are, ``made`` makes those of sides with another
+    parameter. ``known`` gives costs that hold at some lengths only, by head width, in their place.
+    """
+
+    metric: str
+    kind: str
+    costs: tuple[CostOf, ...] = ()
+    source: str | None = None
+    known: Callable[[int], tuple[KnownCost, KnownCost]] | None = None
+    made: CostsOf | None = None
+
+    @property
+    def unit(self) -> str:
+        """Unit of the metric in this kind."""
+        return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
+
+    def at(self, given: Any, sides: Sequence[Any] = ()) -> Sequence[KnownCost]:
+        """Both costs at the size given, of other sides than its own where those are named."""
+        if self.known is None:
+            costs = self.made(*sides) if self.made and sides else self.costs
+            return [KnownCost(cost, EVERY.holds) for cost in costs]
+        return self.known(given)
+
+    def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
+        """Lengths, or values of an axis, at which both are known; RequestError for none."""
+        if self.known is None:
+            return axis.known
+        first, second = self.at(head_dim)
+        found = Lengths(lambda length: first.holds(length) and second.holds(length))
+        if not found.stretches:
+            raise RequestError(
+                f"at head width {head_dim} there is no length at which both costs are known: "
+                f"{first.said}; {second.said}"
+            )
+        return found
+
+
+def contests(
+    meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
+) -> list[Contest]:
+    """What can be compared, published first.
+
+    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
+    """
+    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, STATE))):
+        wrong = [name for name in asked if name not in possible]
+        if wrong:
+            raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
+    if STATE in metrics and meeting.workload.phase != "decode":
+        raise RequestError("--metric state: only decoding keeps one; add --phase decode")
+    found = []
+    a, b = meeting.a, meeting.b
+    for metric in metrics:
+        if not isinstance(a, OwnModule) and not isinstance(b, OwnModule):
+            found += _of_mechanisms(meeting, metric, kinds, a, b)
+        if DERIVED in kinds and meeting.derived is not None and metric != STATE:
+            found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
+    if found:
+        return found
+    if isinstance(a, OwnModule) or isinstance(b, OwnModule):
+        raise RequestError(
+            f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
+        )
+    w, over = meeting.workload, meeting.axis.name
+    raise RequestError(
+        f"no document prints {' or '.join(metrics)} of both {a.name} and {b.name} on the same "
+        f"terms for scope {meeting.scope}, phase {w.phase}{', causal' if w.causal else ''}, "
+        + (f"{w.num_heads} head(s)" if over == "seq" else f"over {over}")
+        + "; use --kind formula"
+    )
+
+
+def _of_mechanisms(
+    meeting: Meeting, metric: str, kinds: Sequence[str], a: Mechanism, b: Mechanism
+) -> list[Contest]:
+    """What is printed of two mechanisms, and our closed forms."""
+    found, varied = list[Contest](), meeting.axis.is_parameter
+    pair = _printed(meeting, metric, a, b) if "published" in kinds else None
+    if pair:
+        costs = pair[0].formula, pair[1].formula
+        source = ", ".join(dict.fromkeys(form.source for form in pair))
+        made = partial(_printed_costs, meeting, metric) if varied else None
+        found.append(Contest(metric, "published", costs, source, made=made))
+    if "formula" in kinds:
+        counted = partial(_counted_costs, meeting.scope, COUNTED_AS[metric][0])
+        made = counted if varied else None
+        found.append(Contest(metric, "formula", counted(a, b), made=made))
+    return found
+
+
+def _printed(
+    meeting: Meeting, metric: str, a: Mechanism, b: Mechanism
+) -> tuple[Published, Published] | None:
+    """The printed formulas of both; for one head, the one-head form comes first."""
+    if metric not in PRINTED_AS:
+        return None
+    if meeting.axis.name not in PRINTED_OVER and not meeting.axis.is_parameter:
+        return None
+    w = meeting.workload
+    heads = ANY_NUMBER if meeting.axis.name == "heads" else (w.num_heads,)
+    pairs = speaking(
+        comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
+    )
+    return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
+
+
+def _printed_costs(meeting: Meeting, metric: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
+    """The same of sides with another parameter."""
+    pair = _printed(meeting, metric, a, b)
+    if pair is None:
+        raise RequestError("no document prints both with this parameter")
+    return pair[0].formula, pair[1].formula
+
+
+def _counted_costs(scope: str, quantity: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
+    """Our closed forms of both; of a state its bytes."""
+
+    def count(side: Mechanism, workload: Workload) -> Number:
+        found = quantity_of(side, workload, scope, quantity)
+        return found * workload.item_size if quantity == "state_entries" else found
+
+    return partial(count, a), partial(count, b)
+
+
+# -- solved ----------------------------------------------------------------------------
+def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, str | None]:
+    """All crossings at the size given, and the last one's closed form in it, if it has one.
+
+    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
+    at which both costs are known count.
+    """
+    axis, (first, second) = meeting.axis, contest.at(given)
+    known = contest.lengths(given, axis)
+
+    def difference(n: Number, d: Number) -> Number:
+        if not isinstance(d, int) and not (first.general and second.general):
+            raise NotPiecewisePolynomialError("costs of one head width")
+        sides, workload = meeting.at(n, d)
+        one, other = contest.at(d, sides) if contest.made else (first, second)
+        return one.of(workload) - other.of(workload)
+
+    @cache
+    def at(length: int) -> Number:
+        value = difference(length, given)
+        return int(value) if value == int(value) else value
+
+    def integers(n: Number, d: Number) -> Number:
+        return at(n) if isinstance(n, int) else difference(n, d)
+
+    # over a parameter the first value may be one that a mechanism refuses
+    not_this_way = NotPiecewisePolynomialError, *[RequestError] * (axis.name != "seq")
+    if len(known.stretches) == 1:
+        with suppress(*not_this_way):
+            found = crossings_of(pieces(integers, given, known.stretches[0][0]), at, known)
+            solvable = found.roots and found.runs[-1].piece
+            return found, _closed(found, given, axis) if solvable else None
+    places = None if axis.name == "seq" else axis.values(meeting.workload, given)
+    return bisected(at, known, places), None
+
+
+def _closed(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
+    """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
+    root = found.roots[-1]
+    for run in reversed(found.runs[-2:]):
+        if run.piece and run.piece.general:
+            for terms in _factors(run.piece.terms, axis):
+                roots = positive_roots(at_width(terms, given))
+                vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
+                if vanishes and (form := closed_form(terms, given, root)):
+                    return form.replace("d", axis.letter)
+    return None
+
+
+def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
+    """The difference, and where its degree in the axis is too high the factors that it has.
+
+    Over lengths differences are of the second degree.
+    """
+    if axis.name == "seq":
+        return [terms]
+    from sympy import factor_list, symbols
+
+    x, y = symbols("x y")
+    whole = sum(factor * x**i * y**j for (i, j), factor in terms.items())
+    return [terms, *(dict(part.as_poly(x, y).terms()) for part, _ in factor_list(whole, x, y)[1])]

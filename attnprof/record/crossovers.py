@@ -1,0 +1,78 @@
+"""What ``crossover`` found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.record.base import Record, column
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossoverRecord(Record, commands=("crossover",)):
+    """``crossover``: where two mechanisms cost the same, for one metric and kind.
+
+    ``over`` is the size that varies, ``seq`` for the length; the sizes that are given stand in
+    their fields, the one that varies is null there. ``crossover_value``, ``first_value``,
+    ``all_crossings``, ``searched``, ``lengths``, ``ci_low`` and ``ci_high`` are values of it;
+    over lengths ``crossover_seq_len`` and ``first_seq_len`` are the same as the first two.
+    ``method``: ``solved`` as polynomials, for every length, or ``searched`` by integers on a grid
+    up to 2**40 tokens and by bisection, where costs round sizes. ``searched`` are first and last
+    length of each stretch at which both costs are known (null: no end), every ``searched_step``-th;
+    the verdict is of those. ``bound`` says which cost is a lower bound, or why times were looked at
+    no further. ``ci_low`` and ``ci_high`` are an interval of 95 % of a time's crossing (null: no
+    end is known), ``lengths`` those that were predicted or timed, by so many ``timed_calls``.
+    """
+
+    metric: str = column("metric")
+    unit: str = column("unit")
+    kind: str = column("kind")
+    source: str | None = column("source")
+    mechanism_a: str = column("A")
+    mechanism_b: str = column("B")
+    params_a: dict[str, Any] = column("params", default=dict)
+    params_b: dict[str, Any] = column("params", default=dict)
+    head_dim: int | None = column("head dim", fmt="count")
+    num_heads: int | None = column("heads", fmt="count")
+    batch_size: int | None = column("batch", fmt="count")
+    over: str = column("over", default="seq")
+    seq_len: int | None = column("seq", "tokens", "count")
+    d_model: int | None = column("d_model", fmt="count")
+    dtype: str | None = column("dtype")
+    scope: str = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    closed_form: str | None = column("closed form")
+    method: str | None = column("method")
+    crossover_seq_len: float | None = column("crossover", "tokens", "number")
+    first_seq_len: int | None = column("from token", "tokens", "count")
+    crossover_value: float | None = column("crossover value", fmt="number")
+    first_value: int | None = column("from value", fmt="count")
+    verdict: str = column("verdict")
+    cheaper_below: str | None = column("cheaper below")
+    cheaper_above: str | None = column("cheaper above")
+    all_crossings: list[float] = column("all crossings", default=list)
+    searched: list[list[int | None]] = column("searched", default=list)
+    searched_step: int | None = column("every", fmt="count")
+    bound: str | None = column("bound")
+    ci_low: float | None = column("low", fmt="number")
+    ci_high: float | None = column("high", fmt="number")
+    timed_calls: int | None = column("timed calls", fmt="count")
+    lengths: list[int] = column("lengths", default=list)
+    skipped: str | None = column("skipped")
+
+    @property
+    def given(self) -> int:
+        """The size that is given for the row: the head width over lengths, else the length."""
+        return (self.head_dim if self.over == "seq" else self.seq_len) or 0
+
+
+# -- curves of figures -----------------------------------------------------------------
+def places_of(curve: Mapping[str, Any]) -> list[int]:
+    """The values of a curve's axis."""
+    found: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
+    return found
+
+
+def given_of(curve: Mapping[str, Any]) -> int:
+    """The size that is given for a curve."""
+    return int(curve["seq_len"] if "at" in curve else curve["head_dim"])

@@ -1,0 +1,170 @@
+"""Crossovers over other sizes than the length: against every integer, and what is refused."""
+
+import json
+from dataclasses import asdict
+from itertools import pairwise
+
+import pytest
+import sympy
+
+import attnprof
+from attnprof import registry
+from attnprof.closed_form.axis import CrossoverAxis
+from attnprof.closed_form.contests import Contest, Meeting, solved
+from attnprof.closed_form.crossover import report
+from attnprof.errors import RequestError
+from attnprof.units import amount, every
+from attnprof.workload import Workload
+
+#: A, B, what varies, the sizes given, and the last value that is looked at.
+CASES = {
+    "head width": ("taylor-direct", "taylor-efficient", "d", Workload(90, 1, 1), "core", 30),
+    "head width, training": ("taylor-direct", "taylor-efficient", "d",
+                             Workload(200, 2, 1, phase="train"), "layer", 24),
+    "heads of a model": ("taylor-direct", "taylor-efficient", "heads", Workload(60, 1, 1), "core",
+                         64),
+    "heads of a width": ("standard", "linear", "heads", Workload(40, 1, 8), "layer", 12),
+    "batch": ("standard", "linear", "batch", Workload(40, 2, 8), "layer", 12),
+    "key heads": ("standard", "sdpa", "kv_heads", Workload(40, 12, 4), "layer", 12),
+    "window": ("standard", "longformer", "window", Workload(48, 2, 8), "core", 70),
+    "window, backward": ("standard", "longformer", "window", Workload(64, 2, 8, phase="backward"),
+                         "layer", 40),
+    "landmarks": ("standard", "nystromformer", "num_landmarks", Workload(48, 1, 8), "core", 48),
+    "projection": ("standard", "linformer", "proj_len", Workload(50, 2, 8), "core", 60),
+    "features": ("standard", "performer", "num_features", Workload(50, 2, 8), "core", 60),
+    "rank": ("standard", "low-rank", "rank", Workload(50, 2, 8), "core", 60),
+    "buckets": ("standard", "reformer", "bucket_size", Workload(64, 1, 8), "core", 64),
+    "stride": ("standard", "sparse", "stride", Workload(60, 2, 8), "core", 60),
+    "decoding": ("standard", "linear", "d", Workload(20, 2, 1, phase="decode"), "core", 40),
+}  # fmt: skip
+
+
+def counted(case, axis, value):
+    """Differences A - B at a value, by metric; None where one refuses it."""
+    a, b, _, workload, scope, _ = CASES[case]
+    sides, sizes = axis.placed(list(map(registry.get, (a, b))), workload, value, workload.seq_len)
+    first, second = (side.cost(sizes, scope) for side in sides)
+    found = {"flops": first.total.flops - second.total.flops,
+             "memory": first.peak() - second.peak()}  # fmt: skip
+    if workload.phase == "decode":
+        found["state"] = first.state_entries - second.state_entries
+    return found
+
+
+def told_by_integers(differences):
+    """Verdict and first value from the signs of all integers; a tie is the next sign's first."""
+    values = sorted(differences)
+    signs = {v: (differences[v] > 0) - (differences[v] < 0) for v in values}
+    for before, value, after in zip([None, *values], values, values[1:], strict=False):
+        if not signs[value] and signs.get(before, 1):
+            signs[value] = signs[after]
+    turns = [b for a, b in pairwise(values) if signs[a] != signs[b]]
+    if turns:
+        return "crosses" if len(turns) == 1 else "several", turns[-1], signs[values[-1]]
+    verdict = "always" if signs[values[0]] > 0 else "never"
+    return verdict, values[0] if verdict == "always" else None, signs[values[-1]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_integer_agrees(case):
+    a, b, over, workload, scope, last = CASES[case]
+    axis = CrossoverAxis(over, last=last, d_model=64 if case == "heads of a model" else None)
+    known = {}
+    for value in range(1, last + 1):
+        try:
+            known[value] = counted(case, axis, value)
+        except RequestError:
+            continue
+    meeting = Meeting(registry.get(a), registry.get(b), workload, scope, axis=axis)
+    metrics = [*next(iter(known.values()))]
+    found = report(meeting, [workload.seq_len], ["formula"], metrics, environment={})
+    assert len(found.records) == len(metrics)
+    for row in found.records:
+        verdict, first, above = told_by_integers({v: its[row.metric] for v, its in known.items()})
+        names = {1: b, -1: a, 0: None}
+        assert (row.verdict, row.first_value) == (verdict, first), row.metric
+        assert row.cheaper_above == names[above]
+        assert (row.over, row.crossover_seq_len, row.first_seq_len) == (over, None, None)
+        assert row.seq_len == workload.seq_len
+
+
+def test_a_closed_form_is_one_in_the_length():
+    for length in (64, 300, 1024):
+        rows = attnprof.crossover(
+            "taylor-direct", "taylor-efficient", over="d", seq_len=length, metrics="flops",
+            kinds="published",
+        ).records  # fmt: skip
+        value = sympy.sympify(rows[0].closed_form, {"N": length})
+        assert float(value) == pytest.approx(rows[0].crossover_value, rel=1e-9)
+        assert rows[0].closed_form == "sqrt(4*N - 1)/2 - 1/2"
+
+
+def test_the_head_width_at_a_length_is_the_inverse_of_the_length_at_a_head_width():
+    (there,) = attnprof.crossover(
+        "standard", "linear", head_dim=48, metrics="flops", kinds="formula"
+    ).records
+    length = there.first_seq_len
+    (back,) = attnprof.crossover(
+        "standard", "linear", over="d", seq_len=length, metrics="flops", kinds="formula"
+    ).records
+    assert back.crossover_value >= 48
+    (before,) = attnprof.crossover(
+        "standard", "linear", over="d", seq_len=length - 1, metrics="flops", kinds="formula"
+    ).records
+    assert before.crossover_value < 48
+
+
+def stub(one, other, over, **axis):
+    meeting = Meeting(
+        registry.get("standard"),
+        registry.get("sdpa"),
+        Workload(1, 1, 5),
+        axis=CrossoverAxis(over, **axis),
+    )
+    return solved(meeting, Contest("flops", "formula", (one, other)), 7)[0]
+
+
+def test_all_verdicts_are_told_apart():
+    assert stub(lambda w: w.batch_size, lambda w: w.seq_len * 3, "batch").first == 21
+    assert stub(lambda w: w.batch_size, lambda _: 0, "batch").verdict == "always"
+    assert stub(lambda _: 0, lambda w: w.head_dim, "d").verdict == "never"
+    several = stub(lambda w: w.head_dim**2 + 20, lambda w: 9 * w.head_dim, "d")
+    assert (several.verdict, [float(root.at) for root in several.roots]) == ("several", [4.0, 5.0])
+    # rounded sizes: every integer of the range is decided by integers
+    rounded = stub(lambda w: 2 * -(-w.head_dim // 8), lambda _: 81, "d")
+    assert (rounded.verdict, rounded.first) == ("crosses", 321)
+
+
+def test_a_range_bounds_what_is_looked_at():
+    def crossing(**span):
+        return stub(lambda w: w.batch_size, lambda _: 100, "batch", **span)
+
+    assert crossing().first == 100
+    assert crossing(last=99).verdict == "never"
+    assert crossing(first=101).verdict == "always"
+
+
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [("windw", "did you mean window?"), ("bias", "possible: seq, d"), ("rank", "num_landmarks")],
+)
+def test_an_unknown_axis_says_what_is_possible(over, told):
+    with pytest.raises(RequestError, match="--over") as refused:
+        attnprof.crossover("longformer", "nystromformer", over=over)
+    assert told in str(refused.value)
+
+
+def test_values_are_named_with_what_they_are():
+    assert amount("seq", 1) == "1 token"
+    assert amount("heads", 1200) == "1,200 heads"
+    assert amount("d", 64) == "head width 64"
+    assert amount("window", 64) == "window 64"
+    assert every("rank") == "value of rank"
+
+
+def test_rows_over_another_axis_have_a_parameter_for_what_varies():
+    (row,) = attnprof.crossover(
+        "standard", "longformer", over="window", seq_len=256, metrics="flops", kinds="formula"
+    ).records
+    assert "window" not in row.params_b
+    assert json.loads(json.dumps(asdict(row)))["over"] == "window"
