@@ -82,9 +82,7 @@ def with_forms(
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):
         return found
-    most = f", of {shares.whole:g} s for all phases" if shares.whole > share else ""
-    missing = f"they take more than {share:.0f} s of processor time{most}: raise --limit"
-    return _confirmed(replace(run, missing=missing), subject, model, sizes)
+    return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
 def _derived(

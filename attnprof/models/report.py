@@ -55,7 +55,7 @@ def model_report(
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
-        "at": {**sizes, **_layers(runs)},
+        "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
