@@ -80,6 +80,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   layer.
 - Of a mixture of experts, parameters that a token meets are told apart; its costs are those of
   even routing.
+- `N` are a text's tokens, or the samples or rows of a spectrogram of a sound. Images, videos, and
+  spectrograms of a model that takes one size, are as large as the configuration says.
 
 ## Another mechanism in some layers
 
