@@ -24,6 +24,7 @@ HINTS = {
     "direct-taylorshift": "that is taylor-direct",
     "mha": "that is standard (written out) or sdpa (torch's fused kernel)",
     "flash": "torch's fused kernel is sdpa",
+    "sliding": "a sliding window is longformer, of so many tokens a side as --set window=512 says",
 }
 
 

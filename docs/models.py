@@ -51,6 +51,7 @@ attnprof model 001-lm-dot --seq 512                # a preset
 attnprof model my.toml --phase forward,decode      # a file like the one above
 attnprof model config.json --seq 4096 --batch 8    # a model of transformers
 attnprof model my.py:build_model                   # what a function of yours makes
+attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be guessed
 ```
 
 - A model of transformers is built from its `config.json` (or the folder that holds it) by the
@@ -79,19 +80,21 @@ attnprof model my.py:build_model                   # what a function of yours ma
   layer.
 - Of a mixture of experts, parameters that a token meets are told apart; its costs are those of
   even routing.
+- `N` are a text's tokens, or the samples or rows of a spectrogram of a sound. Images, videos, and
+  spectrograms of a model that takes one size, are as large as the configuration says.
 
 ## Another mechanism in some layers
 
 ```
 attnprof model config.json --swap linear
-attnprof model config.json --swap longformer@even --set window=512 --swap standard@0
+attnprof model config.json --swap sliding@even --set window=512 --swap standard@0
 attnprof model 001-lm-dot --swap neural@0
 ```
 
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
 `@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like
 `sliding_attention` or `BartEncoderLayer`; of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays.
+counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`.
 
 In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
 that the layer's attention calls, through transformers' registry of attention functions: maps,

@@ -1,6 +1,7 @@
 """``attnprof model``: what a whole model costs."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from math import inf
 from pathlib import Path
@@ -39,6 +40,10 @@ def model(
         help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
     ),
     batch: opt.BatchOption = "1",
+    inputs: list[str] | None = Option(
+        None, "--input", metavar="TEXT",
+        help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
+    ),
     phase: str = Option(
         "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
     ),
@@ -78,13 +83,14 @@ def model(
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit)
+    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs)
     report = kept.read()
     if report is None:
         with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
             report = _derived(
-                config, kernel, swaps, phases, sizes, optimizer=optimizer, limit_s=limit
-            )
+                config, kernel, swaps, phases, sizes, inputs or (), optimizer=optimizer,
+                limit_s=limit,
+            )  # fmt: skip
         kept.write(report, _file_of(Path(config)))
     to.deliver(report)
 
@@ -95,7 +101,13 @@ def _file_of(path: Path) -> Path | None:
 
 
 def _derived(
-    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any, **how: Any
+    config: str,
+    kernel: str | None,
+    swaps: Any,
+    phases: list[str],
+    sizes: Any,
+    inputs: Sequence[str],
+    **how: Any,
 ) -> Report:
     import torch
 
@@ -103,6 +115,6 @@ def _derived(
     from attnprof.models.sources import subject_of
 
     where = opt.environment(torch=torch.__version__)
-    subject = subject_of(config, kernel, swaps, sizes["N"])
+    subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
     subject = subject.apart() if "M" in sizes else subject
     return model_report(subject, phases, sizes, **how, environment=where)

@@ -12,11 +12,11 @@ from attnprof.cli.completion import completing
 
 #: The panels of every command's help, in their order, with the flags of each.
 PANELS = {
-    "What": "attention source norms where grid suite baseline against table figure claim case "
-    "metric kind quantity convention scope verdict everything verify measure self_test symbolic "
-    "full ceilings distill quick",
-    "Sizes": "seq built_for d_model heads d batch kv_heads kv_seq at span",
-    "Conditions": "phase causal dtype device settings",
+    "What": "attention model source norms where grid suite baseline against table figure claim "
+    "case metric kind quantity convention scope verdict everything verify measure self_test "
+    "symbolic full ceilings distill quick",
+    "Sizes": "seq target_seq built_for d_model heads d batch kv_heads kv_seq at span",
+    "Conditions": "phase causal dtype device kernel optimizer swap settings",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended "

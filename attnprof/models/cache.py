@@ -117,8 +117,7 @@ def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> Cache
         try:
             return _by_symbols(target, near) or _derived(target, near)
         except (NoFormulaError, AttnprofError, TooLongError) as error:
-            late = f"it takes more than {share:.0f} s of processor time: raise --limit"
-            return CacheForms(missing=str(error) if is_patient() else late)
+            return CacheForms(missing=str(error) if is_patient() else shares.late(share))
 
 
 def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:

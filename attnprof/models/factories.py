@@ -1,5 +1,6 @@
 """Whole models of somebody's code: a function that makes one, or its class."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,33 +10,36 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.user_code import loaded
 
 
-def factory_subject(source: str) -> WholeModel:
+def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
     """The model that ``path.py:name`` or ``module:name`` makes when it is called with nothing.
 
-    Its inputs are guessed of its forward pass, as ``attnprof derive`` does, and told in its notes;
-    one of transformers' classes has those of its class, and its cache. Raises
-    :class:`RequestError` where no model comes of it, or one whose sizes are not known.
+    Its ``inputs``, like ``x: B, 3, 32, 32``, are guessed of its forward pass where they are not
+    given, as ``attnprof derive`` does, and told in its notes; one of transformers' classes has
+    those of its class, and its cache. Raises :class:`RequestError` where no model comes of it, or
+    one whose sizes are not known.
     """
     from torch import nn
 
     thing = loaded(source)
     if isinstance(thing, nn.Module) or not callable(thing):
         raise RequestError(f"{source} is no function that makes a model, and no class of one")
-    target = target_of(source)
+    target = target_of(source, inputs=inputs or None)
     if unknown := [name for name in target.symbols if name not in ("B", "N")]:
         raise RequestError(
             f"{source}: the size {unknown[0]} is not known ({'; '.join(target.spelled_inputs)}); "
-            "name a function without arguments that makes the whole model"
+            'give its inputs in numbers, B and N, like --input "x: B, 3, 224, 224", of a function '
+            "without arguments that makes the whole model"
         )
     from attnprof.trace.run.worlds import fake_world
 
     with fake_world():
         model = target.make({})
-    if hasattr(model, "main_input_name") and hasattr(model, "config"):
+    if not inputs and hasattr(model, "main_input_name") and hasattr(model, "config"):
         from attnprof.models.hub import class_subject
 
         return class_subject(source, type(model), model.config, partial(target.make, {}))
-    inputs = dict(text.split(": ", 1) for text in target.spelled_inputs)
+    taken = dict(text.split(": ", 1) for text in target.spelled_inputs)
     steps: Any = type(model) if hasattr(model, "init_state") else None
     guessed = (f"its inputs are guessed: {'; '.join(target.spelled_inputs)}",)
-    return WholeModel(source, partial(target.make, {}), inputs, steps=steps, notes=guessed)
+    notes = () if inputs else guessed
+    return WholeModel(source, partial(target.make, {}), taken, steps=steps, notes=notes)

@@ -3,7 +3,9 @@
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
 from attnprof.record.files import read_text
+from attnprof.user_code import error_text
 
 #: Where the class of a model is looked up that its configuration does not name; and where first.
 _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
-_HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, "IMAGE_CLASSIFICATION", "PRETRAINING")
+_IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
+_HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, "PRETRAINING")
 #: How many experts there are, and how many of them see a token, by what configurations call it.
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
@@ -23,6 +27,10 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_e
 _LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_length", "max_seq_len")
 #: Pixels a side of an image, where the configuration does not say it: what most are trained on.
 _SIDE = 224
+#: Numbers of a row of a spectrogram.
+_BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+#: Pictures of a video.
+_FRAMES = ("num_frames", "frames_per_clip")
 _TEXT = "B, N int64"
 #: Inputs that are tokens; and what configurations have of models that take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
@@ -71,6 +79,7 @@ def hub_subject(
         _set_kernel(config, kernel)
     kind = _class_of(config)
     subject = class_subject(name, kind, config, partial(_built, kind, config))
+    subject = replace(subject, notes=(*subject.notes, *_class_note(kind, config)))
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
@@ -80,7 +89,7 @@ def hub_subject(
 
 def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
     """A model of one of transformers' classes, which ``build`` makes, by its configuration."""
-    text = config.get_text_config()
+    text = _text_config(config)
     inputs, labels = _inputs(kind, config)
     experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
     heads = _first(text, ("num_attention_heads",)) or 1
@@ -98,8 +107,16 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         head_dim=getattr(text, "head_dim", None)
         or _first(text, ("hidden_size", "d_model")) // heads,
         longest=_first(text, _LENGTHS),
-        notes=_notes(inputs, config),
+        notes=tuple(_notes(inputs, config)),
     )
+
+
+def _text_config(config: Any) -> Any:
+    """What a configuration has of the model's text, of its decoder where there are two."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return config.get_text_config(decoder=True)
 
 
 def _built(kind: Any, config: Any) -> Any:
@@ -136,28 +153,35 @@ def _configuration(fields: Mapping[str, Any], name: str) -> Any:
     try:
         return known[kind].from_dict(dict(fields))
     except Exception as error:
-        told = " ".join(str(error).split()) or type(error).__name__
+        told = " ".join(str(error).split())
+        told = told if " " in told else error_text(error)
         raise RequestError(f"{name}: transformers refuses this configuration: {told}") from error
 
 
 def _class_of(config: Any) -> Any:
     """The class that the configuration names, or the usual one of its type."""
-    transformers = _transformers()
-    for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
     from transformers.models.auto import modeling_auto as auto
 
     first = _OF_BOTH if config.is_encoder_decoder else _OF_ENCODER
     heads = _HEADS if getattr(config, "is_decoder", False) else (*first, *_HEADS)
     tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
-    for table in (*tables, auto.MODEL_MAPPING_NAMES):
-        name = table.get(config.model_type)
-        if name and not isinstance(name, str):
-            name = name[0]
-        if name and hasattr(transformers, name):
-            return getattr(transformers, name)
+    others = (x for name, x in vars(auto).items() if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name))
+    known = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
+    usual = (name if isinstance(name, str) else name[0] for name in known if name)
+    own = type(config).__name__.removesuffix("Config")
+    for name in (*_named(config), *usual, f"{own}Model", own):
+        kind = getattr(_transformers(), name, None)
+        if missing := getattr(kind, "_backends", None):  # it stands for a class that needs these
+            raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")
+        if isinstance(kind, type) and issubclass(kind, _transformers().PreTrainedModel):
+            return kind
     raise NotFoundError(f"transformers has no model of type {config.model_type}")
+
+
+def _named(config: Any) -> list[str]:
+    """The classes that a configuration says it is of."""
+    found = getattr(config, "architectures", None) or ()
+    return [found] if isinstance(found, str) else [name for name in found if isinstance(name, str)]
 
 
 def _set_kernel(config: Any, kernel: str) -> None:
@@ -175,8 +199,12 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Inputs and labels of a class, as ``--input`` takes them."""
     taken = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
-    known = {"input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
-             "input_features": lambda: _sound(config)}  # fmt: skip
+    known = {
+        "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
+        "pixel_values_videos": lambda: _image(config), "input_features": lambda: _sound(config),
+        "input_values": lambda: _wave(config),
+        "past_values": lambda: f"B, {config.context_length}, {config.num_input_channels}",
+    }  # fmt: skip
     if name not in known:
         raise RequestError(
             f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
@@ -189,9 +217,9 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
         ) from error
     if config.is_encoder_decoder and "decoder_input_ids" in taken:
         found["decoder_input_ids"] = _TEXT
-    one_tower = any(getattr(config, field, None) is not None for field in _PLACES)
     if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
-        found |= {} if one_tower else {"input_ids": _TEXT, "pixel_values": _image(config)}
+        both = {"input_ids": _TEXT, "pixel_values": _image(config)}
+        found |= {} if _takes_images_as_tokens(config) else both
     tokens = not _TOKENS.isdisjoint(found)
     one = kind.__name__.endswith(_ONE_LABEL)
     if "labels" not in taken or not (one or tokens):
@@ -199,19 +227,58 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     return found, {"labels": "B int64" if one else _TEXT}
 
 
+def _of_images(config: Any) -> Any:
+    """The part of a configuration that says which images a model takes."""
+    parts = (getattr(config, name, None) for name in ("vision_config", "encoder"))
+    return next((part for part in parts if hasattr(part, "image_size")), config)
+
+
 def _image(config: Any) -> str:
-    config = getattr(config, "vision_config", None) or config
+    config = _of_images(config)
     size = getattr(config, "image_size", None) or _SIDE
     sides = size if isinstance(size, list | tuple) else (size, size)
-    return ", ".join(map(str, ("B", getattr(config, "num_channels", 3), *sides)))
+    frames = _first(config, _FRAMES)
+    channels = _first(config, ("num_channels", "in_chans")) or 3
+    return ", ".join(map(str, ("B", *([frames] if frames else []), channels, *sides)))
 
 
-def _notes(inputs: Mapping[str, str], config: Any) -> tuple[str, ...]:
-    """What is taken where the configuration does not say it."""
-    sized = getattr(getattr(config, "vision_config", None) or config, "image_size", None)
-    taken = f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
-    return (taken,) if "pixel_values" in inputs and not sized else ()
+def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
+    """What is taken where the configuration does not say it, and what is left out."""
+    sized = getattr(_of_images(config), "image_size", None)
+    if "pixel_values" in inputs and not sized:
+        yield f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
+    if "pixel_values" not in inputs and _takes_images_as_tokens(config):
+        yield "its input is text alone: what images would cost is not counted"
+    if getattr(config, "quantization_config", None):
+        told = str(config.dtype or "float32").removeprefix("torch.")
+        yield f"its weights are counted in {told}: quantization_config is not built"
+
+
+def _class_note(kind: Any, config: Any) -> tuple[str, ...]:
+    """That a class which a configuration names is not the one that is built."""
+    named = _named(config)
+    if not named or kind.__name__ in named:
+        return ()
+    return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)
+
+
+def _takes_images_as_tokens(config: Any) -> bool:
+    return any(getattr(config, field, None) is not None for field in _PLACES)
+
+
+def _wave(config: Any) -> str:
+    """A spectrogram where a configuration says how wide; else N samples."""
+    bins = getattr(config, "num_mel_bins", None)
+    return f"B, {config.max_length}, {bins}" if bins else "B, N"
 
 
 def _sound(config: Any) -> str:
-    return f"B, {config.num_mel_bins}, {2 * config.max_source_positions}"
+    """N rows of a spectrogram; or columns, as many as the model is for, where that is one size."""
+    parts = (getattr(config, name, None) for name in ("audio_config", "encoder_config"))
+    own = next((part for part in parts if part is not None), config)
+    columns = getattr(own, "max_source_positions", None)
+    if columns and hasattr(own, "num_mel_bins"):
+        return f"B, {own.num_mel_bins}, {2 * columns}"
+    if not (bins := _first(own, _BINS)):
+        raise AttributeError(f"its configuration has none of {', '.join(_BINS)}")
+    return f"B, N, {bins}"

@@ -1,5 +1,6 @@
 """A phase of a model: its run at the asked sizes, and its formulas within so much time."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,12 +30,15 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Model:
-    """A subject as it is built: every module's place, its layers by kind, its parameters."""
+    """A subject as it is built: every module's place, its layers by kind, its parameters.
+
+    ``resting`` are those, by kind of layer and part, that a token does not meet.
+    """
 
     places: Mapping[str, ModulePlace]
     kinds: Sequence[LayerKind]
     parameters: int
-    active: int
+    resting: Mapping[tuple[LayerKind, str], int]
     repeated: Repeated | None = field(repr=False)
 
     @classmethod
@@ -46,12 +50,21 @@ class Model:
             model = subject.build()
         where = places(model)
         entries = sum(weights.numel() for weights in model.parameters())
-        resting = sum(
-            weights.numel() for name, weights in model.named_parameters() if ".experts." in name
-        )
-        active = entries - resting * (subject.experts - subject.chosen) // subject.experts
         kinds = by_kind(model, where, traces, subject.layer_types)
-        return cls(where, kinds, entries, active, repeated(subject, model, where, kinds))
+        of_layer = {path: kind for kind in kinds for path in kind.layers}
+        held: Counter[tuple[LayerKind, str]] = Counter()
+        for name, weights in model.named_parameters():
+            if ".experts." in name:
+                place = where[name.rpartition(".")[0]]
+                held[of_layer[place.layer], place.part] += weights.numel()
+        left = subject.experts - subject.chosen
+        resting = {key: number * left // subject.experts for key, number in held.items()}
+        return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds))
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token meets."""
+        return self.parameters - sum(self.resting.values())
 
     def few(self, subject: WholeModel) -> WholeModel:
         """The subject with its first layers alone, where others repeat them."""
@@ -82,9 +95,7 @@ def with_forms(
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):
         return found
-    most = f", of {shares.whole:g} s for all phases" if shares.whole > share else ""
-    missing = f"they take more than {share:.0f} s of processor time{most}: raise --limit"
-    return _confirmed(replace(run, missing=missing), subject, model, sizes)
+    return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
 def _derived(

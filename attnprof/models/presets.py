@@ -1,12 +1,14 @@
 """The models of the five documents, by name, from ``presets.toml``; and models from files."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import NotFoundError, closest
+from attnprof.errors import NotFoundError
 from attnprof.models.config import ModelConfig
 from attnprof.record.files import read_toml
 
@@ -16,9 +18,13 @@ _ABOUT = ("document", "table", "notes")
 
 @dataclass(frozen=True)
 class Preset:
-    """A model of a document: where its sizes stand, and what they rest on beside it."""
+    """A model of a document: where its sizes stand, and what they rest on beside it.
+
+    Its name ends with that of the variant.
+    """
 
     name: str
+    variant: str
     document: str
     table: str
     notes: str
@@ -35,8 +41,18 @@ def presets() -> dict[str, Preset]:
 def preset(name: str) -> Preset:
     """A preset; :class:`NotFoundError` says which names come near."""
     if name not in presets():
-        raise NotFoundError(f"unknown preset '{name}': {closest(name, list(presets()))}")
+        near = get_close_matches(name, presets(), n=3, cutoff=0.5)
+        told = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
+        raise NotFoundError(f"there is no preset, file or folder '{name}': {told}")
     return presets()[name]
+
+
+def _families() -> str:
+    """All names, those of a model in one: ``001-cifar10-{dot, neural-2}``."""
+    variants = defaultdict[str, list[str]](list)
+    for one in presets().values():
+        variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
+    return ", ".join(f"{model}-{{{', '.join(names)}}}" for model, names in variants.items())
 
 
 def load(source: str | Path) -> ModelConfig:
@@ -63,4 +79,5 @@ def _read(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
                     table["notes"]
                     for table in (family["common"], sizes, changed) if "notes" in table
                 )  # fmt: skip
-                yield Preset(f"{model}-{variant}", **about, config=ModelConfig.from_table(found))
+                yield Preset(f"{model}-{variant}", variant, **about,
+                             config=ModelConfig.from_table(found))  # fmt: skip

@@ -55,7 +55,7 @@ def model_report(
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
-        "at": {**sizes, **_layers(runs)},
+        "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
@@ -101,18 +101,35 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     """By kind of layer and part, then the whole."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
+    met = list[Any]()
     for (kind, part), values in numbers.items():
-        own = forms.parts.get((kind, part), {})
+        own = dict(forms.parts.get((kind, part), {}))
+        resting, entries = model.resting.get((kind, part), 0), values["parameters"]
+        values["active_parameters"] = entries - resting
+        if "parameters" in own:  # of every layer of a kind a token meets the same share
+            own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
+        met.append(own.get("active_parameters"))
         for quantity, value in values.items():
             yield ModelRecord(
                 part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
                 quantity=quantity, expression=text(own.get(quantity)), value=value,
             )  # fmt: skip
-    for quantity, value in totals(run.trace, run.phase).items():
+    whole = dict(forms.whole)
+    if "parameters" in whole and None not in met:
+        whole["active_parameters"] = added(met)
+    values = {**totals(run.trace, run.phase), "active_parameters": model.active}
+    for quantity, value in values.items():
         yield ModelRecord(
             part="total", layer_kind="", count=1, phase=run.phase, quantity=quantity,
-            expression=text(forms.whole.get(quantity)), value=value,
+            expression=text(whole.get(quantity)), value=value,
         )  # fmt: skip
+
+
+def _share(size: Any, part: int, whole: int) -> Any:
+    """So large a part of a number, or of an expression."""
+    import sympy
+
+    return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
 def _half(run: PhaseRun) -> int | None:

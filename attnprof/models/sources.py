@@ -13,21 +13,32 @@ from attnprof.user_code import is_place
 
 
 def subject_of(
-    source: str, kernel: str | None = None, swaps: Sequence[Swap] = (), tokens: int | None = None
+    source: str,
+    kernel: str | None = None,
+    swaps: Sequence[Swap] = (),
+    tokens: int | None = None,
+    inputs: Sequence[str] = (),
 ) -> WholeModel:
     """The model that is named, with other mechanisms in some of its layers, which its name tells.
 
     Of transformers' models, mechanisms of one length are built for so many ``tokens``, by default
-    for the longest that the model takes. Raises :class:`RequestError` for what names none, and
+    for the longest that the model takes. ``inputs`` are those of somebody's code, guessed unless
+    given. Raises :class:`RequestError` for what names none, and
     where a mechanism does not fit.
     """
-    subject = _subject(source, kernel, swaps, tokens)
+    if inputs and not is_place(source):
+        raise RequestError(f"--input is for my.py:factory: the inputs of {source} are known")
+    subject = _subject(source, kernel, swaps, tokens, inputs)
     told = ", ".join(swap.text for swap in swaps)
     return replace(subject, name=f"{subject.name} with {told}") if told else subject
 
 
 def _subject(
-    source: str, kernel: str | None, swaps: Sequence[Swap], tokens: int | None
+    source: str,
+    kernel: str | None,
+    swaps: Sequence[Swap],
+    tokens: int | None,
+    inputs: Sequence[str],
 ) -> WholeModel:
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
@@ -44,7 +55,7 @@ def _subject(
             raise RequestError(
                 f"--swap is for a config.json, a .toml file or a preset: not {source}"
             )
-        return factory_subject(source)
+        return factory_subject(source, inputs)
     from attnprof.models import load
 
     config = swapped_config(load(source), swaps) if swaps else load(source)

@@ -10,6 +10,8 @@ from attnprof.errors import RequestError
 from attnprof.models.config import Attention, ModelConfig
 
 HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
+#: What models call a mechanism of ours, if not by its own name.
+_SPOKEN = {"sliding": "longformer"}
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -54,14 +56,15 @@ class Swap:
 def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
     """Swaps as they are typed, with values of the mechanisms' parameters."""
     pairs = [text.partition("@") for text in texts]
+    pairs = [(_SPOKEN.get(name.strip(), name.strip()), at, layers) for name, at, layers in pairs]
     for text, (name, at, layers) in zip(texts, pairs, strict=True):
         if not name or (at and not layers):
             raise RequestError(f"--swap {text}: {HOW}")
     if values and not pairs:
         raise RequestError("--set is for the mechanisms of --swap; name one, like --swap linear")
-    mechanisms = registry.configured([name.strip() for name, _, _ in pairs], values)
+    mechanisms = registry.configured([name for name, _, _ in pairs], values)
     return [
-        Swap(Attention.of({"name": name.strip(), **mechanism.params}), layers.strip())
+        Swap(Attention.of({"name": name, **mechanism.params}), layers.strip())
         for (name, _, layers), mechanism in zip(pairs, mechanisms, strict=True)
     ]
 

@@ -101,7 +101,7 @@ class WholeModel:
         names = frozenset(inputs)
         make = lambda _sizes: _made(self.build)  # noqa: E731 - it has its configuration's sizes
         symbols = symbols_in(inputs.values())
-        advice = "it is told by its configuration alone: name another of its architectures there"
+        advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
             self.name, make, tuple(inputs.values()), symbols, self.dtype, names, advice=advice
         )

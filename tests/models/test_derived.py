@@ -91,3 +91,24 @@ def test_stacks_of_unequal_length_have_a_symbol_each():
     names = {name: sympy.Symbol(name) for name in sizes}
     for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
         assert sympy.sympify(found[quantity], names).subs(sizes) == ours[quantity], quantity
+
+
+def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
+    fields = {
+        "model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 5, "vocab_size": 97,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
+        "num_local_experts": 6, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    made = hub_subject(fields, "mixture")
+    rows = model_report(made, ["forward"], {"B": 2, "N": 9}).records
+    met = [row for row in rows if row.quantity == "active_parameters"]
+    names = {"L": sympy.Symbol("L")}
+    for layers in (5, 7):
+        experts = {
+            name: weights.numel()
+            for name, weights in hub_subject({**fields, "num_hidden_layers": layers}, "other")
+            .build().named_parameters()
+        }  # fmt: skip
+        resting = sum(size for name, size in experts.items() if ".experts." in name) * 4 // 6
+        found = [int(sympy.sympify(row.expression, names).subs("L", layers)) for row in met]
+        assert found[-1] == sum(found[:-1]) == sum(experts.values()) - resting

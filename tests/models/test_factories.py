@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import RequestError
 from attnprof.models.factories import factory_subject
+from attnprof.models.report import model_report
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 
@@ -30,6 +31,18 @@ def public():
     sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, vocab_size=97))
 
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Conv2d(3, 8, 4, 4)
+        self.head = nn.Linear(8, 5)
+    def forward(self, x):
+        return self.head(self.rows(x).flatten(2).transpose(1, 2).mean(1))
+
+def fast():
+    layer = nn.TransformerEncoderLayer(16, 2, 40, batch_first=True)
+    return nn.Sequential(nn.Embedding(97, 16), nn.TransformerEncoder(layer, 3))
+
 def sized(width):
     return Net(width)
 
@@ -53,6 +66,26 @@ def test_products_are_those_of_the_model_that_the_function_makes(place):
             model(torch.randint(97, (2, n)))
         ours = totals(count(made.target(), {"B": 2, "N": n}, "forward"), "forward")
         assert ours["matmul_flops"] == counter.get_total_flops()
+
+
+def test_inputs_that_cannot_be_guessed_are_given(place):
+    made = factory_subject(f"{place}:Pictures", ["x: B, 3, 8, 16"])
+    with FlopCounterMode(display=False) as counter:
+        made.build()(torch.randn(2, 3, 8, 16))
+    ours = totals(count(made.target(), {"B": 2}, "forward"), "forward")
+    assert ours["matmul_flops"] == counter.get_total_flops()
+    assert made.notes == ()
+
+
+def test_what_one_kernel_does_for_a_whole_layer_is_told_apart(place):
+    made = factory_subject(f"{place}:fast", ["input: B, N int64"])
+    rows = model_report(made, ["forward"], {"B": 2, "N": 9}, limit_s=0.0).records
+    products = {row.part: row.value for row in rows if row.quantity == "matmul_flops"}
+    b, n, d = 2, 9, 16
+    assert products["mlp"] == 3 * 2 * (2 * b * n * d * 40)
+    assert products["attention"] == 3 * (4 * (2 * b * n * d * d) + 2 * (2 * b * n * n * d))
+    assert products["total"] == products["mlp"] + products["attention"]
+    assert any(row.part == "norm" and row.quantity == "flops" and row.value for row in rows)
 
 
 def test_a_model_of_transformers_keeps_its_cache(place):

@@ -216,3 +216,7 @@ def test_one_name_is_compared_with_the_model_as_it_is():
     ]  # fmt: skip
     with pytest.raises(RequestError, match="inputs of one size"):
         rivals("004-imagenet-ti-standard", ["linear"], {}, "forward", 1)
+
+
+def test_a_sliding_window_is_longformer():
+    assert swaps_of(["sliding@even"], {"window": 5}) == swaps_of(["longformer@even"], {"window": 5})

@@ -54,6 +54,13 @@ class Shares:
         self.left -= process_time() - start
         self.tasks -= 1
 
+    def late(self, share: float) -> str:
+        """Why a task that had this share has no formulas."""
+        if not self.whole:
+            return "--limit 0 asks for none"
+        most = f", of {self.whole:g} s for all phases" if self.whole > share else ""
+        return f"that takes more than {share:.0f} s of processor time{most}: raise --limit"
+
 
 class TooLongError(Exception):
     """A run does more operations than one run may."""

@@ -184,7 +184,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         inside = expansion_of(func, args)
         if inside is not None:
-            with self:
+            with self, self._parts.spelt_out():
                 return inside(*args, **kwargs)
         frame = sys._getframe(1)
         if self._replays.repeats(func, args, frame):
@@ -197,6 +197,7 @@ class Recorder(TorchDispatchMode):
         """The result of an operation that the code of a frame asks for."""
         if self.before_each:
             self.before_each()
+        self._parts.taken(args)
         died, place = self._gone(), self._place(frame)
         if self._replays.ended(func, args):
             self._add(STRIDED, args[0], args[:1], {}, place, [], died)

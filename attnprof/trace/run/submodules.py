@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Size
+from attnprof.trace.rules import tensors_in
+from attnprof.trace.run.values import key_of
 from attnprof.trace.sizes import numel
 
 
@@ -22,6 +24,7 @@ class Submodules:
         self._names = {id(part): name for name, part in named}
         self._kinds = {type(part) for _, part in named}
         self._inside = [""]
+        self._named, self._owners = named, dict[int, str]()
         self.own: dict[str, Size] = {}
         seen = set[int]()  # what several share belongs to the first, as in ``parameters()``
         for name, part in named:
@@ -33,6 +36,28 @@ class Submodules:
     def running(self) -> str:
         """The innermost one that was called; its name is empty for the module itself."""
         return self._inside[-1]
+
+    @contextmanager
+    def spelt_out(self) -> Iterator[None]:
+        """Inside, what one kernel does belongs to those whose weights it takes, one by one."""
+        if self._owners:  # a kernel inside of one
+            yield
+            return
+        own = self.running
+        mine = ((name, x) for name, part in self._named for x in part.parameters(recurse=False))
+        inside = f"{own}." if own else ""
+        self._owners = {key_of(x): name for name, x in mine if name.startswith(inside)}
+        self._inside.append(own)
+        try:
+            yield
+        finally:
+            self._owners = {}
+            self._inside.pop()
+
+    def taken(self, args: Any) -> None:
+        """An operation takes these: inside of a kernel, that may tell whose it is."""
+        for tensor in tensors_in(args) if self._owners else ():
+            self._inside[-1] = self._owners.get(key_of(tensor), self.running)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
