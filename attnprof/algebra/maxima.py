@@ -183,7 +183,7 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def above(term: Any, least: int) -> dict[Any, int]:
-    """Factors of a product whose sizes x are written (x - least) + least; others stay as they are."""
+    """Factors of a product whose sizes x are written (x - least) + least; others stay."""
     import sympy
 
     found: dict[Any, int] = {frozenset(): 1}

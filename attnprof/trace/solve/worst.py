@@ -1,4 +1,4 @@
-"""Which moments of a run can be the worst, of sizes of at least 2 and rests between 0 and blocks."""
+"""Which moments of a run can be the worst, of sizes from 2 on and rests between 0 and blocks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
