@@ -15,7 +15,7 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.probes import holds_beyond
-from attnprof.trace.solve.reach import SHORT, upwards
+from attnprof.trace.solve.reach import SHORT, in_a_corner, upwards
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at so many times its start, at another branch, is narrow.
@@ -143,6 +143,7 @@ class Mixed(Found):
         for name in self.plan.blocks:
             self._downwards(name, runs)
             upwards(self, name, runs)
+        in_a_corner(self, runs)
 
     def _try_rests(self, name: str, runs: Runs) -> None:
         """Leave out rests that are another case; lengths begin at such a one."""

@@ -53,6 +53,25 @@ def upwards(found: "Mixed", name: str, runs: Runs) -> None:
     _all_over(found, name, range(first, low + 1, stride), runs)
 
 
+def in_a_corner(found: "Mixed", runs: Runs) -> None:
+    """Withhold what does not hold where several of the numbers are large in one run."""
+    for part in range(_STEPS if len(found.least) > 1 else 0):
+        sizes = {x: n + ((found.ends[x] - n) >> part) for x, n in found.least.items()}
+        for name, (stride, rest) in found.strides.items():
+            sizes[name] -= (sizes[name] - rest) % stride
+        if found.blocks:
+            blocks = max(found.turns + 1, sizes[found.blocks.name])
+            one = found.blocks.at(found.near(**{**sizes, found.blocks.name: blocks}))
+            counted = found.unit(found.blocks.name, found.near()) > 1
+            whole = blocks if counted else -(-blocks // one)
+            sizes[found.blocks.name] = whole * one
+        shape = found.near(**sizes)
+        if found.holds(shape) and found.operations(shape) <= LONG:
+            if trace := runs.tried(shape):
+                found.hold(trace, shape)
+            return
+
+
 def _end_at(found: "Mixed", name: str, size: int) -> None:
     """The last size that was tried, or its number of blocks: with more, others may be the worst."""
     found.ends[name] = size // found.unit(name, found.near())
