@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import sympy
 import torch
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import covered
-from attnprof.trace.events import peak
+from attnprof.trace.events import Call, Trace, peak
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.reach import LONG, in_a_corner
 from attnprof.trace.solve.worst import Worst
 from tests.oracles.memory import allocator_peak
 
-B, C, d, rest = map(symbol, ("B", "C", "d", "N mod C"))
+B, C, N, d, h, rest = map(symbol, ("B", "C", "N", "d", "h", "N mod C"))
 
 
 def tiles(q, k, block):
@@ -80,3 +86,34 @@ def test_what_is_exactly_a_mean_of_two_is_covered(weight):
     value = {x: (weight * one[x] + (49 - weight) * other[x]) // 49 for x in one}
     assert covered(value, [one, other])
     assert not covered({**value, 1: value[1] + 1}, [one, other])
+
+
+def test_a_range_in_blocks_of_a_size_ends_at_a_number_of_them():
+    target = SimpleNamespace(symbols=("N", "C"))
+    plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C})
+    found = Mixed(plan, Blocks("N", C), {}, None, SizeConditions([]), {"N": 2}, {"N": 14}, {}, 1)
+    inside = [(42, 3), (41, 3), (112, 8)]
+    assert all(found.holds({"N": length, "C": block}) for length, block in inside)
+    assert not any(found.holds({"N": length, "C": block}) for length, block in [(43, 3), (44, 2)])
+    assert found.domain[-1] == "verified for N from 2 to 14*C"
+
+
+@pytest.mark.parametrize("together", [0, 4])
+def test_formulas_are_held_where_all_numbers_are_large(together):
+    def run(sizes):
+        length, heads = sizes["N"], sizes["h"]
+        ran.append(length * heads)
+        held = 4 * length + 4 * heads + together * length * heads * (length > 9) * (heads > 9)
+        return Trace([Call("mm", {"additions": length * heads}, 0, "forward", "", takes=held)])
+
+    ran: list[int] = []
+    target = SimpleNamespace(symbols=("N", "h"))
+    plan = SimpleNamespace(target=target, hints={"N": 421, "h": 6}, blocks={"N": 1, "h": 1})
+    forms = {"forward": {"additions": N * h, "peak_bytes": 4 * N + 4 * h}}
+    trace = Trace([Call("mm", {}, 0, "forward", "", times=N * h)])
+    least, ends = {"N": 2, "h": 2}, {"N": 4096, "h": 64}
+    found = Mixed(plan, None, forms, trace, SizeConditions([]), least, ends, {}, 0)
+    in_a_corner(found, SimpleNamespace(tried=run, phases=["forward"]))
+    assert LONG / 4 < ran[0] <= LONG
+    assert ("peak_bytes" in found.forms["forward"]) == (not together)
+    assert "additions" in found.forms["forward"]

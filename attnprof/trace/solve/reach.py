@@ -56,7 +56,8 @@ def upwards(found: "Mixed", name: str, runs: Runs) -> None:
 def in_a_corner(found: "Mixed", runs: Runs) -> None:
     """Withhold what does not hold where several of the numbers are large in one run."""
     for part in range(_STEPS if len(found.least) > 1 else 0):
-        sizes = {x: n + ((found.ends[x] - n) >> part) for x, n in found.least.items()}
+        share = 1 - part / _STEPS
+        sizes = {x: int(n * (found.ends[x] / n) ** share) for x, n in found.least.items()}
         for name, (stride, rest) in found.strides.items():
             sizes[name] -= (sizes[name] - rest) % stride
         if found.blocks:
@@ -67,7 +68,7 @@ def in_a_corner(found: "Mixed", runs: Runs) -> None:
             sizes[found.blocks.name] = whole * one
         shape = found.near(**sizes)
         if found.holds(shape) and found.operations(shape) <= LONG:
-            if trace := runs.tried(shape):
+            if not found.fits(shape, runs) and (trace := runs.tried(shape)):
                 found.hold(trace, shape)
             return
 
