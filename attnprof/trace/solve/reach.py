@@ -127,9 +127,8 @@ def _all_over(found: "Mixed", name: str, sizes: range, runs: Runs) -> None:
     telling = telling_sizes(sizes, sizes[0], many)
     if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
         telling = of_every_kind(sizes, found.kinds.get(name, (0,)))
-    others: list[Sizes] = found.others
     for place, size in enumerate(sorted(telling)):
-        shape = _with(found, others[place % len(others)], name, size)
+        shape = _with(found, found.others[place % len(found.others)], name, size)
         if found.holds(shape) and not found.fits(shape, runs):
             last = max(x for x in sizes if x < size) if size > sizes[0] else 0
             if last <= sizes[0] + sizes.step:
