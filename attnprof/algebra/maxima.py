@@ -4,6 +4,7 @@ Sympy compares expressions for seconds; of dictionaries of monomials those domin
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from math import comb
 from typing import Any
@@ -136,17 +137,24 @@ def _without_smaller(table: Any) -> list[int]:
 
 def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
     """Whether a mean of the two, with some weight, is never smaller than the value."""
-    low, high = 0, 1
+    low: Any = 0
+    high: Any = 1
     for term in {*value, *one, *other}:
         a, b, c = one.get(term, 0), other.get(term, 0), value.get(term, 0)
         if a == b:
             if b < c:
                 return False
         elif a > b:
-            low = max(low, (c - b) / (a - b))
+            low = max(low, _quotient(c - b, a - b))
         else:
-            high = min(high, (b - c) / (b - a))
+            high = min(high, _quotient(b - c, b - a))
     return bool(low <= high)
+
+
+def _quotient(number: Any, divisor: Any) -> Any:
+    """Exactly: where the value is a mean, floats may round one bound beyond the other."""
+    whole = isinstance(number, int) and isinstance(divisor, int)
+    return Fraction(number, divisor) if whole else number / divisor
 
 
 def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomials]:
@@ -168,18 +176,24 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
     """The same over what sizes are above 1, where more sums are seen to be larger than others."""
     found: dict[Any, Any] = {}
     for number, factor in value.items():
-        for term, times in _binomial(terms[number]).items():
+        for term, times in above(terms[number], 1).items():
             found[term] = found.get(term, 0) + factor * times
     return found
 
 
 @lru_cache(maxsize=4096)
-def _binomial(term: Any) -> dict[Any, int]:
-    """Factors of a product whose sizes x are written (x - 1) + 1; other parts stay as they are."""
+def above(term: Any, least: int) -> dict[Any, int]:
+    """Factors of a product whose sizes x are written (x - least) + least; others stay."""
+    import sympy
+
     found: dict[Any, int] = {frozenset(): 1}
-    for base, power in term.as_powers_dict().items():
+    for base, power in sympy.sympify(term).as_powers_dict().items():
         whole = base.is_Symbol and power.is_Integer and power > 0
-        steps = [(int(k), comb(int(power), k)) for k in range(power + 1)] if whole else [(power, 1)]
+        steps = [(power, 1)]
+        if whole:
+            steps = [
+                (int(k), comb(int(power), k) * least ** (int(power) - k)) for k in range(power + 1)
+            ]
         found = {
             name | {(base, k)} if k and base != 1 else name: times * more
             for name, times in found.items()

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import mixed
+from attnprof.trace.solve import reach
 from attnprof.trace.solve.accounts import account
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
@@ -33,7 +34,7 @@ HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Ranges end where runs become half as long as they may."""
-    monkeypatch.setattr(mixed, "LONG", mixed.LONG // 2)
+    monkeypatch.setattr(reach, "LONG", reach.LONG // 2)
 
 
 def shown(thing, args=(), inputs=(), phase="forward"):
@@ -357,7 +358,7 @@ def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
     found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
     monkeypatch.setattr(Mixed, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
-    monkeypatch.setattr(mixed, "makes_arrays", lambda *_: False)
+    monkeypatch.setattr(reach, "makes_arrays", lambda *_: False)
     found.settle(runs)
     assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
 
@@ -372,17 +373,34 @@ def test_short_runs_have_a_width_inside():
 def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
     def held(turns):  # of the last row, where an inner loop ends, and after
         row = [{d: 3 * turns + k, N: turns - k} for k in range(turns)]
-        return {("mm", place): x for place, x in enumerate([*row, {d: turns**2}])}
+        return {("mm", (place, 0)): x for place, x in enumerate([*row, {d: turns**2}])}
 
     runs = [held(turns) for turns in range(2, 7)]
 
     def worst(moments):
-        return {name: x for name, x in moments.items() if name[1] in (0, len(moments) - 2)}
+        return {name: x for name, x in moments.items() if name[1][0] in (0, len(moments) - 2)}
 
     found = [*families(runs, worst)]
     assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
     assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
     assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))
+
+
+def test_moments_that_longer_runs_do_not_have_belong_nowhere():
+    def held(turns, place):  # one turn further on where there is a turn more, or two
+        moments = {("mm", (k, 0)): {d: turns * (k + 1)} for k in range(turns)}
+        return moments, {("mm", (place, 0)): moments["mm", (place, 0)]}
+
+    def found(places):
+        worst = {id(moments): own for moments, own in runs(places)}
+        return [*families([moments for moments, _ in runs(places)], lambda x: worst[id(x)])]
+
+    @cache
+    def runs(places):
+        return [held(turns, place) for turns, place in zip(range(9, 14), places, strict=True)]
+
+    assert len(found((5, 6, 7, 8, 9))) == 1
+    assert not found((3, 5, 7, 9, 11))  # of 13 turns; of 18 there would be a 22nd
 
 
 def test_a_quotient_of_a_quotient_that_depends_on_a_rest_stays():

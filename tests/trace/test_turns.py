@@ -15,7 +15,7 @@ from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.classes import SizeClasses
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import mixed
+from attnprof.trace.solve import reach
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
@@ -131,7 +131,7 @@ def test_a_chunk_is_found_among_sizes_by_the_lengths_that_run():
 
 
 def test_loops_over_one_of_two_sizes_are_counted_with_the_other(monkeypatch):
-    monkeypatch.setattr(mixed, "LONG", 100)
+    monkeypatch.setattr(reach, "LONG", 100)
     target = target_of(row_by_row, ["chunk=C"], ["x: B, N, s"])
     found = derived(target, ["forward"])
     for shape in ({"B": 2, "N": 30, "s": 9, "C": 3}, {"B": 3, "N": 28, "s": 6, "C": 7}):

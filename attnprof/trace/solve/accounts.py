@@ -1,11 +1,11 @@
 """A run whose sizes may be expressions, as sums of monomials: what is compared between runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnprof.algebra.maxima import covering, dominates, plus, terms_of
+from attnprof.algebra.maxima import plus, terms_of
 from attnprof.trace.events import KINDS, Call, Trace
 from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
 
@@ -153,87 +153,6 @@ def _turns(keys: Sequence[Any], times: Mapping[Any, int]) -> Iterator[Any]:
 def _ends(place: int, many: int) -> list[int]:
     """A place of so many, and counted from the end where that is near."""
     return [place, place - many] if place - many >= -_ENDS else [place]
-
-
-class Worst:
-    """Which moments can be the worst; ``rests`` are sizes between 2 and others, by symbol."""
-
-    def __init__(self, rests: Mapping[Any, Any]) -> None:
-        self._rests = rests
-        self._seen: dict[Any, list[Terms]] = {}
-        self._of: dict[int, tuple[Any, dict[Any, Terms]]] = {}
-        self._grown: dict[Any, tuple[Any, list[Any]]] = {}
-
-    def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
-        """Those that no other one is always larger than; equal ones all stay."""
-        if id(moments) not in self._of:
-            self._of[id(moments)] = moments, self._outermost(moments)
-        return self._of[id(moments)][1]
-
-    def growing(
-        self, before: Mapping[Any, Terms], found: Mapping[Any, Terms], shared: frozenset[Any]
-    ) -> list[Any]:
-        """Names among ``shared`` ones of moments that may grow the most from one run to another."""
-        key = id(before), id(found), shared
-        if key not in self._grown:
-            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            own = self._outermost({x: found[x] for x in self._outermost(grown)})
-            self._grown[key] = (before, found), [*own]
-        return self._grown[key][1]
-
-    def _outermost(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
-        kept: dict[Any, tuple[Terms, list[Any]]] = {}
-        seen: dict[Any, list[Any]] = {}
-        for name, value in moments.items():
-            seen.setdefault(frozenset(value.items()), []).append(name)
-        for value, names in seen.items():
-            own = self._at_ends(dict(value))
-            if any(dominates(other, own) for other, _ in kept.values()):
-                continue
-            kept = {k: v for k, v in kept.items() if not dominates(own, v[0])}
-            kept[value] = own, names
-        return {name: moments[name] for _, names in kept.values() for name in names}
-
-    def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
-        """What tells of a value whether it is never larger than all of these, or than a mean."""
-        same = {frozenset(x.items()): x for x in kept}
-        told = covering([self._at_ends(x) for x in same.values()])
-        return lambda value: frozenset(value.items()) in same or told(self._at_ends(value))
-
-    def _at_ends(self, value: Terms) -> Terms:
-        """Factors of all that a rest's squares and multiples are made of, each of its interval.
-
-        What is nowhere smaller in these is nowhere smaller (Bernstein's polynomials are positive).
-        """
-        if not self._rests:
-            return value
-        found: dict[Any, Any] = {}
-        for term, factor in value.items():
-            for place, parts in enumerate(self._parts(term)):
-                for monomial, more in parts.items():
-                    key = place, monomial
-                    found[key] = found.get(key, 0) + factor * more
-        return found
-
-    def _parts(self, term: Any) -> list[Terms]:
-        if term not in self._seen:
-            import sympy
-
-            parts = [sympy.sympify(term)]
-            for rest, block in self._rests.items():
-                low, high = 2, block - 1
-                made = []
-                for part in parts:
-                    others, power = part.as_coeff_exponent(rest)
-                    if power not in (1, 2):
-                        made += [part] * 3
-                    elif power == 1:
-                        made += [others * end for end in (low, (low + high) / 2, high)]
-                    else:
-                        made += [others * end for end in (low**2, low * high, high**2)]
-                parts = made
-            self._seen[term] = [terms_of(part) for part in parts]
-        return self._seen[term]
 
 
 def told(call: Call, sizes: Mapping[Any, Any]) -> Call:

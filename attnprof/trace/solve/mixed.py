@@ -10,36 +10,29 @@ from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, trimmed
-from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
+from attnprof.trace.solve.budget import PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.probes import holds_beyond, makes_arrays
-from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
+from attnprof.trace.solve.probes import holds_beyond
+from attnprof.trace.solve.reach import SHORT, in_a_corner, upwards
+from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
-#: Operations of a run that a formula is tried by, and of one that shows how far it holds.
-SHORT, LONG = 400, 4_000
-#: Sizes at which a range is tried, at least and at most, and operations of all those runs.
-_CHECKS, _ALL_CHECKS = (5, 20), 2_500
 #: A range that ends at so many times its start, at another branch, is narrow.
 _NARROW, _NARROW_LAYERS = 64, 3
-#: A size at which it is seen what code makes outside of torch.
-_REAL = 2048
-#: Steps in which a border is looked for, and shapes at which two formulas are compared.
-_STEPS, _DRAWN = 12, 60
-#: Layers that are tried, at most, and operations of such a run; shapes of the other sizes.
-_LAYERS, _DEEP, _OTHERS = 64, 8_500, 4
+#: Shapes at which two formulas are compared, and shapes of the other sizes.
+_DRAWN, _OTHERS = 60, 4
 
 
 @dataclass
 class Mixed(Found):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
-    Of a size in blocks of others at least so many ``turns``. Numbers of layers whose kinds come
-    again have those, and another formula begins at ``branches``. ``divided``: blocks have to
-    be whole; ``left_out`` are rests that are other cases: of 1, and of 2, by which powers are
-    products. ``points`` are the numbers of the runs behind them, which ``start`` there.
+    Of a size in blocks of others at least so many ``turns``; its range ends at a number of them.
+    Numbers of layers whose kinds come again have those, and another formula begins at ``branches``.
+    ``divided``: blocks have to be whole; ``left_out`` are rests that are other cases: of 1, and of
+    2, by which powers are products. ``points`` are the numbers of the runs behind them, which
+    ``start`` there.
     """
 
     plan: SizePlan
@@ -69,7 +62,8 @@ class Mixed(Found):
                     return False
                 continue
             stride, rest = self.strides.get(name, (1, 0))
-            if size > self.ends[name] or size < self.least[name] or size % stride != rest % stride:
+            end = self.ends[name] * self.unit(name, sizes)
+            if size > end or size < self.least[name] or size % stride != rest % stride:
                 return False
         return self._in_blocks(sizes) and self.conditions.holds(sizes)
 
@@ -82,6 +76,11 @@ class Mixed(Found):
             return False
         rest = self._rest(sizes)
         return not (self.divided and rest) and rest not in self.left_out
+
+    def unit(self, name: str, sizes: Sizes) -> int:
+        """What a range ends at so many of: blocks, where their size is one; else single ones."""
+        counted = self.blocks if self.blocks and self.blocks.name == name else None
+        return counted.at(sizes) if counted and not counted.block.is_Integer else 1
 
     def _rest(self, sizes: Sizes) -> int:
         return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
@@ -102,7 +101,10 @@ class Mixed(Found):
             f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
             for name, (stride, rest) in self.strides.items()
         ]
-        ranges = (f"{x} from {least} to {self.ends[x]}" for x, least in self.least.items())
+        counted = {self.blocks.name: self.blocks.block} if self.blocks else {}
+        counted = {x: block for x, block in counted.items() if not block.is_Integer}
+        ends = {x: end * counted.get(x, 1) for x, end in self.ends.items()}
+        ranges = (f"{x} from {least} to {ends[x]}" for x, least in self.least.items())
         verified = f"verified for {', '.join(ranges)}"
         return (*told, *self.conditions.conditions, *self.borders, verified)
 
@@ -140,7 +142,8 @@ class Mixed(Found):
         self.start = dict(self.least)
         for name in self.plan.blocks:
             self._downwards(name, runs)
-            self._upwards(name, runs)
+            upwards(self, name, runs)
+        in_a_corner(self, runs)
 
     def _try_rests(self, name: str, runs: Runs) -> None:
         """Leave out rests that are another case; lengths begin at such a one."""
@@ -160,7 +163,7 @@ class Mixed(Found):
         return found
 
     @cached_property
-    def _others(self) -> list[dict[str, int]]:
+    def others(self) -> list[dict[str, int]]:
         """Sizes of several magnitudes for all that are symbols in the runs."""
         drawn = islice(shapes_in(self.near(), self._quick), _OTHERS)
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
@@ -214,7 +217,7 @@ class Mixed(Found):
 
     def _alike_at(self, name: str, size: int, runs: Runs) -> bool:
         """Whether they give what runs give there: as those of a run on symbols."""
-        shapes = [self.near(**x, **{name: size}) for x in self._others]
+        shapes = [self.near(**x, **{name: size}) for x in self.others]
         whole = self.blocks if self.divided and self.blocks and name != self.blocks.name else None
         counts = {**self.least, name: size} | ({whole.name: self.turns} if whole else {})
         if known := self.plan.seen(counts, runs.phases, whole=bool(whole)):
@@ -230,67 +233,3 @@ class Mixed(Found):
                 length = 9 * self.blocks.at(shapes[-1])
                 shapes.append({**shapes[-1], self.blocks.name: length})
         return all(self.fits(x, runs) for x in shapes if self.conditions.holds(x))
-
-    def _upwards(self, name: str, runs: Runs) -> None:
-        """The largest size that a run of some length confirms; a border on the way is said."""
-        stride, rest = self.strides.get(name, (1, 0))
-        if self.blocks and name == self.blocks.name and self.divided:
-            stride, rest = self.blocks.at(self.near()), 0
-        first = low = (least := self.near()[name]) + (rest - least) % stride
-        high, bad = self._furthest(name, low, stride, runs), None
-        while high > low and not self.fits(self.near(**{name: high}), runs):
-            bad, high = high, low + (high - low) // 2 // stride * stride
-        low = max(low, high)
-        for _ in range(_STEPS):
-            middle = low + ((bad or low) - low) // 2 // stride * stride
-            if middle in (low, bad):
-                break
-            if self.fits(self.near(**{name: middle}), runs):
-                low = middle
-            else:
-                bad = middle
-        if low == first and bad:
-            raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
-        if bad and runs.tried(self.near(**{name: bad})):
-            self.borders.append(f"the code branches between {name} = {low} and {bad}")
-            self.branches[name] = bad
-        self.ends[name] = low
-        self._all_over(name, range(first, low + 1, stride), runs)
-
-    def _furthest(self, name: str, low: int, stride: int, runs: Runs) -> int:
-        """The largest size to try: of layers as many as models have, or as are asked for."""
-
-        def long(size: int, most: float = LONG) -> bool:
-            return self.operations(self.near(**{name: size})) > most
-
-        end = high = self.ends[name] - (self.ends[name] - low) % stride
-        if high > _REAL > low and makes_arrays(self, name, _REAL, runs):
-            high = low + (_REAL - low) // stride * stride
-        while high > low and long(high):
-            high = low + (high - low) // 2 // stride * stride
-        if name in FIRST or high == end:
-            return high
-        most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
-        deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
-        high = next((x for x in deep if not long(x, most)), high)
-        asked = int(self.plan.hints[name])
-        fits = high < asked <= end and (asked - low) % stride == 0
-        return asked if fits and not long(asked, A_LONG_RUN) else high
-
-    def _all_over(self, name: str, sizes: range, runs: Runs) -> None:
-        """End the range before the first of many sizes, as code likes to branch at, that is off."""
-        longest = self.operations(self.near(**{name: sizes[-1]}))
-        most = max(_CHECKS[0], min(_CHECKS[1], int(_ALL_CHECKS / max(longest, 1))))
-        telling = telling_sizes(sizes, sizes[0], most)
-        if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
-            telling = of_every_kind(sizes, self.kinds.get(name, (0,)))
-        for place, size in enumerate(sorted(telling)):
-            shape = self.near(**self._others[place % len(self._others)], **{name: size})
-            if self.holds(shape) and not self.fits(shape, runs):
-                last = max(x for x in sizes if x < size) if size > sizes[0] else 0
-                if last <= sizes[0] + sizes.step:
-                    raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
-                self.borders.append(f"the code branches at {name} = {size}")
-                self.branches[name] = size
-                self.ends[name] = last
-                return

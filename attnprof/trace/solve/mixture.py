@@ -14,7 +14,7 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told, told_by
+from attnprof.trace.solve.accounts import Account, Terms, account, told, told_by
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
 from attnprof.trace.solve.columns import unnumbered
 from attnprof.trace.solve.families import families
@@ -22,6 +22,7 @@ from attnprof.trace.solve.grid import Index
 from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.worst import Worst
 
 #: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
 _ALONG, _PATIENCE = 9, 2

@@ -227,7 +227,8 @@ def by_mixing(attempt: Attempt) -> Forms:
         shapes = runs.agreeing(found, found.held_out())
     if attempt.complete and found.operations(attempt.asked) <= budget.A_LONG_RUN:
         for name in found.ends:  # a run there is held against the formulas next
-            found.ends[name] = max(found.ends[name], attempt.asked[name])
+            ends = -(-attempt.asked[name] // found.unit(name, attempt.asked))
+            found.ends[name] = max(found.ends[name], ends)
     forms = attempt.verified("mixed", found, shapes)
     if not _meets(found, attempt, shapes):
         raise PartlyError(f"it holds for {'; '.join(found.domain)}", forms)

@@ -1,0 +1,139 @@
+"""How far formulas by mixing hold, by runs at larger sizes."""
+
+from typing import TYPE_CHECKING
+
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.solve.block_lengths import FIRST
+from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, Runs
+from attnprof.trace.solve.lattice import of_every_kind
+from attnprof.trace.solve.probes import makes_arrays
+from attnprof.trace.solve.shapes import telling_sizes
+
+if TYPE_CHECKING:
+    from attnprof.trace.solve.mixed import Mixed
+
+#: Operations of a run that formulas are tried by, and of one that shows how far they hold.
+SHORT, LONG = 400, 4_000
+#: Turns of a loop, beside those of the runs behind formulas, up to which they are tried.
+_TIMES = 2
+#: Sizes at which a range is tried: of long runs, at least and at most; operations of all of them.
+_CHECKS, _ALL_CHECKS = (3, 5, 20), 2_500
+#: A size at which it is seen what code makes outside of torch.
+_REAL = 2048
+#: Steps in which a border is looked for.
+_STEPS = 12
+#: Layers that are tried, at most, and operations of such a run.
+_LAYERS, _DEEP = 64, 8_500
+
+
+def upwards(found: "Mixed", name: str, runs: Runs) -> None:
+    """The largest size that a run of some length confirms; a border on the way is said."""
+    stride, rest = found.strides.get(name, (1, 0))
+    if found.blocks and name == found.blocks.name and found.divided:
+        stride, rest = found.blocks.at(found.near()), 0
+    first = low = (least := found.near()[name]) + (rest - least) % stride
+    high, bad = _furthest(found, name, low, stride, runs), None
+    while high > low and not found.fits(found.near(**{name: high}), runs):
+        bad, high = high, low + (high - low) // 2 // stride * stride
+    low = max(low, high)
+    for _ in range(_STEPS):
+        middle = low + ((bad or low) - low) // 2 // stride * stride
+        if middle in (low, bad):
+            break
+        if found.fits(found.near(**{name: middle}), runs):
+            low = middle
+        else:
+            bad = middle
+    if low == first and bad:
+        raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
+    if bad and runs.tried(found.near(**{name: bad})):
+        found.borders.append(f"the code branches between {name} = {low} and {bad}")
+        found.branches[name] = bad
+    _end_at(found, name, low)
+    _all_over(found, name, range(first, low + 1, stride), runs)
+
+
+def in_a_corner(found: "Mixed", runs: Runs) -> None:
+    """Withhold what does not hold where several of the numbers are large in one run."""
+    for part in range(_STEPS if len(found.least) > 1 else 0):
+        share = 1 - part / _STEPS
+        sizes = {x: int(n * (found.ends[x] / n) ** share) for x, n in found.least.items()}
+        for name, (stride, rest) in found.strides.items():
+            sizes[name] -= (sizes[name] - rest) % stride
+        if found.blocks:
+            blocks = max(found.turns + 1, sizes[found.blocks.name])
+            one = found.blocks.at(found.near(**{**sizes, found.blocks.name: blocks}))
+            counted = found.unit(found.blocks.name, found.near()) > 1
+            whole = blocks if counted else -(-blocks // one)
+            sizes[found.blocks.name] = whole * one
+        shape = found.near(**sizes)
+        if found.holds(shape) and found.operations(shape) <= LONG:
+            if not found.fits(shape, runs) and (trace := runs.tried(shape)):
+                found.hold(trace, shape)
+            return
+
+
+def _end_at(found: "Mixed", name: str, size: int) -> None:
+    """The last size that was tried, or its number of blocks: with more, others may be the worst."""
+    found.ends[name] = size // found.unit(name, found.near())
+
+
+def _furthest(found: "Mixed", name: str, low: int, stride: int, runs: Runs) -> int:
+    """The largest size to try: of layers as many as models have, or as are asked for."""
+
+    def long(size: int, most: float = LONG) -> bool:
+        return found.operations(found.near(**{name: size})) > most
+
+    end = high = found.ends[name] - (found.ends[name] - low) % stride
+    if high > _REAL > low and makes_arrays(found, name, _REAL, runs):
+        high = low + (_REAL - low) // stride * stride
+    while high > low and long(high):
+        high = low + (high - low) // 2 // stride * stride
+    if high == end:
+        return high
+    further = low + _TIMES * _turns_behind(found, name) // stride * stride
+    if high < further <= end and not long(further, A_LONG_RUN // 2):
+        high = further
+    if name in FIRST:
+        return high
+    most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
+    deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
+    high = next((x for x in deep if not long(x, most)), high)
+    asked = int(found.plan.hints[name])
+    fits = high < asked <= end and (asked - low) % stride == 0
+    return asked if fits and not long(asked, A_LONG_RUN) else high
+
+
+def _with(found: "Mixed", others: Sizes, name: str, size: int) -> dict[str, int]:
+    """These sizes and small ones; as many blocks as those of the small ones are in a size."""
+    near = found.near(**others)
+    usual, own = found.unit(name, found.near()), found.unit(name, near)
+    return {**near, name: size // usual * own + min(size % usual, own - 1) if own > 1 else size}
+
+
+def _turns_behind(found: "Mixed", name: str) -> int:
+    """The largest number, or length of so many blocks, of the runs behind the formulas."""
+    most = max((point[name] for point in found.points), default=0)
+    counted = found.blocks if found.blocks and found.blocks.name == name else None
+    return most * (counted.at(found.near()) if counted else 1)
+
+
+def _all_over(found: "Mixed", name: str, sizes: range, runs: Runs) -> None:
+    """End the range before the first of many sizes, as code likes to branch at, that is off."""
+    longest = found.operations(found.near(**{name: sizes[-1]}))
+    few, least, most = _CHECKS
+    least = few if longest > LONG else least
+    many = max(least, min(most, int(_ALL_CHECKS / max(longest, 1))))
+    telling = telling_sizes(sizes, sizes[0], many)
+    if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
+        telling = of_every_kind(sizes, found.kinds.get(name, (0,)))
+    for place, size in enumerate(sorted(telling)):
+        shape = _with(found, found.others[place % len(found.others)], name, size)
+        if found.holds(shape) and not found.fits(shape, runs):
+            last = max(x for x in sizes if x < size) if size > sizes[0] else 0
+            if last <= sizes[0] + sizes.step:
+                raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
+            found.borders.append(f"the code branches at {name} = {size}")
+            found.branches[name] = size
+            _end_at(found, name, last)
+            return
