@@ -28,18 +28,21 @@ def working(build: Build, request: Request, subject: Any) -> Target:
     try:
         return _repaired(build, request, subject)
     except UnguessedError as unknown:
-        if found := _as_used(build, request, subject, set()):
+        if found := _as_used(build, request, subject, set(), have=True):
             return found
         mend = partial(_repaired, build, subject=subject)
         raise led_on(build, request, unknown, mend) from None
 
 
-def _as_used(build: Build, request: Request, subject: Any, free: set[str]) -> Target | None:
-    """The target as a model beside it uses it, with at least these sizes free; if it then runs."""
-    for model, whole, repair in uses(subject, request) if isinstance(subject, type) else ():
-        found = None
-        if free <= {*whole.symbols}:
-            found, cause = _tried(build, request.instead(repair.args, parse_inputs(repair.inputs)))
+def _as_used(
+    build: Build, request: Request, subject: Any, free: set[str], *, have: bool
+) -> Target | None:
+    """The target as a model beside it that has these sizes, or not, uses it; if it then runs."""
+    if not isinstance(subject, type):
+        return None
+    for model, repair in uses(subject, request, free, have=have):
+        instead = request.instead(repair.args, parse_inputs(repair.inputs))
+        found, cause = _tried(build, instead, longer=True)
         if found and cause is None:
             note = f"what it is called with is what {model} calls it with"
             return replace(found, notes=(*found.notes, note))
@@ -51,7 +54,8 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
     error = failure(target) if request.guessed else None
     if error is None:
         return target
-    if used := _as_used(build, request, subject, {*target.symbols}):
+    free = {*target.symbols}
+    if used := _as_used(build, request, subject, free, have=True):
         return used
     waiting = [(Repair(), Failed(subject, request, target, error, target).repairs(), error)]
     seen: list[Repair] = []
@@ -74,14 +78,16 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
                 failed = Failed(subject, request, found, cause, target, ours)
                 more = ours, failed.repairs(), cause
                 waiting.insert(0 if further else len(waiting), more)
-    if used := _as_used(build, request, subject, set()):
+    if used := _as_used(build, request, subject, free, have=False):
         return used
     return replace(target, advice=advice(subject, request, target, seen, error))
 
 
-def _tried(build: Build, request: Request) -> tuple[Target | None, Exception | None]:
+def _tried(
+    build: Build, request: Request, *, longer: bool = False
+) -> tuple[Target | None, Exception | None]:
     try:
         target = build(request)
     except AttnprofError:
         return None, None
-    return target, failure(target)
+    return target, failure(target, longer=longer)

@@ -73,6 +73,8 @@ class Several(Sized):
 class _Shown(str):
     """A text without quotation marks."""
 
+    __slots__ = ()
+
     def __repr__(self) -> str:
         return str(self)
 
