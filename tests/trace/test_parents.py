@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnprof.trace.request.given import Request
 from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.parents import uses
 from attnprof.trace.solve.derive import derived
 
 
@@ -51,6 +53,34 @@ def test_inputs_are_those_of_a_model_beside_it():
         with FlopCounterMode(display=False) as counter:
             RelativeModel(width, sizes["h"], depth=1)(torch.zeros(sizes["B"], sizes["N"], width))
         assert found.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
+
+
+class Rows(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x, rows):
+        return self.map(x.flatten(0, 1)) * rows.mean()
+
+
+ROWS = {"plain": Rows}
+
+
+class Whole(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.part = ROWS["plain"](dim)
+
+    def forward(self, x):
+        batch, tokens, dim = x.shape
+        return self.part(torch.cat([x, x[:, :1]], 1), x.new_zeros(batch * (tokens + 1), dim // 2))
+
+
+def test_a_size_may_be_a_product_of_others_and_more():
+    request = Request("Rows", {}, {}, causal=False, dtype="float32")
+    found = [repair.inputs for _, repair in uses(Rows, request, set(), have=True)]
+    assert found == [{"x": "B, N + 1, h*d", "rows": "B*(N + 1), h*d/2"}]
 
 
 class Scale(nn.Module):

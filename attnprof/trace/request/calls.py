@@ -174,7 +174,7 @@ def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
     expected = share
     for name, offset in lines:
         expected *= 3 * base[name] + offset
-    if expected != tripled or any(offset.denominator != 1 for _, offset in lines[1:]):
+    if expected != tripled:
         raise UnlikeError
     return _text(share, lines) if lines else str(first)
 
@@ -185,10 +185,15 @@ def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
         more = share * offset
         if more.denominator != 1:
             raise UnlikeError
-        sign = f" {'+' if more > 0 else '-'} {abs(more)}" if more else ""
-        return _times(share, [name]) + sign
+        return _times(share, [name]) + _signed(more)
+    if any(offset.denominator != 1 for _, offset in lines):
+        raise UnlikeError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
-    return _times(share, [f"({n} {o:+})" if o else n for n, o in order])
+    return _times(share, [f"({n}{_signed(o)})" if o else n for n, o in order])
+
+
+def _signed(number: Fraction) -> str:
+    return f" {'+' if number > 0 else '-'} {abs(number)}" if number else ""
 
 
 def _times(share: Fraction, factors: list[str]) -> str:

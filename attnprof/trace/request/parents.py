@@ -1,6 +1,8 @@
 """What the models beside a module call it with: its arguments and inputs, where nobody guesses."""
 
+import ast
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -53,19 +55,28 @@ def _alike(model: Any, request: Request) -> Request:
 
 def _models(owner: Any) -> list[Any]:
     """Classes of the same file that use it, perhaps through others, whole models first."""
-    around = {
-        name: kind
-        for name, kind in names_around(owner).items()
-        if is_module(kind) and kind.__module__ == owner.__module__
-        if kind is not owner and hasattr(kind, "forward") and not issubclass(owner, kind)
-    }
-    code = {name: source_of(kind) for name, kind in around.items()}
-    users, found = {owner.__name__}, dict[str, Any]()
-    while more := {n for n in code if n not in found and users & {*re.findall(r"\w+", code[n])}}:
-        found |= {name: around[name] for name in around if name in more}
-        users = more
-    order = sorted(found, key=lambda name: (not name.endswith("Model"), -[*found].index(name)))
-    return [found[name] for name in order if not _is_abstract(found[name])][:_MODELS]
+    around, names = names_around(owner), _names_in(owner)
+    users, found = [owner.__name__], list[str]()
+    while users := [n for n in names if n not in found and names[n] & {*users}]:
+        found += users
+    order = sorted(found, key=lambda name: (not name.endswith("Model"), -found.index(name)))
+    kinds = [kind for kind in map(around.get, order) if is_module(kind)]
+    kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
+    return kinds[:_MODELS]
+
+
+def _names_in(owner: Any) -> dict[str, set[str]]:
+    """The names that each class, function or table of the file uses, by its own name."""
+    found: dict[str, set[str]] = {}
+    for node in ast.parse(source_of(sys.modules.get(owner.__module__))).body:
+        own = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in _targets(node))]
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        found |= {name: found.get(name, set()) | used for name in own if name}
+    return found
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    return getattr(node, "targets", [])
 
 
 def _is_abstract(kind: Any) -> bool:
