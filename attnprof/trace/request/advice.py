@@ -18,20 +18,21 @@ from attnprof.trace.run.runs import outcome
 #: Tries, the seconds that they may take together, and the operations of each.
 _TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000
 #: Tokens at which a guess is tried: tables may be shorter.
-_LENGTHS = (256, 64, 12)
+_LENGTHS, _LONGER = (256, 64, 12), (1024,)
 #: What stands for what nobody can guess, to see what the code runs with.
 _ANY = {"--arg": ("64", "h*d", "2", "None"), "--input": ("None", "B, N, h*d", "4", "B, h, N, d")}
 Build = Callable[[Request], Target]
 
 
-def failure(target: Target) -> Exception | None:
+def failure(target: Target, *, longer: bool = False) -> Exception | None:
     """What a forward pass raises, at each of a few shapes; None where one does not.
 
-    That it cannot be followed without values is none: it runs.
+    That it cannot be followed without values is none: it runs. ``longer`` lengths are tried, too.
     """
     sizes = {name: {**EVEN, "B": 3}.get(name, 16) for name in target.symbols}
     found: Exception | None = None
-    for length in _LENGTHS if "N" in sizes else (0,):
+    lengths = (*_LENGTHS, *_LONGER) if longer else _LENGTHS
+    for length in lengths if "N" in sizes else (0,):
         shape = {**sizes, "N": length} if length else sizes
         failed = outcome(target, shape, training=False, most=_OPERATIONS)
         inside = type(failed).__module__.startswith("torch.")

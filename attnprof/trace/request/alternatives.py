@@ -8,6 +8,7 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.request.advice import Build, advice, failure, led_on
 from attnprof.trace.request.given import Repair, Request, UnguessedError
+from attnprof.trace.request.parents import uses
 from attnprof.trace.request.repairs import UNSET, Failed
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
@@ -27,8 +28,25 @@ def working(build: Build, request: Request, subject: Any) -> Target:
     try:
         return _repaired(build, request, subject)
     except UnguessedError as unknown:
+        if found := _as_used(build, request, subject, set(), have=True):
+            return found
         mend = partial(_repaired, build, subject=subject)
         raise led_on(build, request, unknown, mend) from None
+
+
+def _as_used(
+    build: Build, request: Request, subject: Any, free: set[str], *, have: bool
+) -> Target | None:
+    """The target as a model beside it that has these sizes, or not, uses it; if it then runs."""
+    if not isinstance(subject, type):
+        return None
+    for model, repair in uses(subject, request, free, have=have):
+        instead = request.instead(repair.args, parse_inputs(repair.inputs))
+        found, cause = _tried(build, instead, longer=True)
+        if found and cause is None:
+            note = f"what it is called with is what {model} calls it with"
+            return replace(found, notes=(*found.notes, note))
+    return None
 
 
 def _repaired(build: Build, request: Request, subject: Any) -> Target:
@@ -36,6 +54,9 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
     error = failure(target) if request.guessed else None
     if error is None:
         return target
+    free = {*target.symbols}
+    if used := _as_used(build, request, subject, free, have=True):
+        return used
     waiting = [(Repair(), Failed(subject, request, target, error, target).repairs(), error)]
     seen: list[Repair] = []
     end = time.process_time() + _SECONDS
@@ -57,12 +78,16 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
                 failed = Failed(subject, request, found, cause, target, ours)
                 more = ours, failed.repairs(), cause
                 waiting.insert(0 if further else len(waiting), more)
+    if used := _as_used(build, request, subject, free, have=False):
+        return used
     return replace(target, advice=advice(subject, request, target, seen, error))
 
 
-def _tried(build: Build, request: Request) -> tuple[Target | None, Exception | None]:
+def _tried(
+    build: Build, request: Request, *, longer: bool = False
+) -> tuple[Target | None, Exception | None]:
     try:
         target = build(request)
     except AttnprofError:
         return None, None
-    return target, failure(target)
+    return target, failure(target, longer=longer)

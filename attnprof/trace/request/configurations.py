@@ -54,7 +54,8 @@ class Configuration(Sized):
     @property
     def parts(self) -> Iterable[Expression]:
         """The fields that are sizes."""
-        return [value for value in self.fields.values() if isinstance(value, Expression)]
+        own = [value for value in self.fields.values() if isinstance(value, Sized)]
+        return [part for value in own for part in value.parts]
 
     def at(self, sizes: Sizes) -> Any:
         """The object; what its constructor does not take is set afterwards."""

@@ -2,14 +2,14 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
 from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.target import DEFAULT, Expression, Input, Sized, Sizes, parsed
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Sized, Sizes, at, parsed
 from attnprof.user_code import loaded
 
 #: A tensor's element type as an input's last word, with torch's own shorter names.
@@ -45,6 +45,47 @@ class Named(Sized):
     def at(self, sizes: Sizes) -> Any:
         """What it names, at any sizes."""
         return loaded(self.text)
+
+
+@dataclass(frozen=True)
+class Several(Sized):
+    """A list, tuple or dict that may have sizes, classes or modules in it."""
+
+    values: Any
+
+    def __str__(self) -> str:
+        return str(
+            _each(self.values, lambda x: x if isinstance(x, int) else _Shown(getattr(x, "text", x)))
+        )
+
+    @property
+    def parts(self) -> Iterable[Expression]:
+        """The sizes in it."""
+        found: list[Expression] = []
+        _each(self.values, lambda x: found.extend(x.parts if isinstance(x, Sized) else ()))
+        return found
+
+    def at(self, sizes: Sizes) -> Any:
+        """The same with its values there."""
+        return _each(self.values, lambda x: at(x, sizes))
+
+
+class _Shown(str):
+    """A text without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _each(value: Any, of: Callable[[Any], Any]) -> Any:
+    """What lists, tuples and dicts have, each replaced."""
+    if isinstance(value, dict):
+        return {name: _each(x, of) for name, x in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_each(x, of) for x in value)
+    return of(value)
 
 
 def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
@@ -107,7 +148,7 @@ _NONE = object()
 
 
 def _literal(text: str) -> Any:
-    """The value of True, None, 0.1, 4 or 'text'; ``_NONE`` for what is none."""
+    """The value of True, None, 0.1, 4 or "text"; ``_NONE`` for what is none."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if len(text) > LONGEST_VALUE:

@@ -1,0 +1,154 @@
+"""What the models beside a module call it with: its arguments and inputs, where nobody guesses."""
+
+import ast
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from attnprof.errors import AttnprofError
+from attnprof.trace.request import signatures
+from attnprof.trace.request.calls import Shape, UnlikeError, Use, fitted, is_module, watched
+from attnprof.trace.request.configurations import Configuration, names_around, taken_by
+from attnprof.trace.request.given import Repair, Request
+from attnprof.trace.request.messages import source_of
+from attnprof.trace.request.modules import of_class
+from attnprof.trace.request.target import Expression, Target
+from attnprof.trace.request.texts import Named, Several
+from attnprof.trace.request.tuples import base_of, folded
+from attnprof.trace.run.runs import outcome
+
+#: Models that are tried, operations of a run, seconds for all, and lengths at which one may begin.
+_MODELS, _OPERATIONS, _SECONDS, _LENGTHS = 6, 6000, 8.0, (256, 1024, 64)
+#: Sizes of those runs; each is doubled in turn, then all are tripled.
+_BASE = {"B": 2, "h": 4, "d": 16}
+
+
+def uses(
+    owner: Any, request: Request, free: set[str], *, have: bool
+) -> Iterator[tuple[str, Repair]]:
+    """Guesses for a class, with the name of a model around it, which calls it with them.
+
+    Those of models, at each of a few lengths, that ``have`` all the sizes ``free``, or do not.
+    """
+    end = time.process_time() + _SECONDS
+    for model in _models(owner):
+        with suppress(AttnprofError):
+            target = of_class(model, _alike(model, request))
+            if (free <= {*target.symbols}) == have:
+                for found in _uses(owner, target):
+                    yield model.__name__, _repair(owner, request, found)
+        if time.process_time() > end:
+            return
+
+
+def _alike(model: Any, request: Request) -> Request:
+    """The request for a model with the arguments and fields that were given for its part."""
+    taken = signatures.parameters_of_class(model, model.__name__)
+    given = {name: x for name, x in request.given.items() if re.split(r"[.\[]", name)[0] in taken}
+    return Request(model.__name__, given, {}, causal=False, dtype=request.dtype)
+
+
+def _models(owner: Any) -> list[Any]:
+    """Classes of the same file that use it, perhaps through others, whole models first."""
+    around, names = names_around(owner), _names_in(owner)
+    users, found = [owner.__name__], list[str]()
+    while users := [n for n in names if n not in found and names[n] & {*users}]:
+        found += users
+    order = sorted(found, key=lambda name: (not name.endswith("Model"), -found.index(name)))
+    kinds = [kind for kind in map(around.get, order) if is_module(kind)]
+    kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
+    return kinds[:_MODELS]
+
+
+def _names_in(owner: Any) -> dict[str, set[str]]:
+    """The names that each class, function or table of the file uses, by its own name."""
+    found: dict[str, set[str]] = {}
+    for node in ast.parse(source_of(sys.modules.get(owner.__module__))).body:
+        own = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in _targets(node))]
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        found |= {name: found.get(name, set()) | used for name in own if name}
+    return found
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    return getattr(node, "targets", [])
+
+
+def _is_abstract(kind: Any) -> bool:
+    return getattr(kind.forward, "__name__", "") == "_forward_unimplemented"
+
+
+# -- runs that end where the module is called ---------------------------------------------
+
+
+def _uses(owner: Any, target: Target) -> Iterator[Use]:
+    """The first call of the module in a model, with expressions for sizes, at each length."""
+    known = list[Use]()
+    for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
+        base = {name: {**_BASE, "N": length}.get(name, 16) for name in target.symbols}
+        first = _seen(owner, target, base)
+        others = [{**base, name: 2 * size} for name, size in base.items()] if first else []
+        others += [{name: 3 * size for name, size in base.items()}]
+        runs = [first, *(first and _seen(owner, target, sizes) for sizes in others)]
+        with suppress(UnlikeError):
+            if (use := _use(base, [run for run in runs if run])) and use not in known:
+                known.append(use)
+                yield use
+
+
+def _use(base: Mapping[str, int], runs: list[Use]) -> Use | None:
+    if len(runs) < len(base) + 2:
+        return None
+    (first, *others), fit = runs, partial(fitted, base)
+    return Use(
+        {n: fit(x, [run.arguments.get(n) for run in others]) for n, x in first.arguments.items()},
+        {n: fit(x, [run.inputs.get(n) for run in others]) for n, x in first.inputs.items()},
+    )
+
+
+def _seen(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use | None:
+    """The first call of the module in a run; with values, or on real tensors, where needed."""
+    found = list[Use]()
+    for how in (target, replace(target, routed=True), replace(target, real=True)):
+        with watched(owner, found.append):
+            failed = outcome(how, sizes, training=False, most=_OPERATIONS)
+        if found or not type(failed).__module__.startswith("torch."):
+            break
+    return found[0] if found else None
+
+
+def _repair(owner: Any, request: Request, use: Use) -> Repair:
+    """What is not given of a call, as guesses."""
+    parameters = signatures.parameters_of_class(owner, owner.__name__)
+    config = (taken_by(owner, parameters) or ("",))[0]
+    given = {*map(base_of, request.given), config}
+    args = {n: _argument(x) for n, x in folded(use.arguments).items() if n not in given}
+    kept = {*map(base_of, request.inputs)}
+    inputs = {n: _spelled(x) for n, x in use.inputs.items() if base_of(n) not in kept}
+    return Repair(args, {name: text for name, text in inputs.items() if text})
+
+
+def _argument(value: Any) -> Any:
+    """As an argument is typed, or built."""
+    if isinstance(value, type):
+        return Named(f"{value.__module__}:{value.__qualname__}")
+    if isinstance(value, Configuration):
+        fields = folded(value.fields)
+        return replace(value, fields={name: _argument(x) for name, x in fields.items()})
+    return Several(value) if isinstance(value, tuple | list | dict) else value
+
+
+def _spelled(value: Any) -> Any:
+    """As an input is typed; "" for an object that nobody can type."""
+    if isinstance(value, Shape):
+        dims = ", ".join(value.sizes) + ("," if len(value.sizes) == 1 else "")
+        return f"{dims or '()'} {value.dtype}".strip()
+    if isinstance(value, Expression):
+        return f"={value.text}"
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if plain else ""
