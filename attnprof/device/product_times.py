@@ -68,8 +68,8 @@ def _size(draw: Random) -> int:
 
 def layout_of(first: Any, second: Any) -> int:
     """Which of two matrices' entries lie column by column, by their strides."""
-    columns = [x.stride(-1) != 1 and x.stride(-2) == 1 for x in (first, second)]
-    return PLAIN + columns[1] + 2 * columns[0]
+    left, right = (bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second))
+    return PLAIN + right + 2 * left
 
 
 @dataclass(frozen=True)
