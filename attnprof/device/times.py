@@ -61,8 +61,12 @@ class Times:
 
     def jumps_s(self, runs: int, length: float) -> float:
         """Seconds that jumps between so many pieces of memory take, each of so many entries."""
-        broken = self.tables["broadcast"].at((runs, length))
-        return max(0.0, broken - self.tables["fill"].at((runs * length,)))
+        table = self.tables["broadcast"]
+        measured, lengths = table.axes
+        count = min(max(runs, measured[0]), measured[-1])
+        long = min(length, lengths[-1])
+        more = table.at((count, long)) - self.tables["fill"].at((count * long,))
+        return runs * max(0.0, more) / count
 
     @cached_property
     def after_another_s(self) -> tuple[float, float]:
@@ -170,19 +174,20 @@ class Times:
         return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
-        """A fused kernel: both products and the softmax of every block, which stays in a cache.
+        """A fused kernel: both products of every block, and passes over its scores in a cache.
 
+        The passes find maxima, scale, take a quick exponential and add up; no call lies between.
         The backward pass makes five products of a block where the forward one makes two.
         """
         rows = min(n, next(rows for least, rows in QUERY_BLOCKS if n >= least))
         columns = min(m, KEY_BLOCK)
         blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)
-        scores = self.tables["softmax"].at((rows, columns)) - self.call_s  # called once, for all
-        products = self.product(1, rows, columns, d, SECOND_TRANSPOSED) + self.product(
-            1, rows, v, columns
-        )
+        reduced = sum(self.tables[name].at((rows, columns)) for name in ("amax", "sum"))
+        passes = reduced + 2 * self.tables["in place"].at((rows * columns,))
+        products = self.product(1, rows, columns, d, SECOND_TRANSPOSED)
+        products += self.product(1, rows, v, columns)
         products = max(0.1 * products, products - 2 * self.call_s)
-        scores = max(0.0, scores)
+        scores = max(0.0, passes - 4 * self.call_s)
         return self.call_s + blocks * (scores + products * (2.5 if backward else 1))
 
 

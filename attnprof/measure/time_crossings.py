@@ -18,7 +18,7 @@ Runnable = Callable[[int], int | None]
 
 #: A look tells which side is faster; near a crossing how much faster counts.
 LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
-CLOSE = Budget(samples=25, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
+CLOSE = Budget(samples=16, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
 #: How far apart lengths are that are looked at first, and the shortest of them.
 APART, SHORTEST = 4.0, 16
 #: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
@@ -204,7 +204,7 @@ class TimeSearch:
         root = low * (high / low) ** (a / (a - b) if a != b else 0.5)
         for _ in range(MOVES):
             found = self._through(root, ends)
-            if abs(log(found.at / root)) < log(AROUND[-2]):
+            if abs(log(found.at / root)) < log(AROUND[-1]):  # within the lengths measured closely
                 break
             root = min(max(found.at, ends[0]), ends[1])
         return found

@@ -60,7 +60,7 @@ def _models(owner: Any) -> list[Any]:
     while users := [n for n in names if n not in found and names[n] & {*users}]:
         found += users
     order = sorted(found, key=lambda name: (not name.endswith("Model"), -found.index(name)))
-    kinds = [kind for kind in map(around.get, order) if is_module(kind)]
+    kinds = [kind for kind in map(around.get, order) if kind is not None and is_module(kind)]
     kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
     return kinds[:_MODELS]
 
