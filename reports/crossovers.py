@@ -2,7 +2,8 @@
 
 One thread, in processor time, float32, freed memory kept. Three calibrations are made first and
 never run a mechanism; every part then adds its rows to a CSV beside the page, and rows that are
-there are not measured again. ``--site`` is a folder with the package that a pair needs::
+there are not measured again; ``--predict`` predicts them again, by the calibrations that are there.
+``--site`` is a folder with the package that a pair needs::
 
     python reports/crossovers.py [taylor] [pairs] [grid] [recommend] [--site FOLDER]
 """
@@ -13,8 +14,8 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from math import log, nan
 from pathlib import Path
 from statistics import median
@@ -70,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", default=["taylor", "pairs", "grid", "recommend"])
     parser.add_argument("--site", help="folder with performer_pytorch")
+    parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
     parser.add_argument("--output", type=Path, default=HERE)
     asked = parser.parse_args()
     sys.path += [asked.site] if asked.site else []
@@ -80,8 +82,8 @@ def main() -> None:
         if not path.exists():
             calibration.save(calibrate("cpu", ["float32"]), path)
     parts: dict[str, tuple[Any, Any]] = {
-        "taylor": (Crossing, lambda done: taylor(devices, done)),
-        "pairs": (Crossing, lambda done: pairs(devices, done)),
+        "taylor": (Crossing, lambda done: missing("taylor", devices, done)),
+        "pairs": (Crossing, lambda done: missing("pairs", devices, done)),
         "grid": (OnGrid, lambda done: grid(devices[0], done)),
         "recommend": (Recommended, lambda done: recommended(devices[0], done)),
     }
@@ -89,6 +91,9 @@ def main() -> None:
     for part, (kind, rows) in parts.items():
         table = base.with_name(f"{base.name}_{part}.csv")
         found[part] = earlier(table, kind)
+        if asked.predict and kind is Crossing and part in asked.parts:
+            found[part] = [predicted_again(row, part, devices) for row in found[part]]
+            save(table, kind, found[part])
         if part in asked.parts:
             for row in rows(found[part]):
                 found[part].append(row)
@@ -96,31 +101,60 @@ def main() -> None:
     base.with_suffix(".md").write_text(page(devices, **found), encoding="utf-8")
 
 
-def taylor(devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+@dataclass(frozen=True)
+class Case:
+    """Two sides that may cross, and where."""
+
+    name: str
+    sides: Sequence[Any]
+    workload: Workload
+    scope: str
+
+
+def taylor_cases() -> Iterator[Case]:
     """Document 004's own crossing."""
     for d, heads, batch, form in TAYLOR:
-        case = f"d={d}, heads={heads}, batch={batch}, {form}"
-        if case not in {row.case for row in done}:
-            inputs = [f"{name}: B, h, N, d" for name in "qkv"]
-            sides: list[Any] = [module(name, inputs) for name in PLAIN]
-            if form == "normalised":
-                sides = registry.configured(["taylor-direct", "taylor-efficient"], {})
-            yield crossing(case, sides, Workload(1, heads, d, batch), "core", devices)
+        inputs = [f"{name}: B, h, N, d" for name in "qkv"]
+        sides: list[Any] = [module(name, inputs) for name in PLAIN]
+        if form == "normalised":
+            sides = registry.configured(["taylor-direct", "taylor-efficient"], {})
+        name = f"d={d}, heads={heads}, batch={batch}, {form}"
+        yield Case(name, sides, Workload(1, heads, d, batch), "core")
 
 
-def pairs(devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+def pair_cases() -> Iterator[Case]:
     """Other pairs, as layers."""
-    for names in PAIRS:
-        for phase in ("forward", "train"):
-            case = " against ".join(names)
-            if (case, phase) in {(row.case, row.phase) for row in done}:
-                continue
-            try:
-                sides = [module(n) if ":" in n else registry.get(n) for n in names]
-                workload = Workload(1, 4, 32, phase=phase)
-                yield crossing(case, sides, workload, "layer", devices)
-            except AttnprofError as error:
-                sys.stderr.write(f"{case}, {phase}: {error}\n")
+    for names, phase in product(PAIRS, ("forward", "train")):
+        try:
+            sides = [module(name) if ":" in name else registry.get(name) for name in names]
+        except AttnprofError as error:
+            sys.stderr.write(f"{names}: {error}\n")
+            continue
+        yield Case(" against ".join(names), sides, Workload(1, 4, 32, phase=phase), "layer")
+
+
+CASES = {"taylor": taylor_cases, "pairs": pair_cases}
+
+
+def missing(part: str, devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+    """Rows of the cases that have none yet."""
+    known = {(row.case, row.phase) for row in done}
+    for case in CASES[part]():
+        if (case.name, case.workload.phase) in known:
+            continue
+        try:
+            yield crossing(case, devices)
+        except AttnprofError as error:
+            sys.stderr.write(f"{case.name}, {case.workload.phase}: {error}\n")
+
+
+def predicted_again(row: Crossing, part: str, devices: Sequence[Path]) -> Crossing:
+    """A row with what calibrations predict now; what was measured stays."""
+    asked = (row.case, row.phase)
+    case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == asked)
+    found = [_rows(case, path, "predicted") for path in devices]
+    verdicts = "/".join([found[0].verdict, *row.verdicts.split("/")[1:]])
+    return replace(row, **_predictions(found), verdicts=verdicts)
 
 
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
@@ -129,40 +163,50 @@ def module(name: str, inputs: Sequence[str] = ()) -> Any:
     return replace(target_of(name, None, given or None), asked={"args": [], "inputs": given})
 
 
-def crossing(
-    case: str, sides: Sequence[Any], workload: Workload, scope: str, devices: Sequence[Path]
-) -> Crossing:
+def _rows(case: Case, path: Path, kind: str) -> Any:
+    """The row of a case in time, of a kind."""
+    return meet(
+        *case.sides, case.workload, case.scope, [case.workload.head_dim], [kind], ["time"],
+        terms=TimeTerms("cpu", 1, path), environment={},
+    ).records[0]  # fmt: skip
+
+
+def _predictions(found: Sequence[Any]) -> dict[str, float]:
+    """The columns of predictions: the first one's interval, and every crossing."""
+    names = ("predicted", "predicted_2", "predicted_3")
+    columns = {name: _number(x.crossover_seq_len) for name, x in zip(names, found, strict=True)}
+    return {**columns, "low": _number(found[0].ci_low), "high": _number(found[0].ci_high)}
+
+
+def crossing(case: Case, devices: Sequence[Path]) -> Crossing:
     """A row: formula, predictions by every calibration, two measurements."""
-    d = [workload.head_dim]
-
-    def rows(*kinds: str, metrics: str = "time", path: Path = devices[0]) -> Any:
-        terms = TimeTerms("cpu", 1, path)
-        return meet(
-            *sides, workload, scope, d, kinds, [metrics], terms=terms, environment={}
-        ).records
-
-    predicted = [rows("predicted", path=path)[0] for path in devices]
+    found = [_rows(case, path, "predicted") for path in devices]
     start = time.perf_counter()
-    first = rows("measured")[0]
+    first = _rows(case, devices[0], "measured")
     spent = time.perf_counter() - start
-    again = rows("measured")[0]
-    formula = nan
-    if not any(":" in side.name for side in sides):
-        from attnprof.closed_form.crossover import Meeting, report
-
-        meeting = Meeting(sides[0], sides[1], workload, scope)
-        one = report(meeting, d, ["formula"], ["flops"], environment={}).records[0]
-        formula = _number(one.crossover_seq_len)
-    elif workload.head_dim and names_taylor(sides):
-        formula = workload.head_dim**2 + workload.head_dim + 0.5
-    one = predicted[0]
+    again = _rows(case, devices[0], "measured")
     return Crossing(
-        case, workload.phase, formula, *(_number(x.crossover_seq_len) for x in predicted),
-        _number(one.ci_low), _number(one.ci_high), _number(first.crossover_seq_len),
-        _number(first.ci_low), _number(first.ci_high), _number(again.crossover_seq_len),
-        "/".join(x.verdict for x in (one, first, again)), first.timed_calls, len(first.lengths),
-        spent,
+        case=case.name, phase=case.workload.phase, formula=_equal_flops(case),
+        **_predictions(found), measured=_number(first.crossover_seq_len),
+        measured_low=_number(first.ci_low), measured_high=_number(first.ci_high),
+        again=_number(again.crossover_seq_len),
+        verdicts="/".join(x.verdict for x in (found[0], first, again)), calls=first.timed_calls,
+        lengths=len(first.lengths), seconds=spent,
     )  # fmt: skip
+
+
+def _equal_flops(case: Case) -> float:
+    """Where both have the same FLOPs; nan where that is not known."""
+    if names_taylor(case.sides):
+        return case.workload.head_dim**2 + case.workload.head_dim + 0.5
+    if any(":" in side.name for side in case.sides):
+        return nan
+    from attnprof.closed_form.crossover import Meeting, report
+
+    meeting = Meeting(*case.sides, case.workload, case.scope)
+    width = [case.workload.head_dim]
+    one = report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
+    return _number(one.crossover_seq_len)
 
 
 def _number(value: float | None) -> float:

@@ -110,7 +110,6 @@ def crossover(
     B can be modules of your own, too, like my.py:MyAttention.
 
     Examples:
-      attnprof crossover standard linear --d 64
       attnprof crossover taylor-direct taylor-efficient --plot crossover.png
       attnprof crossover standard longformer --over window --seq 4096
       attnprof crossover standard linear --kind predicted,measured

@@ -84,15 +84,8 @@ def model(
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
     kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs)
-    report = kept.read()
-    if report is None:
-        with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
-            report = _derived(
-                config, kernel, swaps, phases, sizes, inputs or (), optimizer=optimizer,
-                limit_s=limit,
-            )  # fmt: skip
-        kept.write(report, _file_of(Path(config)))
-    to.deliver(report)
+    asked = (config, kernel, swaps, phases, sizes, inputs or ())
+    to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
 
 
 def _file_of(path: Path) -> Path | None:
@@ -101,20 +94,19 @@ def _file_of(path: Path) -> Path | None:
 
 
 def _derived(
-    config: str,
-    kernel: str | None,
-    swaps: Any,
-    phases: list[str],
-    sizes: Any,
-    inputs: Sequence[str],
-    **how: Any,
-) -> Report:
-    import torch
+    kept: KeptReport, config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
+    inputs: Sequence[str], **how: Any,
+) -> Report:  # fmt: skip
+    """The report, kept for the next time it is asked for."""
+    with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
+        import torch
 
-    from attnprof.models.report import model_report
-    from attnprof.models.sources import subject_of
+        from attnprof.models.report import model_report
+        from attnprof.models.sources import subject_of
 
-    where = opt.environment(torch=torch.__version__)
-    subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
-    subject = subject.apart() if "M" in sizes else subject
-    return model_report(subject, phases, sizes, **how, environment=where)
+        where = opt.environment(torch=torch.__version__)
+        subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
+        subject = subject.apart() if "M" in sizes else subject
+        report = model_report(subject, phases, sizes, **how, environment=where)
+    kept.write(report, _file_of(Path(config)))
+    return report

@@ -13,7 +13,7 @@ import torch
 from attnprof.device.benchmarks import Benchmark, Call, benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.steady_times import Reading, steady
+from attnprof.device.steady_times import TimeReading, steady
 from attnprof.device.tables import Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, sample
@@ -119,12 +119,12 @@ class _Bench:
         differences = [abs(own[-1] - own[0]) for own in values.values() if len(own) > 1]
         return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
 
-    def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[Reading]]:
+    def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[TimeReading]]:
         most = max(1, one.most * min(1.0, self.seconds / WHOLE_S))
         places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
-    def _at(self, one: Benchmark, place: Sizes) -> list[Reading]:
+    def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:
         turns = [one.make(*place)]
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
@@ -147,7 +147,7 @@ class _Bench:
         calls = rounds * len(turns)
         beside = references[-len(taken) :]
         return [
-            Reading(log(max(own.wall_s / calls, LEAST_S)), log(reference))
+            TimeReading(log(max(own.wall_s / calls, LEAST_S)), log(reference))
             for own, reference in zip(taken, beside, strict=True)
         ]
 

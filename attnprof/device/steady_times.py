@@ -25,7 +25,7 @@ ALIKE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TimeReading:
     """Seconds of a call, and of the reference operation just before, both as logarithms."""
 
     log_s: float
@@ -42,7 +42,7 @@ class _Cloud:
     products: float
 
     @classmethod
-    def of(cls, readings: Sequence[Reading]) -> "_Cloud":
+    def of(cls, readings: Sequence[TimeReading]) -> "_Cloud":
         x, y = fmean(one.reference for one in readings), fmean(one.log_s for one in readings)
         squares = sum((one.reference - x) ** 2 for one in readings)
         products = sum((one.reference - x) * (one.log_s - y) for one in readings)
@@ -54,12 +54,12 @@ class _Cloud:
         return floor(self.log_s / log(ALIKE))
 
 
-def steady(passes: Sequence[Mapping[Place, Sequence[Reading]]]) -> dict[Place, list[float]]:
+def steady(passes: Sequence[Mapping[Place, Sequence[TimeReading]]]) -> dict[Place, list[float]]:
     """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
     A value is the median of its pass. Raises ValueError for no readings.
     """
-    together: dict[Place, list[Sequence[Reading]]] = {}
+    together: dict[Place, list[Sequence[TimeReading]]] = {}
     for own in passes:
         for place, readings in own.items():
             together.setdefault(place, []).append(readings)

@@ -35,7 +35,7 @@ def made_up():
     over_rows = (
         *(f"{outer}{name}" for outer in ("", "outer ") for name in OUTER),
         "max", "layer norm", "layer norm backward", "cumsum", "sort", "gather", "fourier",
-        "inverse fourier", "strided",
+        "inverse fourier", "fourier of primes", "inverse fourier of primes", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
     tables = {

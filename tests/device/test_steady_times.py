@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnprof.device.steady_times import Reading, steady
+from attnprof.device.steady_times import TimeReading, steady
 
 #: Seconds of made-up operations, and how much of a slower reference each follows.
 TRUE = {"small": (5e-6, 1.0), "product": (4e-4, 0.6), "memory": (9e-3, 0.3)}
@@ -14,7 +14,7 @@ TRUE = {"small": (5e-6, 1.0), "product": (4e-4, 0.6), "memory": (9e-3, 0.3)}
 def readings(place, slower, draw, scatter=0.0):
     seconds, share = TRUE[place]
     noise = draw.gauss(0.0, scatter)
-    return Reading(math.log(seconds) + share * slower + noise, math.log(5e-6) + slower)
+    return TimeReading(math.log(seconds) + share * slower + noise, math.log(5e-6) + slower)
 
 
 def passes(weather, scatter=0.0):
@@ -42,7 +42,7 @@ def test_without_weather_times_are_as_they_were_read():
 
 def test_a_place_of_few_readings_follows_the_reference_like_those_alike():
     made = passes([[-0.3, 0.0, 0.3] * 4])
-    made[0]["other"] = [Reading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
+    made[0]["other"] = [TimeReading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
     assert steady(made)["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
 
 

@@ -260,7 +260,7 @@ def test_a_training_step_holds_weights_gradients_states_and_activations():
         ('{"hidden_size": 8}', RequestError, "model_type"),
         ("[1, 2]", RequestError, "model_type"),
         ("{", RequestError, "no whole JSON"),
-        ('{"model_type": "wav2vec2"}', RequestError, "input_ids"),
+        ('{"model_type": "decision_transformer"}', RequestError, "input_ids"),
     ],
 )
 def test_what_is_no_model_says_what_would_be(tmp_path, text, error, told):

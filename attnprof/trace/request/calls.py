@@ -136,7 +136,7 @@ def is_module(kind: Any) -> bool:
 # -- from numbers at some sizes to expressions ----------------------------------------------
 
 
-class UnlikeError(Exception):
+class UnlikeCallsError(Exception):
     """Runs at several sizes give what no expression fits."""
 
 
@@ -144,12 +144,12 @@ def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
     """What a leaf is at any sizes."""
     if isinstance(first, Shape):
         if not all(isinstance(x, Shape) and len(x.sizes) == len(first.sizes) for x in others):
-            raise UnlikeError
+            raise UnlikeCallsError
         columns = zip(first.sizes, *(x.sizes for x in others), strict=True)
         return Shape(tuple(_size(base, one, rest) for one, *rest in columns), first.dtype)
     if isinstance(first, int) and not isinstance(first, bool):
         if not all(type(x) is int for x in others):
-            raise UnlikeError
+            raise UnlikeCallsError
         found = _size(base, first, others)
         return first if found == str(first) else Expression(found)
     if isinstance(first, Configuration):
@@ -175,7 +175,7 @@ def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
     for name, offset in lines:
         expected *= 3 * base[name] + offset
     if expected != tripled:
-        raise UnlikeError
+        raise UnlikeCallsError
     return _text(share, lines) if lines else str(first)
 
 
@@ -184,10 +184,10 @@ def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
         name, offset = lines[0]
         more = share * offset
         if more.denominator != 1:
-            raise UnlikeError
+            raise UnlikeCallsError
         return _times(share, [name]) + _signed(more)
     if any(offset.denominator != 1 for _, offset in lines):
-        raise UnlikeError
+        raise UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
     return _times(share, [f"({n}{_signed(o)})" if o else n for n, o in order])
 

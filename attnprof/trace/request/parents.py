@@ -12,7 +12,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
-from attnprof.trace.request.calls import Shape, UnlikeError, Use, fitted, is_module, watched
+from attnprof.trace.request.calls import Shape, UnlikeCallsError, Use, fitted, is_module, watched
 from attnprof.trace.request.configurations import Configuration, names_around, taken_by
 from attnprof.trace.request.given import Repair, Request
 from attnprof.trace.request.messages import source_of
@@ -95,7 +95,7 @@ def _uses(owner: Any, target: Target) -> Iterator[Use]:
         others = [{**base, name: 2 * size} for name, size in base.items()] if first else []
         others += [{name: 3 * size for name, size in base.items()}]
         runs = [first, *(first and _seen(owner, target, sizes) for sizes in others)]
-        with suppress(UnlikeError):
+        with suppress(UnlikeCallsError):
             if (use := _use(base, [run for run in runs if run])) and use not in known:
                 known.append(use)
                 yield use

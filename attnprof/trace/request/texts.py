@@ -55,7 +55,10 @@ class Several(Sized):
 
     def __str__(self) -> str:
         return str(
-            _each(self.values, lambda x: x if isinstance(x, int) else _Shown(getattr(x, "text", x)))
+            _each(
+                self.values,
+                lambda x: x if isinstance(x, int) else _AsWritten(getattr(x, "text", x)),
+            )
         )
 
     @property
@@ -70,7 +73,7 @@ class Several(Sized):
         return _each(self.values, lambda x: at(x, sizes))
 
 
-class _Shown(str):
+class _AsWritten(str):
     """A text without quotation marks."""
 
     __slots__ = ()
