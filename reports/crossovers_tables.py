@@ -92,9 +92,9 @@ def page(
             "earlier version, on TaylorShift of widths 16 and 32 and on the pairs of standard with "
             "linear, linformer and performer. That products of few columns need shapes of their "
             "own was found on random products, but after widths 8 and 16 had been seen to be "
-            "off. So these cases are not quite unseen. The interval of a measured crossing is one of 95 %, "
-            "by the scatter of five lengths or more; both "
-            "measurements were made in one process."
+            "off. So these cases are not quite unseen. The interval of a measured crossing is one "
+            "of 95 %, by the scatter of five lengths or more; both measurements were made in one "
+            "process."
         ),
     ]  # fmt: skip
     if taylor:
