@@ -24,7 +24,8 @@ class Calibration:
 
     ``tables`` are seconds by number format and benchmark (:mod:`attnprof.device.benchmarks`),
     ``fault_s`` those of a byte of memory used for the first time. ``repeatability`` is the typical
-    difference between two measurements of the same, as a share; ``cpu_share`` that of a processor
+    difference between two measurements of the same, as a share; ``unsteadiness`` the standard
+    deviation, in logarithms, of how slow the processor was meanwhile; ``cpu_share`` the share of it
     that the calibration had.
     """
 
@@ -35,6 +36,7 @@ class Calibration:
     fault_s: float = 0.0
     repeatability: float | None = None
     cpu_share: float | None = None
+    unsteadiness: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -47,7 +49,7 @@ class Calibration:
             "name": self.ceilings.name, "device": self.device, "threads": self.threads,
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": VERSION, "fault_s": self.fault_s, "repeatability": self.repeatability,
-            "cpu_share": self.cpu_share,
+            "cpu_share": self.cpu_share, "unsteadiness": self.unsteadiness,
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -67,7 +69,7 @@ class Calibration:
             }
             for dtype, named in (entry["tables"] if same else {}).items()
         }
-        more = {name: entry[name] for name in _MORE} if same else {}
+        more = {name: entry[name] for name in _MORE if name in entry} if same else {}
         return cls(
             Ceilings(entry["name"], **rates, measured=True), entry["device"], entry["threads"],
             tables, **more,
@@ -75,7 +77,10 @@ class Calibration:
 
 
 _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
-_MORE = {"fault_s": float, "repeatability": float | None, "cpu_share": float | None}
+_MORE = {
+    "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
+    "unsteadiness": float | None,
+}  # fmt: skip
 _ANEW = "move it away and run attnprof calibrate"
 
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, log, prod
-from statistics import median
+from statistics import median, pstdev
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ def calibrate(
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
     differences: list[float] = []
+    references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
         for dtype in known.flops_per_s:
             on_progress(dtype)
@@ -71,9 +72,11 @@ def calibrate(
             )
             tables[dtype], twice = bench.tables()
             differences += twice
+            references += bench.references
     return Calibration(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
+        unsteadiness=pstdev(references) if references else None,
     )  # fmt: skip
 
 
@@ -102,6 +105,7 @@ class _Bench:
     seconds: float
     benchmarks: Sequence[Benchmark]
     reference: Call
+    references: list[float] = field(default_factory=list)
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
         """A table a benchmark, and logarithms of how passes over all of them differ."""
@@ -145,9 +149,10 @@ class _Bench:
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
             taken = sample(self.clock, lambda: references.append(self._referred()), bundle, budget)
         calls = rounds * len(turns)
-        beside = references[-len(taken) :]
+        beside = [log(reference) for reference in references[-len(taken) :]]
+        self.references += beside
         return [
-            TimeReading(log(max(own.wall_s / calls, LEAST_S)), log(reference))
+            TimeReading(log(max(own.wall_s / calls, LEAST_S)), reference)
             for own, reference in zip(taken, beside, strict=True)
         ]
 

@@ -2,44 +2,19 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, prod
+from math import inf
 from typing import Any
 
-import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from attnprof.device.memory_order import loops, spread_strides
-from attnprof.device.product_times import PLAIN, layout_of
+from attnprof.device.kernel_calls import KernelCall, kernel_call, tensors_of
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
-from attnprof.measure.subject import build_subject
-from attnprof.trace.rules.table import VIEWS
-
-
-@dataclass(frozen=True, slots=True)
-class KernelCall:
-    """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
-
-    ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
-    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. What it reads is ``cold``
-    where much else was gone through since it was last used. ``layout`` is that of a product's
-    operands (:mod:`attnprof.device.product_times`).
-    """
-
-    name: str
-    form: str
-    sizes: tuple[int, ...] = ()
-    runs: int = 1
-    item_bytes: int = 4
-    fresh: int = 0
-    backward: bool = False
-    cold: bool = False
-    layout: int = PLAIN
+from attnprof.measure.subject import Subject, build_subject
 
 
 @dataclass(frozen=True)
@@ -56,25 +31,6 @@ class Demand:
     bytes: int = 0
 
 
-#: Operations over rows of a tensor, by the name of the table that prices them.
-ROWS = {
-    "_softmax": "softmax", "softmax": "softmax", "_log_softmax": "softmax",
-    "_softmax_backward_data": "softmax backward", "_log_softmax_backward_data": "softmax backward",
-    "sum": "sum", "mean": "sum", "linalg_vector_norm": "norm", "var": "norm", "var_mean": "norm",
-    "amax": "amax", "amin": "amax", "max": "max", "min": "max", "argmax": "max", "argmin": "max",
-    "cumsum": "cumsum", "cummax": "cumsum", "cumprod": "cumsum", "logcumsumexp": "cumsum",
-    "native_layer_norm": "layer norm", "native_layer_norm_backward": "layer norm backward",
-    "sort": "sort", "topk": "sort", "argsort": "sort", "searchsorted": "sort",
-}  # fmt: skip
-#: Tables that have another one for rows whose entries do not lie next to each other.
-OUTER = ("sum", "norm", "amax", "softmax", "softmax backward")
-FILLS = (
-    "fill", "zero", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "zeros_like",
-    "ones_like", "full_like", "arange", "eye", "scalar_tensor",
-)  # fmt: skip
-_MAKES_ROOM = ("empty", "new_empty")
-
-
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """The operations of a point's call on fake tensors; nothing of its size is allocated.
 
@@ -88,14 +44,27 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         with _Observer(most_s):  # training runs a forward pass before, too
             subject = build_subject(request)
             subject.prepare()
-        before = _get_sequence_nr()
-        with _Observer(most_s) as watch:
-            sys.setprofile(watch.called)
-            try:
-                subject.call()
-            finally:
-                sys.setprofile(None)
-        return Demand(watch.seen, _get_sequence_nr() - before, watch.functions, watch.passed)
+        found = _watched(subject, most_s)
+        if found.functions > MANY * len(found.operations):  # what is computed once and kept
+            subject.prepare()
+            found = _watched(subject, most_s)
+        return found
+
+
+#: Python functions an operation, beyond which a call is watched a second time.
+MANY = 10
+
+
+def _watched(subject: Subject, most_s: float) -> Demand:
+    """What a call asks for."""
+    before = _get_sequence_nr()
+    with _Observer(most_s) as watch:
+        sys.setprofile(watch.called)
+        try:
+            subject.call()
+        finally:
+            sys.setprofile(None)
+    return Demand(watch.seen, _get_sequence_nr() - before, watch.functions, watch.passed)
 
 
 class _Observer(TorchDispatchMode):
@@ -130,8 +99,9 @@ class _Observer(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if func.namespace != "prim":
-            call = _operation(func, args, kwargs, out)
-            self.seen.append(replace(call, cold=self._is_cold(call, _tensors((args, kwargs, out)))))
+            call = kernel_call(func, args, kwargs, out)
+            cold = self._is_cold(call, tensors_of((args, kwargs, out)))
+            self.seen.append(replace(call, cold=cold))
         sys.setprofile(self.called)
         return out
 
@@ -161,140 +131,3 @@ _WATCHING = (
 @cache
 def _watches(file: str) -> bool:
     return file == __file__ or any(part in file for part in _WATCHING)
-
-
-def _tensors(values: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Dispatched:
-    """An operation that was asked for, with the tensors that it took and gave."""
-
-    own: str
-    args: tuple[Any, ...]
-    inputs: list[Any]
-    results: list[Any]
-
-    @property
-    def name(self) -> str:
-        """Its name without the mark of what works in place."""
-        return self.own.rstrip("_")
-
-
-#: What prices an operation, and the sizes and runs that it has.
-Form = tuple[str, tuple[int, ...], int]
-
-
-def _operation(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
-    """An operation with the form that fits it."""
-    own = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
-    call = _Dispatched(own, args, _tensors((args, kwargs)), _tensors(out))
-    form, sizes, runs = _form(call)
-    given = {id(x) for x in call.inputs}
-    looks = form == "view" and not call.name.startswith(_MAKES_ROOM)
-    new = [] if looks else [x for x in call.results if id(x) not in given]
-    shown = (call.results or call.inputs)[:1]
-    return KernelCall(
-        own, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
-        fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
-        layout=layout_of(*_factors(call)) if form == "product" else PLAIN,
-    )  # fmt: skip
-
-
-def _form(call: _Dispatched) -> Form:
-    if call.name in VIEWS or not (call.results or call.inputs):
-        return "view", (), 1
-    if call.name in ROWS:
-        return _rows(call)
-    if call.name.startswith("_scaled_dot_product"):
-        return _fused(call)
-    return OWN_FORMS.get(call.name, _entries)(call)
-
-
-def _factors(call: _Dispatched) -> tuple[Any, Any]:
-    """What a product multiplies."""
-    a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
-    return a, b
-
-
-def _product(call: _Dispatched) -> Form:
-    """Batch, rows, columns and the length of the sums."""
-    a, b = _factors(call)
-    batch = a.shape[0] if a.dim() == 3 else 1
-    return "product", (batch, a.shape[-2], b.shape[-1], a.shape[-1]), 1
-
-
-def _rows(call: _Dispatched) -> Form:
-    """Rows and their length; of a sum, whether its terms lie next to each other."""
-    table = ROWS[call.name]
-    x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
-    count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
-    given = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
-    dims = next((arg for arg in given if isinstance(arg, (int, list, tuple))), -1)
-    over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
-            if isinstance(dim, int)}  # fmt: skip
-    outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))
-    if table == "sum" and left == count:  # over a dimension of size 1
-        return "unary", (count,), 1
-    columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
-    rows = left if table == "sum" else max(1, count // columns)
-    own = f"outer {table}" if outer and table in OUTER else table
-    return own, (rows, max(1, count // rows)), 1
-
-
-def _fourier(call: _Dispatched) -> Form:
-    """Rows and their points."""
-    real = call.inputs[0] if call.name == "_fft_r2c" else call.results[0]
-    points = max(1, real.shape[-1])
-    table = "inverse fourier" if call.name == "_fft_c2r" else "fourier"
-    return table, (max(1, real.numel() // points), points), 1
-
-
-def _gather(call: _Dispatched) -> Form:
-    """How many pieces are moved, and their entries."""
-    moved = max([*call.results, call.inputs[0]], key=lambda x: x.numel())
-    alone = call.name in ("gather", "scatter", "scatter_add") or moved.dim() == 0
-    run = 1 if alone else max(1, moved.shape[-1])
-    return "gather", (max(1, moved.numel() // run), run), 1
-
-
-def _fused(call: _Dispatched) -> Form:
-    """Attention as one kernel: heads of all rows, queries, keys, and both widths."""
-    q, k, v = call.inputs[1:4] if "backward" in call.name else call.inputs[:3]
-    return "fused", (q.shape[0] * q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]), 1
-
-
-OWN_FORMS: dict[str, Callable[[_Dispatched], Form]] = {
-    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fourier),
-    **dict.fromkeys((
-        "gather", "index_select", "index", "embedding", "scatter", "index_copy", "scatter_add",
-        "index_add", "index_put", "_index_put_impl", "embedding_dense_backward",
-    ), _gather),
-}  # fmt: skip
-
-
-def _entries(call: _Dispatched) -> Form:
-    """An operation that treats entries alike: how many, and which memory it goes through."""
-    target = max(call.results or call.inputs, key=lambda x: x.numel())
-    largest = max([target, *call.inputs], key=lambda x: x.numel())
-    shape = tuple(largest.shape)
-    whole = {id(x) for x in call.inputs if x.numel() == largest.numel() and x is not target}
-    strides = [s for x in (target, *call.inputs) if (s := spread_strides(x, shape)) is not None]
-    runs, stride = loops(shape, strides)
-    pattern, count = _pattern(call, len(whole)), largest.numel()
-    if stride > 1:
-        return f"strided {pattern}", (count // runs, stride), runs
-    return pattern, (count,), runs
-
-
-def _pattern(call: _Dispatched, others: int) -> str:
-    """What is read and written, with so many tensors as large as the result."""
-    if call.name in FILLS:
-        return "fill"
-    if call.own == "copy_":
-        return "unary"
-    if call.own.endswith("_"):
-        return "binary in place" if others else "in place"
-    return ("fill", "unary", "binary")[min(others, 2)]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
-from math import exp, inf
+from math import exp, hypot, inf
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ TOLD = 12
 
 
 INTERVAL = (
-    "low and high: ends of an interval of 95 % by the repeatability of the calibration and what a "
-    "sum of single operations leaves out"
+    "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
+    "the processor was meanwhile, and what a sum of single operations leaves out"
 )
 LOWER = "a lower bound from stated ceilings, without overheads and caches: never a promise"
 
@@ -161,7 +161,9 @@ class Predictor:
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
         seconds = times.of(work)
-        spread = exp(REACH * (SPREAD**2 + (self.calibration.repeatability or 0.0) ** 2) ** 0.5)
+        known = self.calibration
+        spreads = (SPREAD, known.repeatability or 0.0, known.unsteadiness or 0.0)
+        spread = exp(REACH * hypot(*spreads))
         shares = _shares(work, times)
         bounds: Counter[str] = Counter()
         for row in shares:

@@ -16,7 +16,8 @@ from attnprof.device.benchmarks import (
     OF_MADE,
 )  # fmt: skip
 from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
-from attnprof.device.operations import Demand, KernelCall
+from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.operations import Demand
 from attnprof.device.product_times import PLAIN, SECOND_TRANSPOSED, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.measure.kept_memory import LARGEST_KEPT

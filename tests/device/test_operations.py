@@ -99,3 +99,10 @@ def test_training_makes_nodes_and_knows_its_backward_pass():
     assert work.nodes > 5
     assert {o.backward for o in work.operations} == {False, True}
     assert operations_of(PointRequest("standard", 16, 2, 8)).nodes == 0
+
+
+def test_what_is_computed_once_and_kept_is_no_part_of_a_call():
+    """Where TaylorShift's forms take turns is found in Python, the first time it is asked for."""
+    request = PointRequest("taylorshift", 136, 3, 24, phase="decode")
+    first, again = operations_of(request), operations_of(request)
+    assert first.functions == pytest.approx(again.functions, abs=20)

@@ -10,7 +10,8 @@ from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings, stated
-from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
+from attnprof.device.kernel_calls import OUTER, KernelCall
+from attnprof.device.operations import Demand, operations_of
 from attnprof.device.prediction import predict_points
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
