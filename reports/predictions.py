@@ -2,7 +2,8 @@
 
 One thread, in processor time, freed memory kept by the process. The calibration is made first, or
 read from ``--calibration``; it never runs a mechanism. Prediction and measurement of a point stand
-in one row of the CSV. Rows that are there are not measured again; ``--predict`` predicts them again::
+in one row of the CSV. Rows that are there are not measured again; ``--predict`` predicts them
+again::
 
     python reports/predictions.py            # writes predictions.md and .csv beside it
 """
