@@ -72,31 +72,33 @@ class Recommended:
         return self.first_s / min(self.first_s, self.second_s, self.third_s) - 1
 
 
+def _made(devices: Sequence[Path]) -> str:
+    """How the page was made, and what its cases had been looked at for."""
+    known = [calibration.load(device_name("cpu"), 1, path) for path in devices]
+    again = ", ".join(f"±{(one.repeatability or 0):.0%}" for one in known if one)
+    return (
+        "Written by `python reports/crossovers.py`; all numbers in the CSV files beside it. "
+        f"{device_name('cpu')}, one thread, processor time, torch {torch.__version__}, "
+        f"float32, freed memory kept; {time.strftime('%Y-%m-%d', time.gmtime())}. "
+        f"{len(devices)} calibrations on the same day, which repeated themselves to {again}; "
+        "no constant was fitted to these cases. Which costs are measured, and how products are "
+        "told apart, was chosen on cores of widths 12, 24 and 48, layers of 2 heads of 48 and "
+        "products of random shapes. That an operation costs more after others was found, by an "
+        "earlier version, on TaylorShift of widths 16 and 32 and on the pairs of standard with "
+        "linear, linformer and performer. That products of few columns need shapes of their "
+        "own was found on random products, but after widths 8 and 16 had been seen to be "
+        "off. So these cases are not quite unseen. The interval of a measured crossing is one "
+        "of 95 %, by the scatter of five lengths or more; both measurements were made in one "
+        "process."
+    )
+
+
 def page(
     devices: Sequence[Path], taylor: Sequence[Crossing], pairs: Sequence[Crossing],
     grid: Sequence[OnGrid], recommend: Sequence[Recommended],
 ) -> str:  # fmt: skip
     """All parts that have rows."""
-    known = [calibration.load(device_name("cpu"), 1, path) for path in devices]
-    again = ", ".join(f"±{(one.repeatability or 0):.0%}" for one in known if one)
-    lines = [
-        "# Crossovers in time: predicted against measured", "",
-        (
-            "Written by `python reports/crossovers.py`; all numbers in the CSV files beside it. "
-            f"{device_name('cpu')}, one thread, processor time, torch {torch.__version__}, "
-            f"float32, freed memory kept; {time.strftime('%Y-%m-%d', time.gmtime())}. "
-            f"{len(devices)} calibrations on the same day, which repeated themselves to {again}; "
-            "no constant was fitted to these cases. Which costs are measured, and how products are "
-            "told apart, was chosen on cores of widths 12, 24 and 48, layers of 2 heads of 48 and "
-            "products of random shapes. That an operation costs more after others was found, by an "
-            "earlier version, on TaylorShift of widths 16 and 32 and on the pairs of standard with "
-            "linear, linformer and performer. That products of few columns need shapes of their "
-            "own was found on random products, but after widths 8 and 16 had been seen to be "
-            "off. So these cases are not quite unseen. The interval of a measured crossing is one "
-            "of 95 %, by the scatter of five lengths or more; both measurements were made in one "
-            "process."
-        ),
-    ]  # fmt: skip
+    lines = ["# Crossovers in time: predicted against measured", "", _made(devices)]
     if taylor:
         lines += ["", "## Direct against efficient TaylorShift, forward", "", *_crossings(taylor)]
         lines += ["", *_errors(taylor, law=True)]
@@ -106,11 +108,6 @@ def page(
     if grid:
         lines += [
             "", "## The guided search against a grid", "",
-            (
-                "Calls of rows made before 2026-11-25 leave out first looks at lengths that were "
-                "timed closely afterwards: searches took more than the column says."
-            ),
-            "",
             "| pair | guided | interval | calls | lengths | grid | calls | lengths | share |",
             "|---|--:|---|--:|--:|--:|--:|--:|--:|",
         ]  # fmt: skip

@@ -125,6 +125,7 @@ class _Bench:
 
     def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[TimeReading]]:
         most = max(1, one.most * min(1.0, self.seconds / WHOLE_S))
+        # a product's layout, its fifth size, is no work
         places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 

@@ -22,7 +22,7 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 
 #: Standard deviation, in logarithms, of what a sum of single operations leaves out: caches that
-#: the operation before filled, code between operations, the weather of a machine.
+#: the operation before filled, and code between operations.
 SPREAD = 0.15
 #: Half width of an interval of 95 %, in standard deviations.
 REACH = 1.96
