@@ -16,6 +16,10 @@ OPERATIONS: dict[str, Operation] = {
     "entry by entry, rows": lambda x: (2 * x).exp() + x,
     "entry by entry, heads first": lambda x: x.transpose(1, 2) * x.transpose(1, 2),
     "entry by entry, two orders": lambda x: x.transpose(1, 2) + x.clone().transpose(1, 2).clone(),
+    "entry by entry, the second decides": lambda x: torch.rsub(x.mT, 2 * x.mT.contiguous()),
+    "entry by entry, the second decides too": lambda x: torch.ops.aten.threshold_backward(
+        x.transpose(1, 2), x.transpose(1, 2).contiguous(), 0
+    ),
     "entry by entry, parts": lambda x: x[..., 1:] * x[..., :-1],
     "entry by entry, parts of heads": lambda x: x.transpose(1, 2)[:, 1:] - x.transpose(1, 2)[:, :2],
     "spread": lambda x: x.unsqueeze(2) * x.unsqueeze(3),

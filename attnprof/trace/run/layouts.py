@@ -23,9 +23,9 @@ Rule = Callable[..., Result | None]
 #: Functions of each entry, whose results have their operands' number format.
 _POINTWISE = (
     "abs", "add", "addcmul", "clamp", "cos", "div", "exp", "gelu", "gelu_backward", "log",
-    "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid",
+    "maximum", "minimum", "mul", "neg", "pow", "reciprocal", "relu", "rsqrt", "sigmoid",
     "sigmoid_backward", "silu", "silu_backward", "sin", "softplus", "sqrt", "sub", "tanh",
-    "tanh_backward", "threshold_backward",
+    "tanh_backward",
 )  # fmt: skip
 
 
@@ -228,8 +228,7 @@ def _widened(_: Any, x: Any, dim: int) -> Result:
 
 
 def _squeezed(_: Any, x: Any, dim: int) -> Result | None:
-    one = x.dim() and _named(x.shape[dim]) == 1
-    return _instead(x, dim % x.dim(), [], []) if one else None
+    return _instead(x, dim % x.dim(), [], []) if x.dim() and _named(x.shape[dim]) == 1 else None
 
 
 def _selected(_: Any, x: Any, dim: int, index: Any) -> Result | None:
@@ -273,8 +272,8 @@ def _viewed(_: Any, x: Any, sizes: Sequence[Any]) -> Result | None:
     """Rows that follow one another, seen in other sizes."""
     if not all(map(_is_large, sizes)) or not _in_rows(x):
         return None
-    whole = _named(prod(sizes)), _named(prod(x.shape))
-    return _view(x, sizes, _rows(sizes)) if whole[0] == whole[1] else None
+    same = _named(prod(sizes)) == _named(prod(x.shape))
+    return _view(x, sizes, _rows(sizes)) if same else None
 
 
 @cache
@@ -289,11 +288,13 @@ def _rules() -> dict[Any, Rule]:
         aten.permute.default: _permuted, aten.unsqueeze.default: _widened,
         aten.squeeze.dim: _squeezed, aten.select.int: _selected, aten.slice.Tensor: _cut,
         aten.expand.default: _spread, aten.view.default: _viewed,
-        aten._unsafe_view.default: _viewed,
+        aten._unsafe_view.default: _viewed, aten.rsub.Scalar: _pointwise,
     }  # fmt: skip
     for name in _POINTWISE:  # those that make one tensor, or write to the first
         for own, rule in ((name, _pointwise), (f"{name}_", _written)):
             packet = getattr(aten, own, None)
             funcs = [getattr(packet, kind) for kind in packet.overloads()] if packet else []
             rules |= {f: rule for f in funcs if "out" not in f._overloadname}
+    for func in (aten.rsub.Tensor, aten.threshold_backward.default):  # their kernels ask the second
+        rules[func] = lambda tensors, *args, **how: _pointwise(tensors[::-1], *args, **how)
     return rules
