@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attnprof.trace.rules.expansions import EXPANSIONS, STAND_INS
+from attnprof.trace.rules.expansions import EXPANSIONS
+from attnprof.trace.rules.stand_ins import STAND_INS
 from attnprof.trace.rules.table import MOVES, OVERWRITES, RULES, VIEWS
 
 PLACES = {

@@ -14,7 +14,8 @@ from attnprof.trace.rules import (
     products,
     reductions,
 )
-from attnprof.trace.rules.expansions import expansion_of, result_of
+from attnprof.trace.rules.expansions import expansion_of
+from attnprof.trace.rules.stand_ins import result_of
 from attnprof.trace.rules.table import check_registered, cost_of, name_of, tensors_in
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
