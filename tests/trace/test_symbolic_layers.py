@@ -75,6 +75,24 @@ class _Turned(nn.Module):
         ).flatten(-2)
 
 
+class _Causal(nn.Module):
+    """Causal attention, of a single token without a mask."""
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1)
+
+
+class _NormedChannels(nn.Module):
+    """Batch norm over what lies in columns, between projections."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(width, 24), nn.BatchNorm1d(24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        return self.down(F.relu(self.norm(self.up(x).mT).mT))
+
+
 class _Turns(nn.Module):
     """A width that is made an integer, before a loop over tokens."""
 
@@ -107,6 +125,8 @@ LAYERS = {
     "products written to a tensor": lambda *_: _Written(),
     "fourier mixing": lambda *_: _Mixing(),
     "rotary embedding": lambda *_: _Turned(),
+    "attention that asks for a mask by its length": lambda *_: _Causal(),
+    "batch norm of columns": lambda width, _: _NormedChannels(width),
 }
 
 
@@ -117,6 +137,7 @@ def test_a_layer_stays_symbolic(name):
         assert found.phases[phase].method == "symbolic"
         assert len(found.phases[phase].verified_at) >= 3
         assert not found.phases[phase].uncounted
+        assert all(form.expression is not None for form in found.phases[phase].formulas.values())
 
 
 def test_a_length_without_a_whole_block_is_a_short_one():

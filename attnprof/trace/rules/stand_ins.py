@@ -116,7 +116,13 @@ STAND_INS: dict[str, StandIn] = {
     "_log_softmax_backward_data": lambda _, out, *args: aten._log_softmax_backward_data.default(
         out, out, *args
     ),
-    "native_batch_norm_backward": _in_rows("native_batch_norm_backward", suggest_memory_format),
+    **{
+        name: _in_rows(name, suggest_memory_format)
+        for name in (
+            "native_batch_norm_backward", "batch_norm_backward", "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
+        )
+    },
     **{
         name: _in_rows(name)
         for name in (

@@ -232,6 +232,15 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
+_attention: Any = torch.nn.functional.scaled_dot_product_attention
+
+
+def _attended(*args: Any, **kwargs: Any) -> Any:
+    """Attention that is causal by a comparison of sizes (``is_causal=n > 1``), which is decided."""
+    return _attention(*tree_map_only(torch.SymBool, bool, args),
+                      **tree_map_only(torch.SymBool, bool, kwargs))  # fmt: skip
+
+
 def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
     """The gradient of resized images; torch gives it no shape of symbols."""
     return gradient.new_empty(before)
@@ -241,8 +250,8 @@ def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
 def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
-    Dropout, images of another size, windows, layers that normalise or go step by step and the fast
-    paths of attention would take others, or fix sizes.
+    Dropout, images of another size, windows, layers that normalise or go step by step, attention
+    and its fast paths would take others, or fix sizes.
     """
     plain: list[Any] = [torch.ops.aten.dropout.default]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
@@ -258,6 +267,7 @@ def _as_without_symbols() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch.nn.functional, _attention.__name__, _attended),
         patch.multiple(decompositions, **LAYERS),
     ):
         for operation in plain:
