@@ -1,8 +1,10 @@
 """Predicted times of single points against measured ones, over mechanisms, phases and lengths.
 
 One thread, in processor time, freed memory kept by the process. The calibration is made first, or
-read from ``--calibration``; it never runs a mechanism. Prediction and measurement of a point stand
-in one row of the CSV. Rows that are there are not measured again; ``--predict`` predicts them
+read from ``--calibration``; it never runs a mechanism. Every point is measured in several passes
+over all of them. The operation that tells a calibration how slow the processor is is timed beside
+every call, and calls are also told as they would be at the calibration's speed. Prediction and
+measurement of a point stand in one row of the CSV; ``--predict`` predicts rows that are there
 again::
 
     python reports/predictions.py            # writes predictions.md and .csv beside it
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import exp, log
@@ -24,8 +27,9 @@ from row_files import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
-from attnprof.device.calibration_run import calibrate
+from attnprof.device.calibration_run import REFERRED, calibrate, reference_operation
 from attnprof.device.prediction import Predictor
+from attnprof.device.steady_times import TimeReading, steady
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.environment import device_name
@@ -35,8 +39,8 @@ from attnprof.measure.subject import build_subject
 
 LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
-#: At least five calls, at most thirty; about a second.
-BUDGET = Budget(samples=30, max_time_s=1.0, warmup_s=0.1, least=5)
+#: In each pass at least three calls, at most ten; about a third of a second.
+PASSES, BUDGET = 3, Budget(samples=10, max_time_s=0.3, warmup_s=0.1, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0
 
@@ -52,12 +56,18 @@ class Point:
     low_s: float
     high_s: float
     measured_s: float
+    steady_s: float  #: at the speed that the processor had for the calibration
     calls: int
 
     @property
     def error(self) -> float:
-        """Factor between prediction and measurement, above or below, minus one."""
-        return exp(abs(log(self.predicted_s / self.measured_s))) - 1
+        """Factor between prediction and measurement as it was, above or below, minus one."""
+        return _off(self.predicted_s, self.measured_s)
+
+    @property
+    def steady_error(self) -> float:
+        """The same, of measurement at the calibration's speed."""
+        return _off(self.predicted_s, self.steady_s)
 
     @property
     def covered(self) -> bool:
@@ -65,8 +75,12 @@ class Point:
         return self.low_s <= self.measured_s <= self.high_s
 
 
+def _off(one: float, other: float) -> float:
+    return exp(abs(log(one / other))) - 1
+
+
 def main() -> None:
-    """Calibrate, measure what is missing, write the page."""
+    """Calibrate, measure, write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calibration", type=Path, help="made before, with one thread")
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
@@ -79,15 +93,13 @@ def main() -> None:
     known = calibration.load(device_name("cpu"), 1, path)
     if known is None:
         raise SystemExit(f"{path} has no calibration of {device_name('cpu')} with one thread")
-    table = asked.output.with_suffix(".csv")
-    rows = earlier(table, Point)
+    table, predictor = asked.output.with_suffix(".csv"), Predictor(known, kept=True)
     if asked.predict:
-        rows = [predicted_again(row, Predictor(known, kept=True)) for row in rows]
-        save(table, Point, rows)
-    with memory_kept():
-        for row in measured(Predictor(known, kept=True), {(r.mechanism, r.phase) for r in rows}):
-            rows.append(row)
-            save(table, Point, rows)
+        rows = [predicted_again(row, predictor) for row in earlier(table, Point)]
+    else:
+        with memory_kept():
+            rows = measured(predictor)
+    save(table, Point, rows)
     asked.output.write_text(page(rows, known), encoding="utf-8")
 
 
@@ -101,45 +113,89 @@ def predicted_again(row: Point, predictor: Predictor) -> Point:
     return replace(row, predicted_s=found.time_s or 0.0, low_s=ends[0], high_s=ends[1])
 
 
-def measured(predictor: Predictor, done: set[tuple[str, str]]) -> Iterator[Point]:
+def measured(predictor: Predictor) -> list[Point]:
     """A row a point that runs."""
-    for name, phase, length in product(registry.names(), PHASES, LENGTHS):
-        if (name, phase) in done:
-            continue
-        request = PointRequest(name, length, HEADS, HEAD_DIM, phase=phase, threads=1)
-        try:
-            found = predictor.point(request)
-            if found.time_s is None or found.time_s > LONGEST_S:
-                continue
-            (times,) = time_in_turns([build_subject(request)], BUDGET)
-        except AttnprofError:
-            continue  # what a mechanism cannot do
-        ends = found.ci_low_s or 0.0, found.ci_high_s or 0.0
-        yield Point(name, phase, length, found.time_s, *ends, median(times), len(times))
+    requests = [
+        PointRequest(name, length, HEADS, HEAD_DIM, phase=phase, threads=1)
+        for name, phase, length in product(registry.names(), PHASES, LENGTHS)
+    ]  # fmt: skip
+    points = []
+    for request in requests:
+        with suppress(AttnprofError):  # what a mechanism cannot do
+            point = predictor.point(request)
+            if point.time_s is not None and point.time_s <= LONGEST_S:
+                points.append((request, point))
+    passes = [
+        {place: taken for place, (one, _) in enumerate(points) if (taken := readings(one))}
+        for _ in range(PASSES)
+    ]
+    usual = predictor.calibration.reference_s
+    rows = []
+    for place, times in steady(passes, log(usual) if usual else None).items():
+        request, point = points[place]
+        taken = [one.log_s for own in passes for one in own.get(place, ())]
+        ends = point.ci_low_s or 0.0, point.ci_high_s or 0.0
+        rows.append(Point(
+            request.mechanism, request.phase, request.seq_len, point.time_s or 0.0, *ends,
+            exp(median(taken)), exp(median(times)), len(taken),
+        ))  # fmt: skip
+    return rows
+
+
+def readings(request: PointRequest) -> list[TimeReading]:
+    """Calls of a point, and of the reference operation beside each."""
+    try:
+        point = build_subject(request)
+        refer = replace(point, prepare=lambda: None, call=reference_calls)
+        taken = time_in_turns([point, refer], BUDGET)
+    except AttnprofError:
+        return []
+    return [
+        TimeReading(log(own), log(beside / REFERRED)) for own, beside in zip(*taken, strict=True)
+    ]
+
+
+def reference_calls() -> None:
+    """As many calls of the reference operation as a calibration takes for a reading."""
+    call = reference_operation("cpu")
+    for _ in range(REFERRED):
+        call()
+
+
+def errors(found: Sequence[float]) -> str:
+    """The median, and what nine in ten stay within."""
+    ninth = sorted(found)[int(0.9 * (len(found) - 1))]
+    return f"median error {median(found):.1%} and nine in ten within {ninth:.1%}"
+
+
+def share(found: Sequence[bool]) -> str:
+    """How many of them are true."""
+    return f"{sum(found) / len(found):.0%}"
 
 
 def page(rows: Sequence[Point], known: calibration.Calibration) -> str:
     """The page: all points together, then a row a mechanism and phase."""
-    errors = sorted(row.error for row in rows)
     made = (
         "Written by `python reports/predictions.py`; every point in the CSV beside it. "
         f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
-        f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {BUDGET.least} to {BUDGET.samples} calls "
-        f"a point; {time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
+        f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} times {BUDGET.least} to "
+        f"{BUDGET.samples} calls a point, minutes apart; "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
         f"±{known.repeatability or 0:.0%}."
     )
     found = (
-        f"{len(rows)} points: median error {median(errors):.1%}, nine in ten within "
-        f"{errors[int(0.9 * (len(errors) - 1))]:.1%}; the intervals have "
-        f"{sum(row.covered for row in rows) / len(rows):.0%} of the measured medians."
+        f"{len(rows)} points: {errors([row.steady_error for row in rows])} where calls are told at "
+        f"the calibration's speed of the processor, {errors([row.error for row in rows])} as they "
+        f"were; the intervals have {share([row.covered for row in rows])} of the medians as they "
+        "were. Below are errors and ratios at the calibration's speed."
     )
     head = "| mechanism | phase | points | median error | worst | predicted / measured |"
     rule = "|---|---|--:|--:|--:|---|"
     lines = ["# Predicted times against measured ones", "", made, "", found, "", head, rule]
     for (name, phase), group in groupby(rows, key=lambda row: (row.mechanism, row.phase)):
         own = list(group)
-        ratios = ", ".join(f"{row.predicted_s / row.measured_s:.2f}" for row in own)
-        mine = [row.error for row in own]
+        ratios = ", ".join(f"{row.predicted_s / row.steady_s:.2f}" for row in own)
+        mine = [row.steady_error for row in own]
         lines.append(f"| {name} | {phase} | {len(own)} | {median(mine):.0%} | {max(mine):.0%} "
                      f"| {ratios} |")  # fmt: skip
     return (

@@ -25,8 +25,8 @@ class Calibration:
     ``tables`` are seconds by number format and benchmark (:mod:`attnprof.device.benchmarks`),
     ``fault_s`` those of a byte of memory used for the first time. ``repeatability`` is the typical
     difference between two measurements of the same, as a share; ``unsteadiness`` the standard
-    deviation, in logarithms, of how slow the processor was meanwhile; ``cpu_share`` the share of it
-    that the calibration had.
+    deviation, in logarithms, of how slow the processor was meanwhile, ``reference_s`` the usual
+    time of the operation that showed it; ``cpu_share`` the share of it that the calibration had.
     """
 
     ceilings: Ceilings
@@ -37,6 +37,7 @@ class Calibration:
     repeatability: float | None = None
     cpu_share: float | None = None
     unsteadiness: float | None = None
+    reference_s: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -50,6 +51,7 @@ class Calibration:
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": VERSION, "fault_s": self.fault_s, "repeatability": self.repeatability,
             "cpu_share": self.cpu_share, "unsteadiness": self.unsteadiness,
+            "reference_s": self.reference_s,
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -79,7 +81,7 @@ class Calibration:
 _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
 _MORE = {
     "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
-    "unsteadiness": float | None,
+    "unsteadiness": float | None, "reference_s": float | None,
 }  # fmt: skip
 _ANEW = "move it away and run attnprof calibrate"
 

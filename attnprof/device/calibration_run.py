@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, log, prod
 from statistics import median, pstdev
 from typing import Any
@@ -77,6 +78,7 @@ def calibrate(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if references else None,
+        reference_s=exp(median(references)) if references else None,
     )  # fmt: skip
 
 
@@ -148,7 +150,8 @@ class _Bench:
 
             references: list[float] = []
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
-            taken = sample(self.clock, lambda: references.append(self._referred()), bundle, budget)
+            refer = partial(_referred_s, self.clock, self.reference)
+            taken = sample(self.clock, lambda: references.append(refer()), bundle, budget)
         calls = rounds * len(turns)
         beside = [log(reference) for reference in references[-len(taken) :]]
         self.references += beside
@@ -164,13 +167,14 @@ class _Bench:
         self.clock.settle()
         return max(1e-7, self.clock.now_s() - start)
 
-    def _referred(self) -> float:
-        """Seconds of a call of the reference now."""
-        start = self.clock.now_s()
-        for _ in range(REFERRED):
-            self.reference()
-        self.clock.settle()
-        return max(LEAST_S, (self.clock.now_s() - start) / REFERRED)
+
+def _referred_s(clock: Clock, reference: Call) -> float:
+    """Seconds of a call of the reference operation now."""
+    start = clock.now_s()
+    for _ in range(REFERRED):
+        reference()
+    clock.settle()
+    return max(LEAST_S, (clock.now_s() - start) / REFERRED)
 
 
 def reference_operation(device: str) -> Call:

@@ -54,16 +54,20 @@ class _Cloud:
         return floor(self.log_s / log(ALIKE))
 
 
-def steady(passes: Sequence[Mapping[Place, Sequence[TimeReading]]]) -> dict[Place, list[float]]:
+def steady(
+    passes: Sequence[Mapping[Place, Sequence[TimeReading]]], usual: float | None = None
+) -> dict[Place, list[float]]:
     """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
-    A value is the median of its pass. Raises ValueError for no readings.
+    A value is the median of its pass; the usual time, a logarithm, that of all readings unless it
+    is given. Raises ValueError for no readings.
     """
     together: dict[Place, list[Sequence[TimeReading]]] = {}
     for own in passes:
-        for place, readings in own.items():
-            together.setdefault(place, []).append(readings)
-    usual = median(one.reference for own in together.values() for part in own for one in part)
+        for place, taken in own.items():
+            together.setdefault(place, []).append(taken)
+    readings = (one for own in together.values() for part in own for one in part)
+    usual = median(one.reference for one in readings) if usual is None else usual
     shares = _shares({place: _Cloud.of(list(chain(*own))) for place, own in together.items()})
     return {
         place: [

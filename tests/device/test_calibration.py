@@ -58,6 +58,7 @@ def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
 def test_tables_come_back_from_their_file(tmp_path):
     tables = {"float32": {"product": TimeTable({(1, 8, 8, 8): 1e-6, (1, 8, 8, 16): 2e-6})}}
     more = {"fault_s": 1e-10, "repeatability": 0.02, "cpu_share": 0.97, "unsteadiness": 0.2}
+    more["reference_s"] = 1e-6
     made = Calibration(SOME, "cpu", 2, tables, **more)
     calibration.save(made, tmp_path / "c.json")
     found = calibration.load("some device", 2, tmp_path / "c.json")
