@@ -17,7 +17,6 @@ from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
-from attnprof.trace.solve.count import tried
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
 
@@ -73,6 +72,7 @@ class Repeated:
     kinds: Sequence[LayerKind]
     samples: Samples
     _routed: bool = False
+    _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
     def turns(self, stack: LayerStack) -> int:
         """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
@@ -104,17 +104,17 @@ class Repeated:
                 if period > 1:
                     yield f"{name} mod {period} = {len(stacks[0]) % period}"
 
-    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace) -> ModelForms:
+    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace, ran: Target) -> ModelForms:
         """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
 
-        :class:`UnlikeError` where that counts something else.
+        ``ran`` is the target of that run. :class:`UnlikeError` where it counts something else.
         """
         near = {name: size for name, size in sizes.items() if size > 1}
         *shorter, longest = self.samples.lengths
-        target = tried(self._target(longest, phase), sizes, training=trains([phase]))
-        if target.real:
+        if ran.real:
             raise UnlikeError("it does something else on real tensors")
-        self._routed = target.routed
+        self._routed = ran.routed
+        target = self._target(longest, phase)
         found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
         if found.method == "counted":
             return of_whole(found, self.places, self.kinds)
@@ -128,12 +128,17 @@ class Repeated:
         return sampled.held_against(run, sizes, tuple(domains))
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
-        return replace(shortened(self.subject, lengths).target(phase), routed=self._routed)
+        return replace(self._with(lengths).target(phase), routed=self._routed)
+
+    def _with(self, lengths: Lengths) -> WholeModel:
+        """The subject with so many layers, made once: it is built once, and its prompts are."""
+        key, made = tuple(lengths.items()), self._shortened
+        return made.get(key) or made.setdefault(key, shortened(self.subject, lengths))
 
     @property
     def few(self) -> WholeModel:
         """The subject with its first layers alone, some of every kind."""
-        return shortened(self.subject, self.samples.lengths[-1])
+        return self._with(self.samples.lengths[-1])
 
     def of_layers(self, stack: LayerStack, each: Mapping[int, Any]) -> Any:
         """The sum over the layers of a stack of what each one of a kind has, by kind."""
@@ -234,10 +239,8 @@ class _Sampled:
             told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
             if told and "peak_bytes" in self.whole:
                 self.notes.append(f"the formula of peak memory is for {told}")
-        left_out = [
-            f"{op} ×{times} ({size} bytes)"
-            for op, (times, size) in uncounted(run, self.phase).items()
-        ]
+        gaps = uncounted(run, self.phase).items()
+        left_out = [f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps]
         parts = {key: {q: x for q, x in own.items() if q in self.whole}
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(

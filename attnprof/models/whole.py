@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -83,7 +83,7 @@ class WholeModel:
             reason = self.no_cache or f"{self.name} has no cache"
             raise NoCacheError(reason)
         step = self._target(_of_one_token(self.inputs))
-        return replace(step, make=partial(self._step, self._growth()), symbols=whole.symbols)
+        return replace(step, make=partial(self._step, self._growth), symbols=whole.symbols)
 
     @property
     def keeps(self) -> bool:
@@ -92,7 +92,7 @@ class WholeModel:
 
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
-        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth())
+        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth)
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
         return replace(self._target({}), symbols=symbols, make=copies, own=True)
 
@@ -120,6 +120,7 @@ class WholeModel:
         """The same where what is decoded is as long as M says, if the source is as long as N."""
         return self.apart() if sum("N" in text for text in self.inputs.values()) > 1 else self
 
+    @cached_property
     def _growth(self) -> Growth:
         own = self._decoder
         lengths = [name for name in own._target(own.inputs).symbols if name != "B"]  # noqa: SLF001
