@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.models.costs import LayerKind, by_kind
-from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.forms import Repeated, UnlikeError, repeated
+from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, trains
