@@ -75,7 +75,7 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   is what is, in a loop that keeps the model's result (logits, cache) until the backward pass is
   over. It is the allocator's to a few bytes (`tests/models/test_memory.py`).
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
-  formulas have both.
+  formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
   layer.
 - Of a mixture of experts, parameters that a token meets are told apart; its costs are those of

@@ -52,6 +52,8 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     terms = list(places)
     found = _outermost(peaks, terms) or [held]
     sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in found]
+    if any(isinstance(side, sympy.Max) for side in sides):  # of one of them others may be larger
+        return maximum_of(x for s in sides for x in (s.args if isinstance(s, sympy.Max) else [s]))
     return sides[0] if len(sides) == 1 else sympy.Max(*sides, evaluate=False)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.models.forms import Repeated
-from attnprof.models.stacks import shortened
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, added
 from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
@@ -55,7 +54,7 @@ def cache_bytes(
     Of layers that repeat those of the first few are looked at, if they are alike by kind. Formulas
     get up to two of the ``shares`` of time.
     """
-    if repeated is not None and (found := _of_few(subject, sizes, repeated, shares)):
+    if repeated is not None and (found := _of_few(sizes, repeated, shares)):
         return found
     target = subject.cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
@@ -73,13 +72,13 @@ def cache_bytes(
 
 
 def _of_few(
-    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated, shares: Shares
+    sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms] | None:
     """The same by the first layers of a decoder; None where they do not tell of all."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
-    target = shortened(subject, longest).cache()
+    target = repeated.few.cache()
     numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
     found = _formulas(target, _asked(target, sizes), shares)
     formulas = found.by_layer

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
+from attnprof.trace.solve.columns import unnumbered
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,29 @@ def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
     """The place of a module of a run, which may stand inside of what decodes with it."""
     inner = name.removeprefix("module").removeprefix(".")
     return places.get(name) or places.get(inner) or ModulePlace("other")
+
+
+def of_all_layers(
+    trace: Trace, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
+) -> dict[str, ModulePlace] | None:
+    """The places of a run's modules, where some stand for those of all layers: ``layers.*.mlp``.
+
+    None where those are of several parts or kinds.
+    """
+    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    alike = defaultdict[str, list[ModulePlace]](list)
+    for name, place in places.items():
+        alike[unnumbered(name)].append(place)
+    names = {*(call.module for call in trace.calls), *trace.modules}
+    for name in filter(_all_layers, names):
+        own = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
+        if len({(of_layer[place.layer], place.part) for place in own}) != 1:
+            return None
+    return {**places, **{name: own[0] for name, own in alike.items() if _all_layers(name)}}
+
+
+def _all_layers(name: str) -> bool:
+    return "*" in name.split(".")
 
 
 def by_part(

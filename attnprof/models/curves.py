@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnprof.models.forms import ModelForms
+from attnprof.models.model_forms import ModelForms
 from attnprof.trace.sizes import evaluate
 
 #: Lengths of a curve, and how far they go from the asked one.

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.models.whole import WholeModel
+from attnprof.trace.request import signatures
 from attnprof.trace.request.lookup import target_of
 from attnprof.user_code import loaded
 
@@ -23,12 +24,18 @@ def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
     thing = loaded(source)
     if isinstance(thing, nn.Module) or not callable(thing):
         raise RequestError(f"{source} is no function that makes a model, and no class of one")
-    target = target_of(source, inputs=inputs or None)
-    if unknown := [name for name in target.symbols if name not in ("B", "N")]:
+    parameters = signatures.parameters_of(thing, source)
+    if needed := [name for name, item in parameters.items() if signatures.is_required(item)]:
         raise RequestError(
-            f"{source}: the size {unknown[0]} is not known ({'; '.join(target.spelled_inputs)}); "
-            'give its inputs in numbers, B and N, like --input "x: B, 3, 224, 224", of a function '
-            "without arguments that makes the whole model"
+            f"{source} needs {', '.join(needed)}: write a function that takes nothing and returns "
+            "the whole model"
+        )
+    target = target_of(source, inputs=inputs or None)
+    if not {*target.symbols} <= {"B", "N"}:
+        raise RequestError(
+            f"{source}: the sizes of its inputs are not known, guessed are "
+            f"{'; '.join(target.spelled_inputs)}; give them in numbers, B and N, like "
+            f'--input "{target.spelled_inputs[0].split(":")[0]}: B, 3, 224, 224"'
         )
     from attnprof.trace.run.worlds import fake_world
 

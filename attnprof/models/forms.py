@@ -1,63 +1,28 @@
 """Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.models.costs import LayerKind, by_part, place_of
+from attnprof.models.model_forms import ModelForms, Parts, of_whole
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
 from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, peak, trains, uncounted
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
+from attnprof.trace.request.target import Target, hints_for, sizes_text
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
-from attnprof.trace.solve.count import tried
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
 
-#: Costs by kind of layer and part, by quantity.
-Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class ModelForms:
-    """A phase of a model in closed form: by kind of layer and part, and in the whole.
-
-    In B, N and symbols for numbers of layers, which ``layers`` has. ``whole`` lacks what was
-    withheld, as ``notes`` say; the other fields are those of :class:`PhaseForms`.
-    """
-
-    method: str
-    parts: Parts
-    whole: Mapping[str, Any]
-    domain: tuple[str, ...] = ()
-    verified_at: tuple[Mapping[str, int], ...] = ()
-    uncounted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    layers: Mapping[str, int] = field(default_factory=dict)
-    holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
-
-
-def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
-    """Those of a run of all layers."""
-    whole = {name: formula.expression for name, formula in forms.formulas.items()}
-    whole = {name: expression for name, expression in whole.items() if expression is not None}
-    found = by_part(forms.trace, forms.phase, places, kinds) if forms.method != "counted" else {}
-    parts = {key: {q: x for q, x in own.items() if q in whole} for key, own in found.items()}
-    how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
-    return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
-
-
-def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
-    """The expression of a model with so many layers, by the symbols for that."""
-    known = layers and hasattr(expression, "subs")
-    return expression.subs({symbol(x): n for x, n in layers.items()}) if known else expression
+#: Why layers that repeat have none, where they are not walked through.
+_NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"
 
 
 class UnlikeError(Exception):
@@ -73,6 +38,7 @@ class Repeated:
     kinds: Sequence[LayerKind]
     samples: Samples
     _routed: bool = False
+    _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
     def turns(self, stack: LayerStack) -> int:
         """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
@@ -104,17 +70,17 @@ class Repeated:
                 if period > 1:
                     yield f"{name} mod {period} = {len(stacks[0]) % period}"
 
-    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace) -> ModelForms:
+    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace, ran: Target) -> ModelForms:
         """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
 
-        :class:`UnlikeError` where that counts something else.
+        ``ran`` is the target of that run. :class:`UnlikeError` where it counts something else.
         """
         near = {name: size for name, size in sizes.items() if size > 1}
         *shorter, longest = self.samples.lengths
-        target = tried(self._target(longest, phase), sizes, training=trains([phase]))
-        if target.real:
+        if ran.real:
             raise UnlikeError("it does something else on real tensors")
-        self._routed = target.routed
+        self._routed = ran.routed
+        target = self._target(longest, phase)
         found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
         if found.method == "counted":
             return of_whole(found, self.places, self.kinds)
@@ -128,12 +94,17 @@ class Repeated:
         return sampled.held_against(run, sizes, tuple(domains))
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
-        return replace(shortened(self.subject, lengths).target(phase), routed=self._routed)
+        return replace(self._with(lengths).target(phase), routed=self._routed)
+
+    def _with(self, lengths: Lengths) -> WholeModel:
+        """The subject with so many layers, made once: it is built once, and its prompts are."""
+        key, made = tuple(lengths.items()), self._shortened
+        return made.get(key) or made.setdefault(key, shortened(self.subject, lengths))
 
     @property
     def few(self) -> WholeModel:
         """The subject with its first layers alone, some of every kind."""
-        return shortened(self.subject, self.samples.lengths[-1])
+        return self._with(self.samples.lengths[-1])
 
     def of_layers(self, stack: LayerStack, each: Mapping[int, Any]) -> Any:
         """The sum over the layers of a stack of what each one of a kind has, by kind."""
@@ -191,7 +162,8 @@ class _Sampled:
             self.whole["peak_bytes"] = most
         kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
         self.whole = {name: self.whole[name] for name in kept}
-        self.notes = list(forms.notes)
+        unknown = most is None and not forms.formulas["peak_bytes"].withheld
+        self.notes = [*forms.notes, *([_NO_PEAK] if unknown else [])]
 
     def _quantities(self, key: tuple[LayerKind, str]) -> dict[str, Any]:
         names = next(table[key] for table in self.tables if key in table)
@@ -232,12 +204,10 @@ class _Sampled:
             seen.append({**sizes, **layers})
             fixed = {self.samples.symbols.get(s.path): len(s) for s in self._fixed}
             told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
-            if told and "peak_bytes" in self.whole:
-                self.notes.append(f"the formula of peak memory is for {told}")
-        left_out = [
-            f"{op} ×{times} ({size} bytes)"
-            for op, (times, size) in uncounted(run, self.phase).items()
-        ]
+            known = told and "peak_bytes" in self.whole
+            self.notes += [f"the formula of peak memory is for {told}"] if known else []
+        gaps = uncounted(run, self.phase).items()
+        left_out = [f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps]
         parts = {key: {q: x for q, x in own.items() if q in self.whole}
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(

@@ -29,6 +29,8 @@ _LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_len
 _SIDE = 224
 #: Numbers of a row of a spectrogram.
 _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+#: Moments of a series, and numbers at each.
+_MOMENTS = ("context_length", "num_input_channels")
 #: Pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
 _TEXT = "B, N int64"
@@ -203,7 +205,7 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
         "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
         "pixel_values_videos": lambda: _image(config), "input_features": lambda: _sound(config),
         "input_values": lambda: _wave(config),
-        "past_values": lambda: f"B, {config.context_length}, {config.num_input_channels}",
+        "past_values": lambda: _series(config),
     }  # fmt: skip
     if name not in known:
         raise RequestError(
@@ -264,6 +266,14 @@ def _class_note(kind: Any, config: Any) -> tuple[str, ...]:
 
 def _takes_images_as_tokens(config: Any) -> bool:
     return any(getattr(config, field, None) is not None for field in _PLACES)
+
+
+def _series(config: Any) -> str:
+    """As many moments of a series, and numbers at each, as a model is for."""
+    sizes = [_first(config, (name,)) for name in _MOMENTS]
+    if not all(sizes):
+        raise AttributeError(f"its configuration lacks {_MOMENTS[sizes.index(0)]}")
+    return ", ".join(map(str, ("B", *sizes)))
 
 
 def _wave(config: Any) -> str:

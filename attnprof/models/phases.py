@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.models.costs import LayerKind, by_kind
-from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.forms import Repeated, UnlikeError, repeated
+from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, trains
+from attnprof.trace.request.target import Target
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
-from attnprof.trace.solve.count import PartedError, count, held, tried
+from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 from attnprof.trace.solve.derive import derived
 
 #: Sizes at which a run on real tensors is short.
@@ -20,10 +22,14 @@ _SHORT = {"B": 2, "N": 16, "M": 16}
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none."""
+    """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
+
+    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors.
+    """
 
     phase: str
     trace: Trace
+    ran: Target
     forms: ModelForms | None = None
     missing: str = ""
 
@@ -76,7 +82,7 @@ def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRu
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
     try:
-        return PhaseRun(phase, count(target, asked, phase, held=False))
+        return PhaseRun(phase, *counted(target, asked, phase, held=False))
     except RequestError as error:
         if not subject.longest or asked.get("N", 0) <= subject.longest:
             raise
@@ -105,7 +111,7 @@ def _derived(
     asked = {name: sizes[name] for name in target.symbols}
     if model.repeated is not None:
         try:
-            return replace(run, forms=model.repeated.forms(phase, asked, run.trace))
+            return replace(run, forms=model.repeated.forms(phase, asked, run.trace, run.ran))
         except (UnlikeError, AttnprofError, TooLongError):
             pass  # what a few layers do not show, all of them may
     if not is_patient():

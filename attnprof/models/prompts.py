@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnprof.trace.request.target import Sizes
+from attnprof.trace.run.limits import TooLongError
 
 #: The least tokens of such a prompt: convolutions over a few keep shorter ones as they are.
 _LEAST = 8
@@ -49,6 +50,8 @@ class Growth:
         hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
         try:
             least, most, kept = self._tried(hints)
+        except TooLongError:  # there is no time for other prompts, either
+            raise
         except Exception:  # noqa: BLE001 - on tensors without values, models may raise anything
             self._fails = True
             return None
@@ -71,12 +74,14 @@ class Growth:
         import torch
 
         from attnprof.models.wrappers import Unrecorded
+        from attnprof.trace.run.remembered import Remembering
         from attnprof.trace.run.worlds import outside_fake
 
         def ran(sizes: Sizes) -> tuple[Any, int]:
-            with Unrecorded() as mode:
+            with remembering, Unrecorded() as mode:
                 return self._prompt(model, sizes), mode.operations
 
+        remembering = Remembering()
         with outside_fake(), torch.device("meta"):
             model = self._build().eval()
             (first, operations), (last, more) = ran(least), ran(most)

@@ -7,8 +7,8 @@ from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part
 from attnprof.models.curves import growth, shares_of
-from attnprof.models.forms import ModelForms, at_layers
 from attnprof.models.memory import training_memory
+from attnprof.models.model_forms import ModelForms, at_layers
 from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.share import half_length
@@ -134,7 +134,7 @@ def _share(size: Any, part: int, whole: int) -> Any:
 
 def _half(run: PhaseRun) -> int | None:
     forms = run.forms
-    if forms is None or "N" not in {name for shape in forms.verified_at for name in shape}:
+    if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -83,7 +83,7 @@ class WholeModel:
             reason = self.no_cache or f"{self.name} has no cache"
             raise NoCacheError(reason)
         step = self._target(_of_one_token(self.inputs))
-        return replace(step, make=partial(self._step, self._growth()), symbols=whole.symbols)
+        return replace(step, make=partial(self._step, self._growth), symbols=whole.symbols)
 
     @property
     def keeps(self) -> bool:
@@ -92,7 +92,7 @@ class WholeModel:
 
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
-        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth())
+        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth)
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
         return replace(self._target({}), symbols=symbols, make=copies, own=True)
 
@@ -115,9 +115,16 @@ class WholeModel:
         """The size that says how many tokens there are of those that are decoded."""
         return "M" if any("M" in text for text in self.inputs.values()) else "N"
 
+    @property
+    def _decoder(self) -> "WholeModel":
+        """The same where what is decoded is as long as M says, if the source is as long as N."""
+        return self.apart() if sum("N" in text for text in self.inputs.values()) > 1 else self
+
+    @cached_property
     def _growth(self) -> Growth:
-        lengths = [name for name in self._target(self.inputs).symbols if name != "B"]
-        return Growth(self.build, self._prompt, lengths)
+        own = self._decoder
+        lengths = [name for name in own._target(own.inputs).symbols if name != "B"]  # noqa: SLF001
+        return Growth(self.build, own._prompt, lengths)  # noqa: SLF001 - one of these
 
     def _prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
         """What a model keeps after a prompt, by its name, and its encoder's rows or None."""
@@ -134,12 +141,13 @@ class WholeModel:
         """A model, and the same after so many tokens."""
         from attnprof.models.wrappers import Unrecorded
 
-        model, sizes = self.build().eval(), {**sizes, self._length: tokens}
+        own = self._decoder
+        model, sizes = self.build().eval(), {**sizes, own._length: tokens}  # noqa: SLF001
         grown = growth.at(sizes)
         if grown is not None:
             return model, *grown
         with Unrecorded():
-            return model, *self._prompt(model, sizes)
+            return model, *own._prompt(model, sizes)  # noqa: SLF001 - one of these
 
     def _step(self, growth: Growth, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
@@ -156,8 +164,7 @@ class WholeModel:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
-            of = [text for text in self.inputs.values() if "N" in text]
-            own = self.apart() if len(of) > 1 else self  # the source stays as it is
+            own = self._decoder
             after = {**sizes, own._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
             return CacheCopy(tensors_by_layer(own.target("decode").make(after).state))
         _, cache, _ = self._kept(growth, sizes[self._length], sizes)

@@ -17,6 +17,11 @@ def test_a_maximum_has_no_means_of_others():
     assert len(maximum_of([ends[0], 8 * N**2 + 6 * d, ends[1]]).args) == 3
 
 
+def test_a_maximum_among_others_is_part_of_one():
+    inner = sympy.Max(4096 * B, 2048 * B + 3000, evaluate=False)
+    assert set(maximum_of([4128 * B, inner]).args) == {4128 * B, 2048 * B + 3000}
+
+
 @pytest.mark.parametrize(
     ("sides", "most"),
     [

@@ -46,6 +46,10 @@ def fast():
 def sized(width):
     return Net(width)
 
+class Odd(Pictures):
+    def forward(self, thing):
+        return super().forward(thing.payload)
+
 def number():
     return 3
 """
@@ -92,7 +96,14 @@ def test_a_model_of_transformers_keeps_its_cache(place):
     assert factory_subject(f"{place}:public").caches
 
 
-@pytest.mark.parametrize(("name", "told"), [("sized", "size h"), ("number", "no nn.Module")])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sized", "needs width: write a function"),
+        ("number", "returns no nn.Module but 3"),
+        ("Odd", '--input "thing: B, 3, 224, 224"'),
+    ],
+)
 def test_what_makes_no_whole_model_is_refused(place, name, told):
     with pytest.raises(RequestError, match=told):
         factory_subject(f"{place}:{name}")

@@ -108,3 +108,9 @@ def test_sizes_that_a_model_does_not_have_are_not_told():
     sizes = {"B": 2, "N": 1024}
     made = hub_subject({"model_type": "vit", **_ROWS, "image_size": 16, "patch_size": 8}, "given")
     assert model_report(made, ["forward"], sizes, limit_s=0.0).summary["at"] == {"B": 2}
+
+
+def test_a_series_without_a_size_is_refused_by_what_is_missing():
+    fields = {"model_type": "autoformer", "prediction_length": 4, "context_length": 8}
+    with pytest.raises(RequestError, match="its configuration lacks num_input_channels"):
+        hub_subject(fields, "series")

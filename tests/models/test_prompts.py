@@ -4,6 +4,8 @@ import torch
 
 from attnprof.models.cache import cache_bytes
 from attnprof.models.hub import hub_subject
+from attnprof.models.prompts import Growth
+from attnprof.models.report import model_report
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals, trains
 from attnprof.trace.run.limits import Shares
@@ -19,9 +21,10 @@ _SIZES = {
 }  # fmt: skip
 
 
-def hybrid():
-    """A layer of Mamba, whose prompts go token by token, and one of attention."""
-    return hub_subject({"model_type": "jamba", "torch_dtype": "float32", **_SIZES}, "hybrid")
+def hybrid(layers=2):
+    """Layers of Mamba, whose prompts go token by token, and of attention in turn."""
+    fields = {"model_type": "jamba", "torch_dtype": "float32", **_SIZES}
+    return hub_subject({**fields, "num_hidden_layers": layers}, "hybrid")
 
 
 def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
@@ -46,3 +49,17 @@ def test_a_hybrids_decoded_token_is_a_formula_too():
         real = totals(record(target, sizes, training=trains(["forward"]), real=True), "forward")
         for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
             assert evaluate(forms.formulas[quantity].expression, sizes) == real[quantity], quantity
+
+
+def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monkeypatch):
+    lengths, run = [], Growth._prompts
+
+    def noted(self, least, most):
+        with torch.device("meta"):
+            lengths.append(sum(1 for _ in self._build().modules()))
+        return run(self, least, most)
+
+    monkeypatch.setattr(Growth, "_prompts", noted)
+    report = model_report(hybrid(12), ["decode"], {"B": 2, "N": 24})
+    assert len(lengths) == len(set(lengths))
+    assert any(row.quantity == "cache_bytes" and row.expression for row in report.records)

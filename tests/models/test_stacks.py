@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.models.forms import at_layers
+from attnprof.models.model_forms import at_layers
 from attnprof.models.stacks import LayerStack, samples_of
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.

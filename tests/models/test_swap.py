@@ -14,6 +14,7 @@ from attnprof.measure.measured_crossovers import meet
 from attnprof.models import ModelConfig
 from attnprof.models.contest import rivals
 from attnprof.models.hub import hub_subject
+from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.trace.events import totals
@@ -220,3 +221,13 @@ def test_one_name_is_compared_with_the_model_as_it_is():
 
 def test_a_sliding_window_is_longformer():
     assert swaps_of(["sliding@even"], {"window": 5}) == swaps_of(["longformer@even"], {"window": 5})
+
+
+def test_formulas_by_part_are_those_of_the_parts_or_there_are_none():
+    fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": 6}
+    made = hub_subject(fields, "windows", None, swaps_of(["sliding@even"], {"window": 16}), 128)
+    report = model_report(made, ["forward"], {"B": 1, "N": 128})
+    rows = [row for row in report.records if row.quantity == "flops"]
+    assert all(row.value or not row.expression for row in rows)
+    told = [row for row in rows if row.part != "total" and row.expression]
+    assert not told or len(told) == len(rows) - 1

@@ -91,7 +91,7 @@ def of_factory(build: Any, request: Request) -> Target:
         raise RequestError(f"{request.name} fails: {error_text(error)}") from error
     if not isinstance(made, nn.Module):
         raise RequestError(
-            f"{request.what} returns a {type(made).__name__}, no nn.Module; if it is a function of "
+            f"{request.what} returns no nn.Module but {made!r:.40}; if it is a function of "
             'tensors, give its inputs: --input "x: B, N, h*d"'
         )
     taken = signatures.parameters_of(made.forward, request.what)

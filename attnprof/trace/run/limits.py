@@ -8,7 +8,7 @@ from math import inf
 from time import process_time
 
 #: Operations after which it is seen how long a run takes, which itself takes long.
-_EVERY = 16
+EVERY = 16
 #: Processor time that may be used, and at which moment of it that ends.
 _patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
 
@@ -87,7 +87,7 @@ class Limit:
         self.done += 1
         if self.done > self.most:
             raise TooLongError(f"more than {self.most} operations")
-        if self.done % _EVERY:
+        if self.done % EVERY:
             return
         if self.seconds < inf and process_time() - self._start > self.seconds:
             raise TooSlowError(f"it takes more than {self.seconds} seconds")

@@ -22,6 +22,8 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.reasons import SHAPED, by_value, place_of, value_reason
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.
@@ -36,7 +38,6 @@ _SO_FAR = 2_000
 #: Operations on fake tensors before that, which take three times as long as those on meta tensors.
 _AT_FIRST = 300
 _UNHELD = "not held against a run on real tensors"
-_SHAPED = "the size of a result depends on the values of a tensor"
 
 
 class PartedError(Exception):
@@ -57,6 +58,13 @@ def count(
     :class:`TooLongError` for a run of more than ``most`` operations, :class:`RequestError` where
     it does not run, and :class:`CannotRunError` where what runs depends on values.
     """
+    return counted(target, sizes, phase, most, held=held)[0]
+
+
+def counted(
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+) -> tuple[Trace, Target]:
+    """The same, and the target as it ran: with experts chosen evenly, or on real tensors."""
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
     trace = failed = outcome(target, sizes, training=training, most=most)
@@ -76,8 +84,8 @@ def count(
                 f"{large}"
             ) from parted
         real = on_real_tensors(target, training=training)
-        return record(real, sizes, training=training, most=most)
-    return trace
+        return record(real, sizes, training=training, most=most), real
+    return trace, target
 
 
 def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
@@ -143,7 +151,7 @@ def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool)
 
 def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
     if ".numpy() is not supported" in str(error):
-        why = f"it hands a tensor to numpy, whose work cannot be counted{_place(line_of(error))}"
+        why = f"it hands a tensor to numpy, whose work cannot be counted{place_of(line_of(error))}"
         return CannotRunError(f"{target.name} cannot be derived: {why}; write that in torch")
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
@@ -152,32 +160,20 @@ def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
     )
 
 
-def value_reason(error: Exception) -> str:
-    """What of torch's cannot run without real numbers, in words, and on which line."""
-    if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
-        return _by_value(line_of(error))
-    if type(error).__name__ == "DynamicOutputShapeException":
-        return f"{_SHAPED}: {error_text(error)}"
-    if type(error).__name__ == "UnsupportedOperatorException":
-        return f"an operation says nothing of its result on fake tensors: {error_text(error)}"
-    return error_text(error)
-
-
-def _by_value(line: str) -> str:
-    return f"its path depends on the value of a tensor, as by .item() or an if on one{_place(line)}"
-
-
 # -- real tensors -------------------------------------------------------------------------
 def held(
-    target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes]
-) -> tuple[dict[str, int], Trace] | str:
+    target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes],
+    flops: Any = 0,
+) -> tuple[dict[str, int], Trace] | str:  # fmt: skip
     """The smallest shape inside the domain that could be tried, and its run on real tensors.
 
-    A note where there is none that runs within limits. Raises :class:`PartedError` where the run
-    on real tensors is not the one on fake ones.
+    A note where there is none that runs within limits; of too many ``flops``, a formula, nothing
+    runs. Raises :class:`PartedError` where the run on real tensors is not the one on fake ones.
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*_small_shapes(target), *others]):
+        if large := _too_many(evaluate(flops, sizes), sizes):
+            return f"{_UNHELD}: {large}"
         fake = outcome(target, sizes, training=training, most=MOST_CALLS)
         if isinstance(fake, TooLongError):
             return f"{_UNHELD}: at {sizes_text(sizes)} it takes {fake}"
@@ -218,14 +214,10 @@ def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace
         if one is None or other is None or _row(one) != _row(other):
             line = (one or other).line or (other or one).line
             raise PartedError(
-                f"the code does something else on real tensors{_place(line)}: {_spelled(other)}, "
+                f"the code does something else on real tensors{place_of(line)}: {_spelled(other)}, "
                 f"where fake ones show {_spelled(one)}"
             )
     return real
-
-
-def _place(line: str) -> str:
-    return f" ({line})" if line else ""
 
 
 def _small_shapes(target: Target) -> Iterator[dict[str, int]]:
@@ -241,10 +233,13 @@ def _too_large(target: Target, sizes: Sizes, fake: Trace | None = None) -> str:
     if fake is not None:
         phase = "train" if any(call.part == "backward" for call in fake.calls) else "forward"
         needs += peak(fake, phase)
-        flops = totals(fake, phase)["flops"]
-        if flops > MOST_FLOPS:
-            return f"at {sizes_text(sizes)} it takes {flops:.1e} FLOPs"
+        if large := _too_many(totals(fake, phase)["flops"], sizes):
+            return large
     return f"it takes {needs / 2**30:.1f} GiB" if needs > MOST_BYTES else ""
+
+
+def _too_many(flops: Any, sizes: Sizes) -> str:
+    return f"at {sizes_text(sizes)} it takes {flops:.1e} FLOPs" if flops > MOST_FLOPS else ""
 
 
 def _row(call: Call) -> tuple[Any, ...]:
@@ -285,8 +280,8 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
                 other = outcome(target, sizes, training=training, real=True, flipped=place)
                 if isinstance(other, Exception) or [_row(call) for call in other.calls] == rows:
                     continue
-            shaped = f"{_SHAPED}: {decision.op}{_place(decision.line)}"
-            why = shaped if decision.shapes else _by_value(decision.line)
+            shaped = f"{SHAPED}: {decision.op}{place_of(decision.line)}"
+            why = shaped if decision.shapes else by_value(decision.line)
             raise CannotRunError(f"{target.name} cannot be derived: {why}")
         return replace(target, real=True)
     raise failure

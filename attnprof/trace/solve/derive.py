@@ -16,10 +16,11 @@ from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
-from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason
+from attnprof.trace.solve.count import PartedError, on_real_tensors, tried
 from attnprof.trace.solve.interpolation import NotRunningError
 from attnprof.trace.solve.one_shape import at_one_shape
 from attnprof.trace.solve.plan import SizePlan
+from attnprof.trace.solve.reasons import value_reason
 from attnprof.trace.solve.shapes import Line
 from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (

@@ -69,7 +69,8 @@ class Interpolated(Found):
         ones = [f"{name} = {size}" for name, size in self.fixed.items()]
         classes = [text for line in self.lines.values() for text in line.conditions]
         ranges = [f"{x.name} from {x.low} to {x.high}" for x in self.lines.values()]
-        return (*ones, *classes, f"verified for {', '.join(ranges)}")
+        verified = [f"verified for {', '.join(ranges)}"] if ranges else []
+        return (*ones, *classes, *verified)
 
     def without_peaks(self) -> None:
         """Take the peaks' formulas away."""

@@ -104,9 +104,9 @@ class Mixed(Found):
         counted = {self.blocks.name: self.blocks.block} if self.blocks else {}
         counted = {x: block for x, block in counted.items() if not block.is_Integer}
         ends = {x: end * counted.get(x, 1) for x, end in self.ends.items()}
-        ranges = (f"{x} from {least} to {ends[x]}" for x, least in self.least.items())
-        verified = f"verified for {', '.join(ranges)}"
-        return (*told, *self.conditions.conditions, *self.borders, verified)
+        ranges = [f"{x} from {least} to {ends[x]}" for x, least in self.least.items()]
+        verified = [f"verified for {', '.join(ranges)}"] if ranges else []
+        return (*told, *self.conditions.conditions, *self.borders, *verified)
 
     @property
     def narrow(self) -> bool:

@@ -111,7 +111,8 @@ class Attempt:
                 found.hold(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _last(shapes, self.asked)
         if not self.target.real:
-            real = held(self.target, trains(self.phases), found.holds, shapes)
+            own = found.forms.get("train" if trains(self.phases) else self.phases[0], {})
+            real = held(self.target, trains(self.phases), found.holds, shapes, own.get("flops", 0))
             if isinstance(real, str):
                 notes.append(real)
             else:

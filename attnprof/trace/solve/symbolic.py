@@ -9,7 +9,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Expression, Sizes, Target, largest
-from attnprof.trace.run.limits import Limit, TooLongError
+from attnprof.trace.run.limits import EVERY, Limit, TooLongError
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
@@ -220,8 +220,9 @@ def _recorded(
 
     def look() -> None:
         nonlocal seen, looked
+        if not (count.done + 1) % EVERY:  # before the limit itself looks, which says less
+            check_patience()
         count()
-        check_patience()
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen and (now := process_time()) - start >= _LOOKING * looked:
             seen = facts
