@@ -122,8 +122,9 @@ class Request:
         if "batch_first" in parameters and "batch_first" not in self.given:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             found["batch_first"] = True
+        known = signatures.known_sizes(found, parameters)
         inputs = self.inputs.values() or [
-            Expression(signatures.known_sizes(found, parameters)["width"])
+            Expression(known["width"]) for _ in range("picture" not in known)
         ]
         used = symbols_in([*found.values(), *inputs])
         left = signatures.sizes_at_default(parameters, found, used)
@@ -204,6 +205,8 @@ class Request:
         """What an input is by its name and type; nothing where nobody can guess."""
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
+        if name in TOKENS:
+            text = known.get("picture", "")
         text = (
             text
             or known.get(f"={name}", "")

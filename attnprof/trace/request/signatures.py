@@ -10,7 +10,7 @@ from typing import Any
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.target import Expression, Input
 from attnprof.trace.request.tuples import base_of
-from attnprof.trace.request.usual import ARGUMENTS, REQUIRED, WIDTHS
+from attnprof.trace.request.usual import ARGUMENTS, CHANNELS, REQUIRED, SIDES, WIDTHS
 
 #: A callable's parameters by name.
 Parameters = Mapping[str, Parameter]
@@ -116,7 +116,20 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
-    return {"width": width, "head": found.get("head", head)}
+    picture = _picture(arguments, parameters)
+    return {"width": width, "head": found.get("head", head)} | (
+        {"picture": picture} if picture else {}
+    )
+
+
+def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
+    """An image as it is given to what is built for some channels and sides; "" for another."""
+    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
+    channels = next((values[name] for name in CHANNELS if name in values), None)
+    side = next((values[name] for name in SIDES if name in values), None)
+    sides = side if isinstance(side, tuple | list) and len(side) == 2 else (side, side)
+    texts = [getattr(x, "text", str(x) if type(x) is int else "") for x in (channels, *sides)]
+    return ", ".join(["B", *texts]) if all(texts) and channels in (1, 3, 4) else ""
 
 
 def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:
