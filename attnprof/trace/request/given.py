@@ -123,9 +123,9 @@ class Request:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             found["batch_first"] = True
         known = signatures.known_sizes(found, parameters)
-        inputs = self.inputs.values() or [
-            Expression(known["width"]) for _ in range("picture" not in known)
-        ]
+        of_images = known.get("whole", "").count(",") == 3  # at sizes that are numbers
+        usual = [] if of_images else [Expression(known["width"])]
+        inputs = self.inputs.values() or usual
         used = symbols_in([*found.values(), *inputs])
         left = signatures.sizes_at_default(parameters, found, used)
         return {**found, **self.guess({name: Expression(size) for name, size in left.items()})}
@@ -206,7 +206,7 @@ class Request:
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
         if name in TOKENS:
-            text = known.get("picture", "")
+            text = known.get("whole", "")
         text = (
             text
             or known.get(f"={name}", "")

@@ -41,6 +41,8 @@ _MORE = {
 }
 #: The same, where an argument must be given; ``ARGUMENTS`` also where it has a default.
 REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
+#: How many words there are, where that must be given.
+WORDS = "1000"
 #: How the names of other sizes end, of arguments that must be given.
 _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
             "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
@@ -130,7 +132,7 @@ POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N
              "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
 #: Arguments of what takes images: how many channels they have, and how many pixels.
 CHANNELS = ("in_chans", "in_channels", "channels", "num_channels")
-SIDES = ("img_size", "image_size", "input_resolution")
+SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
 #: Inputs with a default that code needs all the same.
 NEEDED = ("position_embeddings",)
 #: What a call of which nothing must be given takes first.
