@@ -356,7 +356,7 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
     chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
     found = 0
     for turn in range(20_000):
-        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500}
+        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500, "H": 130, "W": 130}
         shape = {
             name: round(2 * (most.get(name, 20) / 2) ** chance.random())
             for name in derivation.symbols
