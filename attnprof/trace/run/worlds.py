@@ -216,6 +216,17 @@ def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
     return operation.default(image, size, *how[:-1], *each)
 
 
+_div: Any = torch.div
+
+
+def _divided(one: Any, other: Any, *, rounding_mode: Any = None, **how: Any) -> Any:
+    """A quotient that, of sizes, is one where code makes a size of it again."""
+    made = _div(one, other, rounding_mode=rounding_mode, **how)
+    if rounding_mode and all(isinstance(x, int | torch.SymInt) for x in (one, other)):
+        made.item_memo = one // other
+    return made
+
+
 _unfold: Any = torch.Tensor.unfold
 
 
@@ -258,6 +269,7 @@ def _as_without_symbols() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch, "div", _divided),
         patch.multiple(decompositions, **LAYERS),
     ):
         for operation in plain:

@@ -30,8 +30,11 @@ class PinnedError(NoFormulaError):
     """The code compares a size with a number, or makes one of it; it would in every phase.
 
     ``pins`` are the conditions that leave a size one value, ``relations`` all until then: where
-    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes.
+    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes; ``refused``:
+    there the code does not run at all, at this shape.
     """
+
+    refused = False
 
     def __init__(
         self,
@@ -144,7 +147,8 @@ def run_symbolically(
         try:
             return undisturbed(integers=True)
         except NoFormulaError as further:
-            raise further if getattr(further, "pins", ()) else pinned from None
+            pinned.refused = not getattr(further, "pins", ())
+            raise pinned if pinned.refused else further from None
 
 
 def _once(
