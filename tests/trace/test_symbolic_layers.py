@@ -226,7 +226,7 @@ class Chunks(nn.Module):
         batch, tokens, _ = x.shape
         if tokens % 64:
             raise ValueError("whole chunks")
-        many = torch.div(tokens, 64, rounding_mode="trunc")
+        many = torch.div(tokens, 64, rounding_mode="trunc") - 1 + 1
         q = self.map(x).view(batch, many, 64, self.heads, self.head).transpose(2, 3)
         return (q @ q.mT).softmax(-1) @ q
 

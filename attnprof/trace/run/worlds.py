@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
+from attnprof.trace.run import quotients
 from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
@@ -216,17 +217,6 @@ def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
     return operation.default(image, size, *how[:-1], *each)
 
 
-_div: Any = torch.div
-
-
-def _divided(one: Any, other: Any, *, rounding_mode: Any = None, **how: Any) -> Any:
-    """A quotient that, of sizes, is one where code makes a size of it again."""
-    made = _div(one, other, rounding_mode=rounding_mode, **how)
-    if rounding_mode and all(isinstance(x, int | torch.SymInt) for x in (one, other)):
-        made.item_memo = one // other
-    return made
-
-
 _unfold: Any = torch.Tensor.unfold
 
 
@@ -269,9 +259,10 @@ def _as_without_symbols() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
-        patch.object(torch, "div", _divided),
         patch.multiple(decompositions, **LAYERS),
     ):
+        for patched in quotients.patches():
+            stack.enter_context(patched)
         for operation in plain:
             stack.enter_context(patch.dict(operation.py_kernels, clear=True))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
