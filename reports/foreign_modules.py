@@ -43,6 +43,8 @@ PACKAGES = (
     "reformer-pytorch==1.4.4", "product-key-memory==0.3.0", "rotary-embedding-torch==0.9.1",
     "vit-pytorch==1.26.11", "linear-attention-transformer==0.19.1", "h-transformer-1d==0.1.9",
     "colt5-attention==0.11.2",
+    "conformer==0.3.2", "halonet-pytorch==0.0.5", "g-mlp-pytorch==0.1.5",
+    "isab-pytorch==0.3.0", "axial-attention==0.6.1", "sinkhorn-transformer==0.11.4",
 )  # fmt: skip
 #: Targets as they are typed; what follows a space is typed with them.
 TARGETS = """
@@ -155,6 +157,10 @@ transformers:DabDetrAttention
 transformers:CvtSelfAttention
 transformers:LevitAttention
 transformers:PoolFormerLayer
+transformers:ModernBertEncoderLayer
+transformers:CLIPAttention
+transformers:T5LayerFF
+transformers:Qwen3MoeSparseMoeBlock
 timm.layers:Attention
 timm.layers:AttentionRope
 timm.models.vision_transformer:Block
@@ -201,6 +207,14 @@ timm.models.davit:SpatialBlock
 timm.models.swin_transformer_v2:SwinTransformerV2Block
 timm.models.mvitv2:MultiScaleBlock
 timm.models.gcvit:WindowAttentionGlobal
+timm.models.efficientformer_v2:Attention2d
+timm.models.xcit:ClassAttentionBlock
+timm.layers:MultiQueryAttention2d
+timm.models.vision_transformer:ParallelScalingBlock
+timm.models.hiera:HieraBlock
+timm.models.coat:SerialBlock
+timm.models.tnt:Block
+timm.models.crossvit:MultiScaleBlock
 torchvision.models.swin_transformer:SwinTransformerBlock
 torchvision.models.maxvit:MaxVitLayer
 diffusers:Attention
@@ -211,10 +225,13 @@ diffusers:HunyuanDiTBlock
 diffusers:FluxAttention
 diffusers:LTXAttention
 diffusers:Transformer2DModel
+diffusers.models.transformers.transformer_flux:FluxSingleTransformerBlock
+diffusers.models.attention:FeedForward
 x_transformers:Attention
 x_transformers:Encoder
 x_transformers:Decoder
 x_transformers:FeedForward
+x_transformers:TransformerWrapper
 local_attention:LocalAttention
 local_attention:LocalMHA
 linformer:LinformerSelfAttention
@@ -230,8 +247,20 @@ vit_pytorch.max_vit:Attention
 vit_pytorch.twins_svt:GlobalAttention
 vit_pytorch.deepvit:Attention
 vit_pytorch.xcit:XCAttention
+vit_pytorch.nest:Attention
+vit_pytorch.crossformer:Attention
+vit_pytorch.simple_vit:SimpleViT
+vit_pytorch.cross_vit:CrossTransformer
+vit_pytorch.regionvit:Attention
+vit_pytorch.levit:Attention
 linear_attention_transformer:SelfAttention
 h_transformer_1d.h_transformer_1d:HAttention1D
+conformer:ConformerBlock
+halonet_pytorch:HaloAttention
+g_mlp_pytorch:gMLP
+isab_pytorch:ISAB
+axial_attention:AxialAttention
+sinkhorn_transformer:SinkhornSelfAttention
 """.strip().splitlines()
 PHASES = ("forward", "train")
 #: Wall-clock seconds for a phase of one target: a guard, no measurement.
@@ -356,7 +385,7 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
     chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
     found = 0
     for turn in range(20_000):
-        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500}
+        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500, "H": 130, "W": 130}
         shape = {
             name: round(2 * (most.get(name, 20) / 2) ** chance.random())
             for name in derivation.symbols

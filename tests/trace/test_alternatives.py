@@ -200,7 +200,7 @@ def test_what_runs_is_found_and_told(layer):
     assert WORKING[layer] in target.spelled_inputs
     told = " ".join(target.notes)
     assert WORKING[layer] in told
-    assert ("tried first: " in told) == (layer is not Anything)
+    assert ("tried first: " in told) == (layer not in (Anything, Looked))
     tried(target, {})
 
 
@@ -383,12 +383,23 @@ class Unknown(Layer):
         return self.maps(x)
 
 
-def test_all_that_is_missing_is_named_with_what_was_seen_to_run():
-    with pytest.raises(RequestError, match="needs 'foo' and 'bar', which") as refused:
-        target_of(Unknown)
-    typed = "it runs, for example: attnprof derive Unknown --arg foo=64 --arg bar=64"
-    assert typed in str(refused.value)
-    assert tried(target_of(Unknown, ["foo=64", "bar=64"]), {})
+def test_what_nothing_says_is_what_the_code_is_seen_to_run_with():
+    target = target_of(Unknown)
+    assert "foo=64, bar=64" in target.notes[0]
+    assert target.notes[-1] == "nothing says what foo and bar should be: it runs with this"
+    assert tried(target, {})
+
+
+def test_what_a_function_lacks_is_named_with_what_was_seen_to_run():
+    def mapped(x, odd):
+        return x @ odd.mT
+
+    with pytest.raises(RequestError, match="needs 'odd', which cannot be guessed") as refused:
+        target_of(mapped)
+    assert (
+        'it runs, for example: attnprof derive mapped --input "x: B, N, h*d" --input "odd: B, N'
+        in str(refused.value)
+    )
 
 
 class Grid(Layer):

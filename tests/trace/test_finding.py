@@ -244,13 +244,16 @@ def test_files_import_their_neighbours(tmp_path, monkeypatch):
         ("Empty", "has no forward pass"),
         ("NoModule", "is a class, but no nn.Module"),
         ("number", "is 3: point at"),
-        ("Embedded", "'vocabulary', which cannot be guessed"),
     ],
 )
 def test_what_is_no_target_is_told(name, words):
     with pytest.raises(RequestError) as refused:
         here(name)
     assert words in str(refused.value)
+
+
+def test_an_argument_of_an_unknown_name_is_a_number_that_runs():
+    assert "nothing says what vocabulary should be" in here("Embedded").notes[-1]
 
 
 @pytest.mark.parametrize(

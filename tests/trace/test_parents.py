@@ -143,3 +143,68 @@ def test_what_is_given_is_kept(given):
     target = target_of(Odd, inputs=given)
     assert set(given) <= {item.name for item in target.inputs}
     assert "x: B, N, h*d" in target.spelled_inputs
+
+
+class Shared(nn.Module):
+    """Is called with a module that somebody else has to make."""
+
+    def __init__(self, dim, mixer=None):
+        super().__init__()
+        self.map, self.mixer = nn.Linear(dim, dim), mixer
+
+    def forward(self, x, size):
+        assert x.shape[1] == 1 + size[0] * size[1]
+        return self.mixer(self.map(x))
+
+
+class Mixer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+class Pictured(nn.Module):
+    """Takes images, as what it is built with says."""
+
+    def __init__(self, img_size=32, in_chans=3, embed_dims=(12, 24)):
+        super().__init__()
+        self.cut = nn.Conv2d(in_chans, embed_dims[0], 8, 8)
+        self.part = Shared(embed_dims[0], Mixer(embed_dims[0]))
+
+    def forward(self, x):
+        x = self.cut(x)
+        tokens = x.flatten(2).mT
+        return self.part(torch.cat([tokens[:, :1], tokens], 1), tuple(x.shape[2:]))
+
+
+def test_a_model_of_images_gives_its_parts_what_they_take(monkeypatch):
+    monkeypatch.setitem(globals(), "Volume", None)
+    assert target_of(Pictured).spelled_inputs == ["x: B, 3, 32, 32"]
+    target = target_of(Shared)
+    assert target.spelled_inputs == ["x: B, 17, 12", "size.0: 4", "size.1: 4"]
+    found = derived(target, ("forward",))
+    assert found.at("matmul_flops", "forward", B=3) == 2 * (2 * 3 * 17 * 12 * 12)
+
+
+class Volume(nn.Module):
+    """Takes five sizes, of four channels, which no name says."""
+
+    def __init__(self, in_channels=4, dim=8):
+        super().__init__()
+        self.cut = nn.Conv3d(in_channels, dim, 1)
+        self.part = Shared(dim, Mixer(dim))
+
+    def forward(self, x):
+        _b, _c, _frames, high, wide = x.shape
+        tokens = self.cut(x)[:, :, 0].flatten(2).mT
+        return self.part(torch.cat([tokens[:, :1], tokens], 1), (high, wide))
+
+
+def test_a_model_that_fails_at_first_is_tried_with_other_inputs(monkeypatch):
+    monkeypatch.setitem(globals(), "Pictured", None)
+    target = target_of(Shared)
+    assert target.notes[-1] == "what it is called with is what Volume calls it with"
+    assert target.spelled_inputs[0] == "x: B, H*W + 1, 8"

@@ -235,3 +235,30 @@ def test_images_in_windows_and_of_another_size_keep_their_symbols():
         out.backward(torch.ones_like(out))
     sizes = {"B": 2, "h": 3, "H": 9, "W": 17}
     assert found.at("matmul_flops", "train", **sizes) == counter.get_total_flops()
+
+
+class Chunks(nn.Module):
+    """Whole chunks alone, their number worked out by tensors, and heads by a float."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.heads, self.head = num_heads, int(dim / num_heads)
+        self.map = nn.Linear(dim, num_heads * self.head)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        if tokens % 64:
+            raise ValueError("whole chunks")
+        many = torch.div(tokens, 64, rounding_mode="trunc") - 1 + 1
+        q = self.map(x).view(batch, many, 64, self.heads, self.head).transpose(2, 3)
+        return (q @ q.mT).softmax(-1) @ q
+
+
+def test_a_quotient_of_sizes_that_is_a_tensor_is_a_size_again():
+    found = derived(target_of(Chunks), ("train",))
+    assert found.phases["train"].method == "symbolic"
+    x = torch.randn(2, 128, 12, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        out = Chunks(12, 3)(x)
+        out.backward(torch.ones_like(out))
+    assert found.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == counter.get_total_flops()

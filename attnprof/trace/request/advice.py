@@ -1,7 +1,7 @@
 """What to type where a target does not run: what it takes, what was tried, what does run."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from shlex import quote
@@ -12,8 +12,10 @@ from attnprof.trace.request import signatures
 from attnprof.trace.request.given import Request, UnguessedError, shown
 from attnprof.trace.request.target import EVEN, Input, Target
 from attnprof.trace.request.texts import as_size, parse_inputs
+from attnprof.trace.request.tries import Build
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
+from attnprof.units import joined
 
 #: Tries, the seconds that they may take together, and the operations of each.
 _TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000
@@ -21,7 +23,6 @@ _TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000
 _LENGTHS, _LONGER = (256, 64, 12), (1024,)
 #: What stands for what nobody can guess, to see what the code runs with.
 _ANY = {"--arg": ("64", "h*d", "2", "None"), "--input": ("None", "B, N, h*d", "4", "B, h, N, d")}
-Build = Callable[[Request], Target]
 
 
 def failure(target: Target, *, longer: bool = False) -> Exception | None:
@@ -49,10 +50,13 @@ def _elsewhere(target: Target) -> Exception | None:
     return found if isinstance(found, Exception) else None
 
 
-def led_on(build: Build, request: Request, unknown: UnguessedError, mend: Build) -> RequestError:
-    """The same, with what to type: what the code runs with, where something is found.
+def led_on(
+    build: Build, request: Request, unknown: UnguessedError, mend: Build, *, adopted: bool
+) -> Target:
+    """What the code is seen to run with, where something is found; if that is to be ``adopted``.
 
-    ``mend`` gives a target with other guesses where the first ones do not run.
+    ``mend`` gives a target with other guesses where the first ones do not run. Raises the same
+    :class:`UnguessedError` else, with what to type.
     """
     names, told = dict(unknown.names), str(unknown)
     end = time.process_time() + _SECONDS
@@ -71,14 +75,17 @@ def led_on(build: Build, request: Request, unknown: UnguessedError, mend: Build)
                 break
             except AttnprofError:
                 continue
+            if failed is None and adopted:
+                note = f"nothing says what {joined(names)} should be: it runs with this"
+                return replace(target, notes=(*target.notes, note))
             if failed is None:
                 typed = _command(replace(found, guessed={}), {x.name: x for x in target.inputs})
-                return RequestError(f"{told}; it runs, for example: {typed}")
+                raise RequestError(f"{told}; it runs, for example: {typed}")
             if time.process_time() > end:
-                return unknown
+                raise unknown
         else:
             break
-    return unknown
+    raise unknown
 
 
 def advice(

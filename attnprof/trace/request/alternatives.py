@@ -1,23 +1,21 @@
 """Other guesses where the first ones do not run, until some do."""
 
-import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.trace.request.advice import Build, advice, failure, led_on
-from attnprof.trace.request.given import Repair, Request, UnguessedError
+from attnprof.trace.request.advice import advice, failure, led_on
+from attnprof.trace.request.given import Request, UnguessedError
 from attnprof.trace.request.parents import uses
-from attnprof.trace.request.repairs import UNSET, Failed
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
+from attnprof.trace.request.tries import Build, Tries
 from attnprof.user_code import error_text
 
 #: Tries, and the seconds that they may take together.
 _TRIES, _SECONDS = 64, 8.0
-#: How many guesses may be changed at once.
-_DEEPEST = 5
 
 
 def working(build: Build, request: Request, subject: Any) -> Target:
@@ -31,7 +29,7 @@ def working(build: Build, request: Request, subject: Any) -> Target:
         if found := _as_used(build, request, subject, set(), have=True):
             return found
         mend = partial(_repaired, build, subject=subject)
-        raise led_on(build, request, unknown, mend) from None
+        return led_on(build, request, unknown, mend, adopted=isinstance(subject, type))
 
 
 def _as_used(
@@ -42,8 +40,10 @@ def _as_used(
         return None
     for model, repair in uses(subject, request, free, have=have):
         instead = request.instead(repair.args, parse_inputs(repair.inputs))
-        found, cause = _tried(build, instead, longer=True)
-        if found and cause is None:
+        with suppress(AttnprofError):
+            found = build(instead)
+            if failure(found, longer=True):
+                continue
             note = f"what it is called with is what {model} calls it with"
             return replace(found, notes=(*found.notes, note))
     return None
@@ -57,37 +57,11 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
     free = {*target.symbols}
     if used := _as_used(build, request, subject, free, have=True):
         return used
-    waiting = [(Repair(), Failed(subject, request, target, error, target).repairs(), error)]
-    seen: list[Repair] = []
-    end = time.process_time() + _SECONDS
-    while waiting and len(seen) < _TRIES and time.process_time() < end:
-        change, repairs, why = waiting[0]
-        repair = next(repairs, None)
-        if repair is None:
-            waiting.pop(0)
-        elif (ours := change | repair) not in seen:
-            seen.append(ours)
-            found, cause = _tried(build, request.instead(ours.args, parse_inputs(ours.inputs)))
-            if found and cause is None:
-                first = "; ".join(target.spelled_inputs) or "no input"
-                note = f"tried first: {first}: {error_text(error)}"
-                return replace(found, notes=(*found.notes, note))
-            if found and cause and len(ours) < _DEEPEST:
-                lacking = UNSET.search(str(why)) or "NoneType" in str(cause)
-                further = lacking and str(cause) != str(why)
-                failed = Failed(subject, request, found, cause, target, ours)
-                more = ours, failed.repairs(), cause
-                waiting.insert(0 if further else len(waiting), more)
+    tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
+    if found := tries.until_one_runs(target, error):
+        first = "; ".join(target.spelled_inputs) or "no input"
+        note = f"tried first: {first}: {error_text(error)}"
+        return replace(found, notes=(*found.notes, note))
     if used := _as_used(build, request, subject, free, have=False):
         return used
-    return replace(target, advice=advice(subject, request, target, seen, error))
-
-
-def _tried(
-    build: Build, request: Request, *, longer: bool = False
-) -> tuple[Target | None, Exception | None]:
-    try:
-        target = build(request)
-    except AttnprofError:
-        return None, None
-    return target, failure(target, longer=longer)
+    return replace(target, advice=advice(subject, request, target, tries.seen, error))

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import wraps
@@ -13,6 +13,8 @@ from attnprof.trace.request.configurations import Configuration, names_around
 from attnprof.trace.request.target import DEFAULT, Expression
 
 _GIVEN = "_attnprof_given"
+#: Tokens that a model puts beside those of an image: fewer than this.
+_MORE = 9
 
 
 class _CalledError(Exception):
@@ -162,7 +164,18 @@ def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
 
 
 def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
-    """A product of straight lines in the sizes, as text: ``N/64 - 4``, ``B*h``; or a number."""
+    """A product of straight lines in the sizes, and tokens more, or a number, as text.
+
+    ``N/64 - 4``, ``B*h``, ``H*W + 1``.
+    """
+    for more in range(max(1, min(_MORE, first))):
+        with suppress(UnlikeCallsError):
+            text = _product(base, first - more, [other - more for other in others])
+            return f"{text} + {more}" if more else text
+    raise UnlikeCallsError
+
+
+def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
     *doubled, tripled = others
     lines, share = list[tuple[str, Fraction]](), Fraction(first)
     for (name, size), twice in zip(base.items(), doubled, strict=True):

@@ -122,9 +122,10 @@ class Request:
         if "batch_first" in parameters and "batch_first" not in self.given:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             found["batch_first"] = True
-        inputs = self.inputs.values() or [
-            Expression(signatures.known_sizes(found, parameters)["width"])
-        ]
+        known = signatures.known_sizes(found, parameters)
+        of_images = known.get("whole", "").count(",") == 3  # at sizes that are numbers
+        usual = [] if of_images else [Expression(known["width"])]
+        inputs = self.inputs.values() or usual
         used = symbols_in([*found.values(), *inputs])
         left = signatures.sizes_at_default(parameters, found, used)
         return {**found, **self.guess({name: Expression(size) for name, size in left.items()})}
@@ -204,6 +205,8 @@ class Request:
         """What an input is by its name and type; nothing where nobody can guess."""
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
+        if name in TOKENS:
+            text = known.get("whole", "")
         text = (
             text
             or known.get(f"={name}", "")

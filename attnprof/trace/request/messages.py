@@ -37,7 +37,8 @@ def ranks(text: str, now: int) -> list[int]:
     ]
     shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", text)
     found += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
-    if re.search(r"index out of range|Dimension out of range|dimension specified as", text):
+    more = "index out of range|Dimension out of range|dimension specified as|number of dimensions"
+    if re.search(more, text):
         found += [now + 1]
     return [rank for rank in dict.fromkeys(found) if rank != now] + (
         [now, 4][: 1 + ("channels" in text and now == 3)]

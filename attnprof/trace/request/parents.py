@@ -19,11 +19,14 @@ from attnprof.trace.request.messages import source_of
 from attnprof.trace.request.modules import of_class
 from attnprof.trace.request.target import Expression, Target
 from attnprof.trace.request.texts import Named, Several
+from attnprof.trace.request.tries import Tries
 from attnprof.trace.request.tuples import base_of, folded
 from attnprof.trace.run.runs import outcome
 
 #: Models that are tried, operations of a run, seconds for all, and lengths at which one may begin.
 _MODELS, _OPERATIONS, _SECONDS, _LENGTHS = 6, 6000, 8.0, (256, 1024, 64)
+#: Changes of first guesses of a model that does not get there.
+_REPAIRS = 16
 #: Sizes of those runs; each is doubled in turn, then all are tripled.
 _BASE = {"B": 2, "h": 4, "d": 16}
 
@@ -38,9 +41,10 @@ def uses(
     end = time.process_time() + _SECONDS
     for model in _models(owner):
         with suppress(AttnprofError):
-            target = of_class(model, _alike(model, request))
+            asked = _alike(model, request)
+            target = of_class(model, asked)
             if (free <= {*target.symbols}) == have:
-                for found in _uses(owner, target):
+                for found in _uses(owner, _reaching(owner, model, asked, target)):
                     yield model.__name__, _repair(owner, request, found)
         if time.process_time() > end:
             return
@@ -90,7 +94,7 @@ def _uses(owner: Any, target: Target) -> Iterator[Use]:
     """The first call of the module in a model, with expressions for sizes, at each length."""
     known = list[Use]()
     for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
-        base = {name: {**_BASE, "N": length}.get(name, 16) for name in target.symbols}
+        base = _base(target, length)
         first = _seen(owner, target, base)
         others = [{**base, name: 2 * size} for name, size in base.items()] if first else []
         others += [{name: 3 * size for name, size in base.items()}]
@@ -99,6 +103,32 @@ def _uses(owner: Any, target: Target) -> Iterator[Use]:
             if (use := _use(base, [run for run in runs if run])) and use not in known:
                 known.append(use)
                 yield use
+
+
+def _reaching(owner: Any, model: Any, asked: Request, target: Target) -> Target:
+    """The target of a model with the first guesses by which a run of it gets to the module."""
+    base = _base(target, _LENGTHS[0])
+    error = _run(owner, target, base, [])
+    if error is None:
+        return target
+
+    def fails(other: Target) -> Exception | None:
+        found: Exception | None = _run(owner, other, _base(other, _LENGTHS[0]), [])
+        return found
+
+    tries = Tries(partial(of_class, model), asked, model, fails, _REPAIRS, _SECONDS)
+    return tries.until_one_runs(target, error) or target
+
+
+def _base(target: Target, length: int) -> dict[str, int]:
+    return {name: {**_BASE, "N": length}.get(name, 16) for name in target.symbols}
+
+
+def _run(owner: Any, target: Target, sizes: Mapping[str, int], found: list[Use]) -> Any:
+    """What a run raises in which no call is seen; one that is seen goes to ``found``."""
+    with watched(owner, found.append):
+        failed = outcome(target, sizes, training=False, most=_OPERATIONS)
+    return failed if isinstance(failed, Exception) and not found else None
 
 
 def _use(base: Mapping[str, int], runs: list[Use]) -> Use | None:
@@ -115,8 +145,7 @@ def _seen(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use | None:
     """The first call of the module in a run; with values, or on real tensors, where needed."""
     found = list[Use]()
     for how in (target, replace(target, routed=True), replace(target, real=True)):
-        with watched(owner, found.append):
-            failed = outcome(how, sizes, training=False, most=_OPERATIONS)
+        failed = _run(owner, how, sizes, found)
         if found or not type(failed).__module__.startswith("torch."):
             break
     return found[0] if found else None

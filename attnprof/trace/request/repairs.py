@@ -9,6 +9,7 @@ from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.given import Repair, Request
 from attnprof.trace.request.messages import channels, ranks, source_of, words_where
+from attnprof.trace.request.named_shapes import beside, wider
 from attnprof.trace.request.target import EVEN, Input, Target, at
 from attnprof.trace.request.texts import Named, as_size
 from attnprof.trace.request.tuples import base_of
@@ -58,7 +59,7 @@ class Failed:
         yield from self._missing(text)
         yield from self._classes()
         yield from self._unset()
-        yield from self._wider(text)
+        yield from wider(text, self.guessed_inputs.values(), self.width)
         yield from self._layouts(text)
         for item in self.guessed_inputs.values():
             if item.dtype == "int64":
@@ -154,11 +155,14 @@ class Failed:
             yield Repair({name: [value, value] for name, value in numbers.items()})
         for name, value in numbers.items() if pair else ():
             yield Repair({name: (value, value)})
-        for name, text_of in self.guessed_args.items() if "'tuple' object" in text else ():
+        for name, text_of in self.guessed_args.items() if "'tuple'" in text else ():
             if sides := re.fullmatch(r"\((\d+), \d+\)", text_of):
                 yield Repair({name: int(sides[1])})
-        for name, value in numbers.items() if re.search("divisible|multiple", text) else ():
-            yield Repair({name: 16 if value != 16 else 8})
+        if re.search("divisible|multiple|divide", text):
+            lengths = [name for name, size in self.guessed_args.items() if size == "N"]
+            yield from (Repair({name: 8}) for name in lengths)
+            for name, value in numbers.items():
+                yield Repair({name: 16 if value != 16 else 8})
 
     def _missing(self, text: str) -> Iterator[Repair]:
         """Tensors for inputs that are None, those that the failing line names first."""
@@ -172,6 +176,8 @@ class Failed:
         line = words_where(self.error) | told
         for name in sorted(open_ones, key=lambda name: name not in line):
             usual = input_text(name, self.width, "d")
+            if not usual and name in told and taken[name].default is None:
+                usual = f"B, N, {self.width}"
             for one in (usual,) if usual not in ("None", "") else ():
                 yield Repair(inputs={name: one})
             if name in line and (name in _MASKS_OF or "mask" in name):
@@ -205,7 +211,9 @@ class Failed:
         yield from self._pictures(floats)
         of_images = channels(text)
         if of_images and of_images not in self._seen:
-            yield from (Repair(inputs={x.name: f"B, {of_images}, H, W"}) for x in floats[:1])
+            sides = "M, H, W" if floats and len(floats[0].dims) == 5 else "H, W"
+            yield from (Repair(inputs={x.name: f"B, {of_images}, {sides}"}) for x in floats[:1])
+        yield from beside(text, floats)
         same = len(floats) > 1 and len({item.dims for item in floats}) == 1
         together = [(floats, len(floats[0].dims))] if same else []
         for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
@@ -232,7 +240,7 @@ class Failed:
             usual = plain_value("resolution", item)
             guess = usual if name in self.guessed_args else item.default
             side = self.change.args.get(name, self.request.given.get(name, guess))
-            while isinstance(side, tuple):
+            while isinstance(side, tuple) and side:
                 side = side[0]
             if floats and isinstance(side, int) and plain_value(name, item) == usual:
                 for one in ("B, {n}*{n}, {w}", "B, {w}, {n}, {n}", "B, {n}, {n}, {w}"):
@@ -264,18 +272,6 @@ class Failed:
                     yield Repair(inputs={name: texts[name]})
                 if texts:
                     yield Repair(inputs=texts)
-
-    def _wider(self, text: str) -> Iterator[Repair]:
-        """Twice or three times the width, where the message asks for that."""
-        wide = at(as_size(self.width), EVEN)
-        for times in (2, 3):
-            if not re.search(rf"\b{wide}\b.*\b{times * wide}\b", text):
-                continue
-            for item in self.guessed_inputs.values():
-                dims = [dim.text for dim in item.dims]
-                if dims[-1:] == [self.width]:
-                    wider = ", ".join([*dims[:-1], f"{times}*{self.width}"])
-                    yield Repair(inputs={item.name: wider})
 
     def _twos(self) -> Iterator[Repair]:
         """Two of what there is one of by default, as scales: some code runs with more alone."""

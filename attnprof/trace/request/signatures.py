@@ -10,10 +10,12 @@ from typing import Any
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.target import Expression, Input
 from attnprof.trace.request.tuples import base_of
-from attnprof.trace.request.usual import ARGUMENTS, REQUIRED, WIDTHS
+from attnprof.trace.request.usual import ARGUMENTS, CHANNELS, REQUIRED, SIDES, WIDTHS, WORDS
 
 #: A callable's parameters by name.
 Parameters = Mapping[str, Parameter]
+#: How many channels images have, and what stands for images in models of those.
+_CHANNELS = (1, 3, 4, 16, 32)
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -116,7 +118,24 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
-    return {"width": width, "head": found.get("head", head)}
+    taken = _picture(arguments, parameters) or _words(parameters)
+    return {"width": width, "head": found.get("head", head)} | ({"whole": taken} if taken else {})
+
+
+def _words(parameters: Parameters) -> str:
+    """Numbers of words, where the constructor must be told how many there are; "" else."""
+    must = [name.lower() for name, item in parameters.items() if is_required(item)]
+    return "B, N int64" if any(REQUIRED.get(name) == WORDS for name in must) else ""
+
+
+def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
+    """An image as it is given to what is built for some channels and sides; "" for another."""
+    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
+    channels = next((values[name] for name in CHANNELS if name in values), None)
+    side = next((values[name] for name in SIDES if name in values), None)
+    sides = side if isinstance(side, tuple | list) and len(side) == 2 else (side, side)
+    texts = [getattr(x, "text", str(x) if type(x) is int else "") for x in (channels, *sides)]
+    return ", ".join(["B", *texts]) if all(texts) and channels in _CHANNELS else ""
 
 
 def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:

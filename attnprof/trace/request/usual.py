@@ -22,13 +22,13 @@ _MORE = {
     "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
-    "out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
+    "channel out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
     "hidden_sizes hidden_size_output",
     "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
     "key_dim value_dim rotary_dim rotary_ndims dim_key d_qk d_values d_keys "
-    "per_head_dim attention_head_width head_features d_qkv",
+    "dim_k dim_v per_head_dim attention_head_width head_features d_qkv",
     "4*h*d": "intermediate_size d_ff ffn_dim mlp_dim ffn_hidden_size dim_feedforward n_inner "
     "encoder_ffn_dim decoder_ffn_dim hidden_features feedforward_dim d_inner dff mlp_hidden_dim "
     "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size",
@@ -41,6 +41,8 @@ _MORE = {
 }
 #: The same, where an argument must be given; ``ARGUMENTS`` also where it has a default.
 REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
+#: How many words there are, where that must be given.
+WORDS = "1000"
 #: How the names of other sizes end, of arguments that must be given.
 _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
             "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
@@ -59,7 +61,10 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "patch": (16, r"patch_size|patch_len"),
     "window": (7, r"(window|partition)(_size)?|win_size"),
     "grid": ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|(input_)?resolution"),
-    "kernel": (3, r"(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
+    "kernel": (
+        3,
+        r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel",
+    ),
     "stride": (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
     "classes": (10, r"num_(classes|labels)|n_classes|nb_classes"),
     "block": (
@@ -78,7 +83,7 @@ TOKENS = {
     "x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden", "hidden_state",
     "inputs_embeds", "embeddings", "encoder_hidden_states", "context", "key_value_states", "feats",
     "features", "tokens_embeds", "x_in", "query_states", "residual", "input_tensor", "tgt_emb",
-    "cross_attention_states", "image_hidden_states", "vision_hidden_states",
+    "cross_attention_states", "latents", "image_hidden_states", "vision_hidden_states",
 }  # fmt: skip
 #: The same in a layer, but (batch, heads, tokens, head width) in a function.
 HEADS = {
@@ -125,6 +130,9 @@ LAYOUTS = {
 MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
 POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N, d)",
              "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
+#: Arguments of what takes images: how many channels they have, and how many pixels.
+CHANNELS = ("in_chans", "in_channels", "channels", "num_channels")
+SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
 #: Inputs with a default that code needs all the same.
 NEEDED = ("position_embeddings",)
 #: What a call of which nothing must be given takes first.

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
+from attnprof.trace.run import quotients
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 _META: Any = torch._C.DispatchKey.Meta
@@ -123,6 +124,8 @@ def as_under_numbers() -> Iterator[None]:
         patch.object(torch.Tensor, "unfold", _windows),
         patch.multiple(decompositions, **LAYERS),
     ):
+        for patched in quotients.patches():
+            stack.enter_context(patched)
         for place, name in _called(_attention):
             stack.enter_context(patch.object(place, name, _attended))
         for operation in plain:

@@ -38,7 +38,7 @@ from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import beside, by_turns, with_single
+from attnprof.trace.solve.turns import beside, by_turns, in_blocks, with_single
 
 #: Why a peak has none where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
@@ -187,13 +187,12 @@ def by_symbols(attempt: Attempt) -> Forms:
     hints = evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
     try:
         found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.classed)
-    except PinnedError:
-        if not target.own or not attempt.above_one or attempt.classed:
-            raise
-        return by_symbols(replace(attempt, classed=attempt.above_one))
-    except budget.NoFormulaError:
+    except budget.NoFormulaError as error:
+        of_class = target.own and attempt.above_one and not attempt.classed
+        if of_class and isinstance(error, PinnedError):
+            return by_symbols(replace(attempt, classed=attempt.above_one))
         hints = divided_hints_for(target.symbols, attempt.above_one)
-        found, shapes = by_turns(target, hints, attempt.asked, phases)
+        found, shapes = in_blocks(target, hints, attempt.asked, phases, error)
     if shapes is None:
         if pins := without_whole(found, hints) if "N" not in attempt.asked else []:
             with suppress(budget.NoFormulaError, TooLongError):

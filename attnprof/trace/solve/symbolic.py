@@ -30,8 +30,11 @@ class PinnedError(NoFormulaError):
     """The code compares a size with a number, or makes one of it; it would in every phase.
 
     ``pins`` are the conditions that leave a size one value, ``relations`` all until then: where
-    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes.
+    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes; ``refused``:
+    there the code does not run at all, at this shape.
     """
+
+    refused = False
 
     def __init__(
         self,
@@ -144,7 +147,8 @@ def run_symbolically(
         try:
             return undisturbed(integers=True)
         except NoFormulaError as further:
-            raise further if getattr(further, "pins", ()) else pinned from None
+            pinned.refused = not getattr(further, "pins", ())
+            raise pinned if pinned.refused else further from None
 
 
 def _once(
@@ -182,6 +186,8 @@ def _once(
         floats = environment.conversions
         formulas = [value for form in forms.values() for value in form.values()]
         parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
+        if {x.name for part in parts for x in part.free_symbols} - {*hints}:
+            raise NoFormulaError("the code makes a size of a tensor's value")
         # the sizes that float arithmetic goes through
         rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
         rounded |= {names[size].name for size in floats.sizes if size in names}

@@ -41,6 +41,21 @@ _LOOKED, _DOUBTED = 120, 4
 _BESIDE, _SINGLE = 300, 600
 
 
+def in_blocks(
+    target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str], refused: NoFormulaError
+) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
+    """The same at ``hints`` that blocks divide, where a run at others was ``refused``.
+
+    What made a size a number, and not by being refused, would do so again.
+    """
+    if isinstance(refused, PinnedError) and not refused.refused:
+        raise refused
+    try:
+        return by_turns(target, hints, asked, phases)
+    except NoFormulaError as error:
+        raise refused if isinstance(refused, PinnedError) else error from None
+
+
 def by_turns(
     target: Target,
     hints: Sizes,
