@@ -103,8 +103,9 @@ class WholeModel:
         symbols = symbols_in(inputs.values())
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
-            self.name, make, tuple(inputs.values()), symbols, self.dtype, names, advice=advice
-        )
+            self.name, make, tuple(inputs.values()), symbols, self.dtype, names, data=True,
+            advice=advice,
+        )  # fmt: skip
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
         """Inputs of a forward pass at sizes, by name."""

@@ -95,6 +95,17 @@ class _NormedChannels(nn.Module):
         return self.down(F.relu(self.norm(self.up(x).mT).mT))
 
 
+class _Placed(nn.Module):
+    """Learned positions, fewer than the usual first length."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.positions = nn.Embedding(256, width)
+
+    def forward(self, x):
+        return x + self.positions(torch.arange(x.shape[1]))
+
+
 class _Turns(nn.Module):
     """A width that is made an integer, before a loop over tokens."""
 
@@ -129,6 +140,7 @@ LAYERS = {
     "rotary embedding": lambda *_: _Turned(),
     "attention that asks for a mask by its length": lambda *_: _Causal(),
     "batch norm of columns": lambda width, _: _NormedChannels(width),
+    "a short table of positions": lambda width, _: _Placed(width),
 }
 
 

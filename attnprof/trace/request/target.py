@@ -181,7 +181,8 @@ class Target:
     are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
     ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those;
     ``own``: the code is attnprof's, which does the same on both; ``routed``: experts are taken to
-    be chosen evenly. ``advice`` ends the message where it does not run.
+    be chosen evenly; ``data``: floating inputs are data, which no gradient is asked of. ``advice``
+    ends the message where it does not run.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Target:
     real: bool = False
     own: bool = False
     routed: bool = False
+    data: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
     advice: str = "give what it needs with --arg and --input"
 

@@ -79,7 +79,8 @@ def record(
                     tensor.normal_()
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment else nullcontext():
-            run = partial(_train if training else _call, subject, positional, named, inputs)
+            graded = [] if target.data else [x for x in inputs if x.is_floating_point()]
+            run = partial(_train if training else _call, subject, positional, named, graded)
             run(recorder)
             if left := recorder.left(held_by(subject)):
                 _once_more(run, recorder, left, [*parameters, *inputs])
@@ -164,8 +165,7 @@ def _call(subject: Any, positional: Any, named: Any, _inputs: Any, recorder: Rec
 
 def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Recorder) -> None:
     for x in inputs:
-        if x.is_floating_point():
-            x.requires_grad_()
+        x.requires_grad_()
     with recorder:
         kept = subject(*positional, **named)
         output = first_tensor(kept)

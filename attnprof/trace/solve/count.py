@@ -88,8 +88,10 @@ def counted(
     return trace, target
 
 
-def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
+def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
     """The target, where a forward pass (and a backward one) runs at one of a few shapes.
+
+    Powers of two are among them if ``even``.
 
     It is to run with values followed where experts that are chosen evenly, or sizes alone, make
     those that decide what runs, and on real tensors where these are not known. Raises
@@ -98,8 +100,9 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     """
     failures = list[Exception]()
     names = target.symbols
-    even = {name: asked.get(name) or EVEN.get(name, 16) for name in names}
-    usual = hints_for(names, asked), divided_hints_for(names, asked), even
+    usual: list[Sizes] = [hints_for(names, asked), divided_hints_for(names, asked)]
+    if even:
+        usual.append({name: asked.get(name) or EVEN.get(name, 16) for name in names})
     for sizes in [asked] if set(asked) == set(names) else usual:
         try:
             for backward in [False, True] if training else [False]:

@@ -75,15 +75,20 @@ def derived(
 
 
 def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
-    """The target and the sizes to begin with; a shorter length where it runs at no usual one."""
-    try:
-        return tried(target, asked, training=training), asked
-    except RequestError:
-        for length in SHORTER if "N" in set(target.symbols) - set(asked) else ():
-            short = {**asked, "N": length}
-            with contextlib.suppress(RequestError):
-                return tried(target, short, training=training), short
-        raise
+    """The target and the sizes to begin with; a shorter length where it runs at no usual one.
+
+    At a length that its tables reach sizes can be symbols; at powers of two alone they cannot.
+    """
+    free = "N" in set(target.symbols) - set(asked)
+    shorter = [{**asked, "N": length} for length in SHORTER] if free else []
+    tries = [(asked, False), *((sizes, False) for sizes in shorter[:1]), (asked, True)]
+    failures = []
+    for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
+        try:
+            return tried(target, sizes, training=training, even=even), sizes
+        except RequestError as error:
+            failures.append(error)
+    raise failures[len(tries) - 1]
 
 
 def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
