@@ -15,6 +15,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text, divided, one_by_one
 from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.domain import SizeConditions
 
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
@@ -41,6 +42,21 @@ def test_conditions_that_one_size_divides_another_are_seen(condition, number, di
         shape = dict(zip("dh", sizes, strict=True)) | {"H": sizes[0]}
         divides = evaluate(number, shape) % divisor == 0
         assert bool(evaluate(condition, shape)) is divides
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit"), [(448, 512, 64), (35_000, 35_500, 100), (6, 9, 1)]
+)
+def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
+    N = symbol("N")
+    asked = [sympy.Gt(N, bound) for bound in (unit - 1, low - 3 * unit, low - unit, low)]
+    asked.append(sympy.Le(N, high))
+    if unit > 1:
+        asked.append(equal(N - unit * f(N / unit), 0))
+    told = SizeConditions(SizeConditions(asked).telling)
+    for length in range(2, 2 * high):
+        assert told.holds({"N": length}) is SizeConditions(asked).holds({"N": length})
+    assert len(SizeConditions(asked).conditions) <= 3
 
 
 def test_a_product_of_rounded_quotients_that_is_whole_is_whole_in_each():

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, cycle, product
 from typing import Any
 
 import sympy
@@ -51,14 +51,27 @@ class SizeConditions:
     def telling(self) -> list[Any]:
         """Those of them. That is seen in a large sample: torch asks the same in many ways."""
         names = sorted({s.name for c in self.relations for s in c.free_symbols})
-        shapes = list(self.sample(names))
+        shapes = [*self.sample(names), *self._near(names)]
         kept = []
         for condition in sorted(self.relations, key=lambda c: (len(str(c)), str(c))):
             inside = [shape for shape in shapes if evaluate(condition, shape)]
-            if len(inside) < len(shapes):
+            if len(inside) < len(shapes) or not shapes:
                 kept.append(condition)
                 shapes = inside
         return kept
+
+    def _near(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Shapes with one size beside a number it is compared with, or a multiple of another.
+
+        Those of all magnitudes miss conditions that differ at one of few sizes.
+        """
+        for name in names:
+            alone = [c for c in self.relations if {s.name for s in c.free_symbols} == {name}]
+            numbers = {abs(int(x)) for c in alone for x in c.atoms(sympy.Integer)} - {0, 1}
+            multiples = product(numbers, (1, *numbers), (-1, 0, 1))
+            sizes = {x // unit * unit + turn * unit for x, unit, turn in multiples}
+            for shape, size in zip(cycle(self.sample(names)), sorted(sizes), strict=False):
+                yield {**shape, name: max(2, size)}
 
     def sample(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Shapes of all magnitudes with these sizes; repeatable."""
