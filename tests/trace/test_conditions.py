@@ -59,6 +59,13 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
     assert len(SizeConditions(asked).conditions) <= 3
 
 
+def test_a_product_that_is_nothing_says_so_of_the_factor_that_may_be():
+    N = symbol("N")
+    rest = N - 64 * f(N / 64)
+    (part,) = one_by_one(equal(d * h * (f(N / 64) + 1) * rest, 0))
+    assert condition_text(part) == "64 divides N"
+
+
 def test_a_product_of_rounded_quotients_that_is_whole_is_whole_in_each():
     condition = equal(H * W, 64 * f(H / 8) * f(W / 8))
     parts = one_by_one(condition)

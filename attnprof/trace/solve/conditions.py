@@ -44,7 +44,15 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
 
 def one_by_one(condition: Any) -> list[Any]:
-    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less."""
+    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less.
+
+    That a product is nothing says so of its one factor that may be.
+    """
+    if isinstance(condition, sympy.Eq) and condition.rhs == 0:
+        factors = sympy.Mul.make_args(condition.lhs)
+        others = [x for x in factors if not (x.is_positive or x.is_number)]
+        if len(others) == 1 < len(factors):
+            condition = sympy.Eq(others[0], 0, evaluate=False)
     floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
     if len(floors) < 2:
         return [condition]
