@@ -99,7 +99,7 @@ class Trace:
     ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
     ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
-    call may stand for those of several turns.
+    call may stand for those of several turns; ``before``: how many the call before this one had.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -109,6 +109,12 @@ class Trace:
     modules: dict[str, Size] = field(default_factory=dict)
     routes: list[tuple[Size, Size]] = field(default_factory=list)
     has_loops: bool = False
+    before: int = 0
+
+    @property
+    def operations(self) -> int:
+        """How many ran, the call before included."""
+        return self.before + len(self.calls)
 
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""

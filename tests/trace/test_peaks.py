@@ -223,3 +223,39 @@ def test_code_that_has_one_backward_pass_is_counted_at_that():
         module(x).sum().backward()
     assert found.at("matmul_flops", "train", B=2, N=5, d=8) == counter.get_total_flops()
     assert not any("a later one" in note for note in found.phases["train"].notes)
+
+
+class SetUp(nn.Module):
+    """Attention to middles of the tokens, which the first call looks for in so many turns."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.map = nn.Linear(d, d)
+        self.register_buffer("middles", torch.randn(4, d))
+        self.register_buffer("ready", torch.tensor(False))
+
+    def forward(self, x):
+        if not self.ready:
+            with torch.no_grad():
+                for _ in range(40):
+                    shares = (self.middles @ x.mT).softmax(-1)
+                    self.middles.data.copy_((shares @ x).mean(0))
+                self.ready.data.copy_(torch.tensor(True))
+        return (self.map(x) @ self.middles.T).softmax(-1) @ self.middles
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_code_that_sets_itself_up_once_is_counted_as_it_is_from_then_on(phase):
+    found = attnprof.derive(SetUp, inputs={"x": "B, N, d"}, args={"d": "d"}, phases=phase)
+    module, x = SetUp(8).train(phase == "train"), torch.randn(2, 5, 8, requires_grad=True)
+    products = []
+    for _ in range(3):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(phase == "train"):
+            out = module(x)
+            if phase == "train":
+                out.sum().backward()
+        products.append(counter.get_total_flops())
+    assert products[0] > products[1] == products[2]
+    assert found.at("matmul_flops", phase, B=2, N=5, d=8) == products[1]
+    assert found.phases[phase].method == "symbolic"
+    assert any("a later one" in note for note in found.phases[phase].notes)

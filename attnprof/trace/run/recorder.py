@@ -121,6 +121,7 @@ class Recorder(TorchDispatchMode):
         for held in self._alive.values():
             held.number = 0
         first = replace(self.trace, calls=[*self.trace.calls], notes=[*self.trace.notes])
+        self.trace.before = len(first.calls)
         self.trace.calls.clear()
         self.trace.notes.clear()
         self.part, self._unshown = "forward", []

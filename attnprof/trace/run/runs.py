@@ -81,9 +81,11 @@ def record(
         with parts.followed(), followed_by(recorder) if environment else nullcontext():
             graded = [] if target.data else [x for x in inputs if x.is_floating_point()]
             run = partial(_train if training else _call, subject, positional, named, graded)
+            before = _flags(subject)
             run(recorder)
-            if left := recorder.left(held_by(subject)):
-                _once_more(run, recorder, left, [*parameters, *inputs])
+            left, is_set_up = recorder.left(held_by(subject)), _flags(subject) != before
+            if left or is_set_up:
+                _once_more(run, recorder, left, [*parameters, *inputs], always=is_set_up)
         trace = recorder.trace
         trace.parameters = sum(map(numel, parameters), start=0)
         trace.notes += notes_of_compiling()
@@ -126,18 +128,31 @@ def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
     return list(subject.parameters()), list(subject.buffers())
 
 
+def _flags(subject: Any) -> list[bool]:
+    """Truth values among a module's buffers, as of whether it was set up; none where unknown."""
+
+    def is_known(buffer: Any) -> bool:
+        has_value = not buffer.is_meta and getattr(buffer, "constant", buffer) is not None
+        return has_value and buffer.dtype is torch.bool and buffer.dim() == 0
+
+    return [bool(buffer) for buffer in filter(is_known, _weights(subject)[1])]
+
+
 def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
     with fake_world(None, target.dtype):
         return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
 
 
-def _once_more(run: Callable[[Recorder], None], recorder: Recorder, left: Any, grown: Any) -> None:
+def _once_more(
+    run: Callable[[Recorder], None], recorder: Recorder, left: Any, grown: Any, *, always: bool
+) -> None:
     """The run as a later one, which has what the first one left, as tables of positions.
 
     It stays the first one where the other one multiplies something else, as with tokens of before,
-    and where there is none: backward through what was kept of a graph that is gone.
-    ``grown`` are the tensors that have gradients since.
+    unless ``always``: what a module keeps with its weights tells that it is set up. So it does
+    where there is none: backward through what was kept of a graph that is gone. ``grown`` are the
+    tensors that have gradients since.
     """
 
     def products(calls: list[Call]) -> Any:
@@ -151,7 +166,7 @@ def _once_more(run: Callable[[Recorder], None], recorder: Recorder, left: Any, g
     except RuntimeError:
         trace.calls, trace.notes = first.calls, first.notes
         return
-    if products(trace.calls) != products(first.calls):
+    if not always and products(trace.calls) != products(first.calls):
         trace.calls, trace.notes = first.calls, first.notes
     elif first.calls != trace.calls:
         trace.notes.append("the module keeps tensors of its first call: this is a later one")

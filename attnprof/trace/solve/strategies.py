@@ -197,7 +197,7 @@ def by_symbols(attempt: Attempt) -> Forms:
         if pins := without_whole(found, hints) if "N" not in attempt.asked else []:
             with suppress(budget.NoFormulaError, TooLongError):
                 return by_mixing(replace(attempt, pins=pins))
-        runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
+        runs = budget.Runs(target, phases, 2 * found.trace.operations + 100)
         most = 2 * budget.MOST if found.most else budget.MOST
         shapes = runs.agreeing(found, shapes_in(hints, found.holds), most)
         found = with_single(found, runs, hints)
