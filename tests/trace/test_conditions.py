@@ -13,7 +13,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import condition_text, divided, one_by_one
+from attnprof.trace.solve.conditions import condition_text, divided, of_a_factor, one_by_one
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
@@ -62,7 +62,7 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
 def test_a_product_that_is_nothing_says_so_of_the_factor_that_may_be():
     N = symbol("N")
     rest = N - 64 * f(N / 64)
-    (part,) = one_by_one(equal(d * h * (f(N / 64) + 1) * rest, 0))
+    part = of_a_factor(equal(d * h * (f(N / 64) + 1) * rest, 0))
     assert condition_text(part) == "64 divides N"
 
 

@@ -44,15 +44,7 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
 
 def one_by_one(condition: Any) -> list[Any]:
-    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less.
-
-    That a product is nothing says so of its one factor that may be.
-    """
-    if isinstance(condition, sympy.Eq) and condition.rhs == 0:
-        factors = sympy.Mul.make_args(condition.lhs)
-        others = [x for x in factors if not (x.is_positive or x.is_number)]
-        if len(others) == 1 < len(factors):
-            condition = sympy.Eq(others[0], 0, evaluate=False)
+    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less."""
     floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
     if len(floors) < 2:
         return [condition]
@@ -63,6 +55,15 @@ def one_by_one(condition: Any) -> list[Any]:
         return [condition]
     parts = [(floor, *floor.args[0].as_numer_denom()) for floor in sorted(floors, key=str)]
     return [sympy.Eq(number - by * floor, 0, evaluate=False) for floor, number, by in parts]
+
+
+def of_a_factor(condition: Any) -> Any:
+    """That a product is nothing, as a condition on its one factor that may be."""
+    if not isinstance(condition, sympy.Eq) or condition.rhs != 0:
+        return condition
+    factors = sympy.Mul.make_args(condition.lhs)
+    others = [x for x in factors if not (x.is_positive or x.is_number)]
+    return sympy.Eq(others[0], 0, evaluate=False) if len(others) == 1 else condition
 
 
 @cache

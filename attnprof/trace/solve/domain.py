@@ -14,6 +14,7 @@ from attnprof.trace.solve.conditions import (
     condition_text,
     divided,
     octave,
+    of_a_factor,
     one_by_one,
     remainder,
     rounded_up,
@@ -105,6 +106,8 @@ class Domain(SizeConditions):
         ]
         self._classes = environment.told().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
+        if environment.own:  # of other code there are formulas for blocks and a rest
+            given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
         #: Rounded quotients, and what they are by conditions that one size divides another.

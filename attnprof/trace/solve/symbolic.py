@@ -186,7 +186,7 @@ def _once(
         floats = environment.conversions
         formulas = [value for form in forms.values() for value in form.values()]
         parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
-        if {x.name for part in parts for x in part.free_symbols} - {*hints}:
+        if {x.name for part in parts for x in part.free_symbols} - {*hints, *rests}:
             raise NoFormulaError("the code makes a size of a tensor's value")
         # the sizes that float arithmetic goes through
         rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
