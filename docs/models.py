@@ -71,9 +71,10 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
   then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
-  and what the forward pass leaves for the backward pass. They are not all held at once; the peak
-  is what is, in a loop that keeps the model's result (logits, cache) until the backward pass is
-  over. It is the allocator's to a few bytes (`tests/models/test_memory.py`).
+  and what the forward pass leaves for the backward pass; data, as pixels or sound, get no
+  gradients. Parts are not all held at once; the peak is what is, in a loop that keeps the model's
+  result (logits, cache) until the backward pass is over. It is the allocator's to a few bytes
+  (`tests/models/test_memory.py`).
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
   formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
