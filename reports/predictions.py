@@ -40,7 +40,7 @@ from attnprof.measure.subject import build_subject
 LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
 #: In each pass at least three calls, at most ten; about a third of a second.
-PASSES, BUDGET = 2, Budget(samples=10, max_time_s=0.3, warmup_s=0.1, least=3)
+PASSES, BUDGET = 2, Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0
 
