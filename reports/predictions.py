@@ -100,7 +100,7 @@ def main() -> None:
         with memory_kept():
             rows = measured(predictor)
     save(table, Point, rows)
-    asked.output.write_text(page(rows, known), encoding="utf-8")
+    asked.output.write_text(page(rows, known, path.name), encoding="utf-8")
 
 
 def predicted_again(row: Point, predictor: Predictor) -> Point:
@@ -173,10 +173,11 @@ def share(found: Sequence[bool]) -> str:
     return f"{sum(found) / len(found):.0%}"
 
 
-def page(rows: Sequence[Point], known: calibration.Calibration) -> str:
+def page(rows: Sequence[Point], known: calibration.Calibration, made_by: str) -> str:
     """The page: all points together, then a row a mechanism and phase."""
     made = (
-        "Written by `python reports/predictions.py`; every point in the CSV beside it. "
+        f"Written by `python reports/predictions.py` with the calibration `devices/{made_by}`; every "
+        "point in the CSV beside it. "
         f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
         f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} times {BUDGET.least} to "
         f"{BUDGET.samples} calls a point, minutes apart; "
