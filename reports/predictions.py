@@ -176,8 +176,8 @@ def share(found: Sequence[bool]) -> str:
 def page(rows: Sequence[Point], known: calibration.Calibration, made_by: str) -> str:
     """The page: all points together, then a row a mechanism and phase."""
     made = (
-        f"Written by `python reports/predictions.py` with the calibration `devices/{made_by}`; every "
-        "point in the CSV beside it. "
+        f"Written by `python reports/predictions.py` with the calibration `devices/{made_by}`; "
+        "every point in the CSV beside it. "
         f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
         f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} times {BUDGET.least} to "
         f"{BUDGET.samples} calls a point, minutes apart; "
