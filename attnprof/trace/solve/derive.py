@@ -81,7 +81,7 @@ def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, S
     """
     free = "N" in set(target.symbols) - set(asked)
     shorter = [{**asked, "N": length} for length in SHORTER] if free else []
-    tries = [(asked, False), *((sizes, False) for sizes in shorter[:1]), (asked, True)]
+    tries = [*((sizes, False) for sizes in (asked, *shorter[:1]) if free), (asked, True)]
     failures = []
     for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
         try:
