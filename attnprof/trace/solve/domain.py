@@ -106,7 +106,7 @@ class Domain(SizeConditions):
         ]
         self._classes = environment.told().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
-        if environment.own:  # of other code there are formulas for blocks and a rest
+        if environment.own:  # other code has formulas for blocks and a rest
             given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
