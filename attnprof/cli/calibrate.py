@@ -19,10 +19,13 @@ from attnprof.workload import DTYPES
 def calibrate(
     *,
     device: DeviceOption = "auto",
-    dtype: str = Option("float32,bfloat16", metavar="NAMES", help="Number formats of products."),
+    dtype: str | None = Option(
+        None, metavar="NAMES",
+        help="Number formats (default: float32; on a GPU bfloat16, too).", show_default=False,
+    ),
     seconds: float = Option(
         0.5, metavar="SECONDS",
-        help="Time for each ceiling, a fiftieth of it for each size of an operation; with less "
+        help="Time for each ceiling, an eightieth of it for each size of an operation; with less "
         "than 0.5 the largest sizes are left out.",
     ),
     contended: bool = Option(
@@ -44,7 +47,7 @@ def calibrate(
     """
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
-    wanted = some_of(dtype, DTYPES, "--dtype")
+    given = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
     path = default_path() if file is None else file
     make_folder(path.parent)
     ensure_writable(path, force=to.force, flag="--file", extended=True)
@@ -58,6 +61,7 @@ def calibrate(
     from attnprof.measure.batch import resolve_device
 
     where = resolve_device(device)
+    wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
     found = run(

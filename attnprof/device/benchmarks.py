@@ -26,10 +26,10 @@ Call = Callable[[], object]
 class Benchmark:
     """A table to be: what to call at each place of a grid, where its entries are at most so many.
 
-    ``work`` of a place is what has the limit: entries, or multiplications of a product. Calls of a
-    place take ``turns``, each on memory of its own, whose results are kept as long. ``scattered``
-    are places of no grid, of which every pass measures others. What is measured ``often`` decides
-    many predictions and depends on the moment: memory, and the costs of a call.
+    What has the limit are entries, or multiplications of a product with so many ``flops`` each.
+    Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
+    ``scattered`` are places of no grid, of which every pass measures others. What is measured
+    ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Benchmark:
     turns: int = 4
     often: bool = False
     scattered: tuple[tuple[int, ...], ...] = ()
+    flops: int = 0
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[tuple[int, ...]]:
         """Sizes that are measured in a pass, little work first in a grid."""
@@ -47,8 +48,9 @@ class Benchmark:
         return (place for place in product(*self.axes) if prod(place) <= self.most)
 
 
-#: Entries, from where a call's overhead is all to where no cache holds them.
-ENTRIES = tuple(4**power for power in range(3, 13))
+#: Entries, from where a call's overhead is all to where no cache holds them; closer to each other
+#: where one cache after another stops holding them.
+ENTRIES = (*(4**power for power in range(3, 8)), *(2**power for power in range(16, 23)), 4**12)
 #: Entries at which single operations are told apart: overhead, one thread, all threads.
 FEW = (64, 4096, 2**17)
 ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
@@ -75,14 +77,10 @@ def _products(made: Any) -> list[Benchmark]:
         b = matrix(batch, k, n, layout == SECOND_TRANSPOSED)
         return (lambda: torch.mm(a[0], b[0])) if batch == 1 else lambda: torch.bmm(a, b)
 
+    vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
-        Benchmark("product", (), call, MOST_WORK, HOT, scattered=product_shapes()),
-        Benchmark(
-            "vector product",
-            ((1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)),
-            lambda m, n, k: call(1, m, n, k),
-            2**25,
-        ),
+        Benchmark("product", (), call, MOST_WORK, HOT, scattered=product_shapes(), flops=2),
+        Benchmark("vector product", vectors, partial(call, 1), 2**25, flops=2),
     ]
 
 
@@ -154,13 +152,15 @@ def _entries(made: Any) -> list[Benchmark]:
     return [
         *single,
         *_sequences(made),
-        Benchmark("broadcast", (RUNS, (4, 12, 24, 48, 128)), broadcast, 2**23, HOT),
+        Benchmark("broadcast", ((MANY_RUNS,), (*OF_RESTS, WHOLE)), broadcast, 2**23, HOT),
     ]
 
 
 #: Pieces of memory that an operation goes through without a jump, and how many have one of two
 #: factors' entries to themselves.
-RUNS, BLOCK = (2**8, 2**12, 2**16, 2**18), 16
+MANY_RUNS, BLOCK = 2**12, 16
+#: Entries of a piece: of whole vectors, and with each of the rests that ``VECTOR`` may leave.
+WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 #: Entries of memory that is gone through between operations of a sequence, and how often.
 FLUSHED, EVERY = 2**18, 4
 

@@ -30,6 +30,8 @@ COPY_BYTES = 1 << 28
 PLACES = 80
 #: Seconds at which a calibration has its largest sizes; with fewer they are smaller.
 WHOLE_S = 0.5
+#: Seconds of the largest products of a table, at the fastest rate: some formats are slow.
+LARGEST_S = 0.02
 #: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
 PASSES = 3
 #: What is measured often is measured so many times in each.
@@ -70,6 +72,7 @@ def calibrate(
                 seconds,
                 benchmarks(getattr(torch, dtype), device),
                 reference_operation(device),
+                known.flops_per_s[dtype],
             )
             tables[dtype], twice = bench.tables()
             differences += twice
@@ -101,12 +104,16 @@ def processor_share(seconds: float = LOOK_S) -> float:
 
 @dataclass
 class _Bench:
-    """Benchmarks under one clock, ``seconds / PLACES`` a place, each beside the reference."""
+    """Benchmarks under one clock, ``seconds / PLACES`` a place, each beside the reference.
+
+    ``flops_per_s`` is the fastest product's rate.
+    """
 
     clock: Clock
     seconds: float
     benchmarks: Sequence[Benchmark]
     reference: Call
+    flops_per_s: float
     references: list[float] = field(default_factory=list)
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
@@ -126,7 +133,9 @@ class _Bench:
         return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
 
     def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[TimeReading]]:
-        most = max(1, one.most * min(1.0, self.seconds / WHOLE_S))
+        most = max(1.0, one.most * min(1.0, self.seconds / WHOLE_S))
+        if one.flops:
+            most = min(most, LARGEST_S * self.flops_per_s / one.flops)
         # a product's layout, its fifth size, is no work
         places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
@@ -208,7 +217,10 @@ def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> floa
             times = sample(clock, lambda: None, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
         except RuntimeError:  # no such product on this device
             return 0.0
-        best = max(best, 2 * size**3 / min(product.wall_s for product in times))
+        quickest = min(product.wall_s for product in times)
+        best = max(best, 2 * size**3 / quickest)
+        if 8 * quickest > budget.max_time_s:  # the next one, twice the size, takes longer
+            break
     return best
 
 

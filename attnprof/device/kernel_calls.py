@@ -18,8 +18,8 @@ class KernelCall:
     """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
 
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
-    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. What it reads is ``cold``
-    where much else was gone through since it was last used. ``layout`` is that of a product's
+    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. Its memory
+    was last used ``away`` times its own bytes ago. ``layout`` is that of a product's
     operands (:mod:`attnprof.device.product_times`).
     """
 
@@ -30,7 +30,7 @@ class KernelCall:
     item_bytes: int = 4
     fresh: int = 0
     backward: bool = False
-    cold: bool = False
+    away: float = 1.0
     layout: int = PLAIN
 
 

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import inf
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.device.kernel_calls import KernelCall, kernel_call, tensors_of
+from attnprof.device.memory_reuse import Memory
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -30,6 +31,11 @@ class Demand:
     functions: int = 0
     bytes: int = 0
 
+    @cached_property
+    def followed(self) -> float:
+        """How many operations find other operations' code where theirs was."""
+        return sum(map(_replaced, _kinds_since(one.name for one in self.operations)))
+
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """The operations of a point's call on fake tensors; nothing of its size is allocated.
@@ -40,43 +46,77 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    memory = Memory()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        with _Observer(most_s):  # training runs a forward pass before, too
+        with _Observer(most_s, memory):  # training runs a forward pass before, too
             subject = build_subject(request)
             subject.prepare()
-        found = _watched(subject, most_s)
+        found = _watched(subject, most_s, memory)
         if found.functions > MANY * len(found.operations):  # what is computed once and kept
             subject.prepare()
-            found = _watched(subject, most_s)
+            found = _watched(subject, most_s, memory)
         return found
 
 
+def _kinds_since(names: Iterable[str]) -> Iterator[float]:
+    """Of each name how many others came since it was last there; infinite for the first time."""
+    latest: list[str] = []  # the last one at the end
+    for name in names:
+        if name in latest:
+            yield len(latest) - 1 - latest.index(name)
+            latest.remove(name)
+        else:
+            yield inf
+        latest.append(name)
+
+
+def _replaced(since: float) -> float:
+    """How much of an operation's code is gone after so many others: all of it after ``KINDS``."""
+    return min(1.0, since / KINDS)
+
+
+#: Kinds of operations whose code a processor has at hand, about.
+KINDS = 8
 #: Python functions an operation, beyond which a call is watched a second time.
 MANY = 10
 
 
-def _watched(subject: Subject, most_s: float) -> Demand:
-    """What a call asks for."""
-    before = _get_sequence_nr()
-    with _Observer(most_s) as watch:
+def _watched(subject: Subject, most_s: float, memory: Memory) -> Demand:
+    """What a call asks for, in memory that was used before."""
+    before, passed = _get_sequence_nr(), memory.passed
+    with _Observer(most_s, memory) as watch:
         sys.setprofile(watch.called)
         try:
             subject.call()
         finally:
             sys.setprofile(None)
-    return Demand(watch.seen, _get_sequence_nr() - before, watch.functions, watch.passed)
+    nodes, most = _get_sequence_nr() - before, memory.passed - passed
+    return Demand(watch.placed(most), nodes, watch.functions, most)
 
 
 class _Observer(TorchDispatchMode):
     """Notes every operation inside it, and counts the Python functions that ask for them."""
 
-    def __init__(self, most_s: float) -> None:
+    def __init__(self, most_s: float, memory: Memory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
+        #: of each that is no view, bytes used since its memory was last used, and its own
+        self.uses: list[tuple[float, int]] = []
         self.functions = 0
-        #: bytes gone through so far, and how many those were when a storage was last used
-        self.passed, self._used = 0, dict[int, int]()
+        self.memory = memory
+
+    def placed(self, most: int) -> list[KernelCall]:
+        """The operations with how far ``away`` their memory is.
+
+        What is new to this call is what the call before it freed, ``most`` bytes ago.
+        """
+        uses = iter(self.uses)
+        return [
+            call if call.form == "view" else replace(call, away=min(since, most) / max(1, own))
+            for call in self.seen
+            for since, own in ((0.0, 1) if call.form == "view" else next(uses),)
+        ]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -100,27 +140,13 @@ class _Observer(TorchDispatchMode):
         out = func(*args, **kwargs)
         if func.namespace != "prim":
             call = kernel_call(func, args, kwargs, out)
-            cold = self._is_cold(call, tensors_of((args, kwargs, out)))
-            self.seen.append(replace(call, cold=cold))
+            self.seen.append(call)
+            if call.form != "view":
+                self.uses.append(self.memory.used(tensors_of((args, kwargs, out))))
         sys.setprofile(self.called)
         return out
 
-    def _is_cold(self, call: KernelCall, tensors: Sequence[Any]) -> bool:
-        """Whether its largest tensor was last used many of its own sizes ago; notes the use."""
-        if call.form == "view" or not tensors:
-            return False
-        own = sum({id(x): x.nbytes for x in tensors}.values())
-        places = {x.untyped_storage()._cdata: x.nbytes for x in tensors}  # noqa: SLF001 - which memory it is
-        largest = max(places.values())
-        before = [self._used.get(place) for place, size in places.items() if size == largest]
-        known = [self.passed - last for last in before if last is not None]
-        self.passed += own
-        self._used |= dict.fromkeys(places, self.passed)
-        return not known or max(known) > FAR * own
 
-
-#: Sizes of its own after which an operation's memory counts as last used long ago.
-FAR = 3
 #: Where the functions lie that run because nothing is computed, and that a real call has not.
 _WATCHING = (
     "/torch/_library/", "/torch/_subclasses/", "/torch/_ops.py", "/torch/utils/_python_dispatch.py",

@@ -3,17 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import log, prod
+
+import numpy as np
 
 from attnprof.device.benchmarks import (
     CHAIN,
     COLD,
     EVERY,
+    FAR,
     FEW,
     FLUSHED,
+    HOT,
+    MANY_RUNS,
     OF_A_LAYER,
     OF_ENTRIES,
     OF_MADE,
+    OF_RESTS,
+    RESTS,
+    VECTOR,
+    WHOLE,
 )  # fmt: skip
 from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
 from attnprof.device.kernel_calls import KernelCall
@@ -61,13 +70,23 @@ class Times:
         return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
 
     def jumps_s(self, runs: int, length: float) -> float:
-        """Seconds that jumps between so many pieces of memory take, each of so many entries."""
-        table = self.tables["broadcast"]
-        measured, lengths = table.axes
-        count = min(max(runs, measured[0]), measured[-1])
-        long = min(length, lengths[-1])
-        more = table.at((count, long)) - self.tables["fill"].at((count * long,))
-        return runs * max(0.0, more) / count
+        """Seconds that jumps between so many pieces of memory take, each of so many entries.
+
+        What a piece has beyond whole vectors is gone through one by one.
+        """
+        jump, *rests = self._jumps
+        return runs * (jump + float(np.interp(length % VECTOR, (0, *RESTS), (0.0, *rests))))
+
+    @cached_property
+    def _jumps(self) -> tuple[float, ...]:
+        """Seconds of a jump between pieces of whole vectors, and more for each of ``RESTS``."""
+
+        def each(length: int) -> float:
+            more = self.tables["broadcast"].at((MANY_RUNS, length))
+            return (more - self.tables["fill"].at((MANY_RUNS * length,))) / MANY_RUNS
+
+        jump = max(0.0, each(WHOLE))
+        return jump, *(max(0.0, each(length) - jump) for length in OF_RESTS)
 
     @cached_property
     def after_another_s(self) -> tuple[float, float]:
@@ -86,10 +105,14 @@ class Times:
         return sum(map(self.seconds, work.operations)) + between + self.between_s(work)
 
     def between_s(self, work: Demand) -> float:
-        """Seconds that operations take more because each follows others, and memory between."""
+        """Seconds that operations take more because each follows others, and memory between.
+
+        In the sequence that was measured each one is run again after all the others; in a loop of
+        few operations their code is still at hand.
+        """
         count, (more, most) = len(work.operations), self.after_another_s
         share = min(1.0, work.bytes / max(1, count) * EVERY / (4 * FLUSHED))
-        return count * (more + share * (most - more))
+        return work.followed * (more + share * (most - more))
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""
@@ -165,14 +188,22 @@ class Times:
         if strided:
             count *= o.runs
         form = o.form.removeprefix("strided ")
-        if o.cold and f"{COLD}{form}" in self.tables:
-            form = f"{COLD}{form}"
-        moved = self.tables[form].at((count * o.item_bytes / 4,)) if form in self.tables else 0.0
+        moved = self._moved(form, count * o.item_bytes / 4, o.away) if form in self.tables else 0.0
         found = max(moved, self.tables[self._of(o)].at((count,)))
         if strided:  # measured with as many runs as entries lie apart
             length, stride = o.sizes[0], max(o.sizes[1], 2)
             return max(found, self.tables["strided"].at((length, stride)) * o.runs / stride)
         return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
+
+    def _moved(self, form: str, entries: float, away: float) -> float:
+        """Going through memory that was used some of its sizes ago, between near and far."""
+        near = self.tables[form].at((entries,))
+        if away <= HOT - 1 or f"{COLD}{form}" not in self.tables:
+            return near
+        far = self.tables[f"{COLD}{form}"].at((entries,))
+        share = min(1.0, log(away / (HOT - 1)) / log((FAR - 1) / (HOT - 1)))
+        more: float = (max(near, far) / near) ** share
+        return near * more
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
         """A fused kernel: both products of every block, and passes over its scores in a cache.

@@ -12,6 +12,7 @@ from attnprof.device.ceilings import Ceilings
 from attnprof.device.tables import TimeTable
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
+from attnprof.measure.request import Budget
 
 SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
 
@@ -27,11 +28,35 @@ def test_a_place_has_the_seconds_of_one_call():
 
     bench = calibration_run._Bench(
         Clock(lambda: now[0], lambda: now[0]), 0.5, [Benchmark("one", ((1, 8), (2, 4)), make, 16)],
-        lambda: None,
+        lambda: None, 1e12,
     )  # fmt: skip
     tables, again = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1, 2): 2e-6, (1, 4): 4e-6, (8, 2): 16e-6})
     assert again == pytest.approx([0.0] * 3)
+
+
+def test_products_of_a_slow_format_are_small():
+    one = Benchmark("product", ((1, 8, 64),), lambda n: lambda: n, 64, flops=2)
+    bench = calibration_run._Bench(Clock(), 0.5, [one], lambda: None, 1000.0)
+    tables, _ = bench.tables()
+    assert list(tables["product"].seconds) == [(1,), (8,)]  # 64 would take 0.128 s
+
+
+def test_the_rate_of_a_slow_format_is_that_of_small_products(monkeypatch):
+    now, sizes = [0], []
+
+    def slow(self, _other):
+        sizes.append(len(self))
+        now[0] += len(self) ** 3 * 100  # nanoseconds
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", slow)
+    monkeypatch.setattr(calibration_run, "PRODUCTS", (16, 32, 64, 128, 256))
+    rate = calibration_run._product_rate(
+        "cpu", "float32", Clock(lambda: now[0], lambda: now[0]), Budget(3, 0.0, 0.1, 0.0)
+    )
+    assert rate == pytest.approx(2e7)
+    assert max(sizes) == 64
 
 
 @pytest.mark.parametrize("one", benchmarks(torch.float32, "cpu"), ids=lambda one: one.name)
