@@ -54,8 +54,8 @@ ENTRIES = (*(4**power for power in range(3, 8)), *(2**power for power in range(1
 #: Entries at which single operations are told apart: overhead, one thread, all threads.
 FEW = (64, 4096, 2**17)
 ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
-#: Calls in turns that find memory as the last operation left it, or as one long ago.
-HOT, FAR = 2, 16
+#: Calls in turns: each finds memory as it left it, as the last one but one did, as one long ago.
+NEAR, HOT, FAR = 1, 2, 16
 COLD = "cold "
 #: Entries of a run, and how far they lie apart; powers of two share few places of a cache.
 LENGTHS, STRIDES = (2, 16, 128, 1024, 4096), (2, 16, 128, 1024, 8192)
@@ -107,7 +107,7 @@ def _patterns(made: Any) -> list[Benchmark]:
         *(
             Benchmark(f"{mark}{name}", (ENTRIES,), make, ENTRIES[-1], turns, often=True)
             for name, make in found.items()
-            for mark, turns in (("", HOT), (COLD, FAR))
+            for mark, turns in (("", NEAR), (COLD, FAR))
         ),
         Benchmark("strided", (LENGTHS, STRIDES), transposed, 2**22),
     ]

@@ -30,7 +30,7 @@ class KernelCall:
     item_bytes: int = 4
     fresh: int = 0
     backward: bool = False
-    away: float = 1.0
+    away: float = 0.0
     layout: int = PLAIN
 
 

@@ -2,13 +2,31 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import inf
+from dataclasses import dataclass
+from math import expm1, inf, log1p
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 _expired = torch.UntypedStorage._expired  # noqa: SLF001 - whether it was freed, without its lock
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes that were used ``since`` the last use of each of an operation's largest tensors.
+
+    Infinite for memory that is new; ``own`` are the operation's bytes.
+    """
+
+    since: tuple[float, ...]
+    own: int
+
+    def away(self, most: float) -> float:
+        """How many of its own sizes ago, on average; new memory was used ``most`` bytes ago."""
+        ago = [log1p(min(one, most) / self.own) for one in self.since if self.own]
+        return expm1(fmean(ago)) if ago else 0.0
 
 
 class Memory:
@@ -21,20 +39,16 @@ class Memory:
         self._used: dict[int, int] = {}
         self._held: defaultdict[int, list[Any]] = defaultdict(list)
 
-    def used(self, tensors: Sequence[Any]) -> tuple[float, int]:
-        """Notes a use: bytes that were used since the last one, and those of the operation.
-
-        Of its largest tensors the one that was used longest ago counts; infinite for memory that
-        is new.
-        """
+    def used(self, tensors: Sequence[Any]) -> "Use":
+        """Notes that an operation uses them, and tells how long ago they were used before."""
         own = sum({id(x): x.nbytes for x in tensors}.values())
         places = {x.untyped_storage()._cdata: x for x in tensors}  # noqa: SLF001 - which memory it is
         largest = max((x.nbytes for x in places.values()), default=0)
         before = [(x.nbytes, self._last(place, x.untyped_storage())) for place, x in places.items()]
-        since = max((self.passed - last for size, last in before if size == largest), default=0)
+        since = tuple(self.passed - last for size, last in before if size == largest)
         self.passed += own
         self._used |= dict.fromkeys(places, self.passed)
-        return since, own
+        return Use(since, own)
 
     def _last(self, place: int, storage: Any) -> float:
         """What had been gone through at a storage's last use; of a new one, that of its block."""

@@ -2,9 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.device.kernel_calls import KernelCall, kernel_call, tensors_of
-from attnprof.device.memory_reuse import Memory
+from attnprof.device.memory_reuse import Memory, Use
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -30,11 +29,6 @@ class Demand:
     nodes: int = 0
     functions: int = 0
     bytes: int = 0
-
-    @cached_property
-    def followed(self) -> float:
-        """How many operations find other operations' code where theirs was."""
-        return sum(map(_replaced, _kinds_since(one.name for one in self.operations)))
 
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
@@ -58,25 +52,6 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         return found
 
 
-def _kinds_since(names: Iterable[str]) -> Iterator[float]:
-    """Of each name how many others came since it was last there; infinite for the first time."""
-    latest: list[str] = []  # the last one at the end
-    for name in names:
-        if name in latest:
-            yield len(latest) - 1 - latest.index(name)
-            latest.remove(name)
-        else:
-            yield inf
-        latest.append(name)
-
-
-def _replaced(since: float) -> float:
-    """How much of an operation's code is gone after so many others: all of it after ``KINDS``."""
-    return min(1.0, since / KINDS)
-
-
-#: Kinds of operations whose code a processor has at hand, about.
-KINDS = 8
 #: Python functions an operation, beyond which a call is watched a second time.
 MANY = 10
 
@@ -101,8 +76,8 @@ class _Observer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
-        #: of each that is no view, bytes used since its memory was last used, and its own
-        self.uses: list[tuple[float, int]] = []
+        #: how each that is no view uses memory
+        self.uses: list[Use] = []
         self.functions = 0
         self.memory = memory
 
@@ -113,9 +88,8 @@ class _Observer(TorchDispatchMode):
         """
         uses = iter(self.uses)
         return [
-            call if call.form == "view" else replace(call, away=min(since, most) / max(1, own))
+            call if call.form == "view" else replace(call, away=next(uses).away(most))
             for call in self.seen
-            for since, own in ((0.0, 1) if call.form == "view" else next(uses),)
         ]
 
     @classmethod

@@ -14,7 +14,6 @@ from attnprof.device.benchmarks import (
     FAR,
     FEW,
     FLUSHED,
-    HOT,
     MANY_RUNS,
     OF_A_LAYER,
     OF_ENTRIES,
@@ -105,14 +104,10 @@ class Times:
         return sum(map(self.seconds, work.operations)) + between + self.between_s(work)
 
     def between_s(self, work: Demand) -> float:
-        """Seconds that operations take more because each follows others, and memory between.
-
-        In the sequence that was measured each one is run again after all the others; in a loop of
-        few operations their code is still at hand.
-        """
+        """Seconds that operations take more because each follows others, and memory between."""
         count, (more, most) = len(work.operations), self.after_another_s
         share = min(1.0, work.bytes / max(1, count) * EVERY / (4 * FLUSHED))
-        return work.followed * (more + share * (most - more))
+        return count * (more + share * (most - more))
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""
@@ -196,12 +191,12 @@ class Times:
         return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
 
     def _moved(self, form: str, entries: float, away: float) -> float:
-        """Going through memory that was used some of its sizes ago, between near and far."""
+        """Going through memory that was last used so many of its sizes ago."""
         near = self.tables[form].at((entries,))
-        if away <= HOT - 1 or f"{COLD}{form}" not in self.tables:
+        if f"{COLD}{form}" not in self.tables:
             return near
         far = self.tables[f"{COLD}{form}"].at((entries,))
-        share = min(1.0, log(away / (HOT - 1)) / log((FAR - 1) / (HOT - 1)))
+        share = min(1.0, log(1 + away) / log(FAR))
         more: float = (max(near, far) / near) ** share
         return near * more
 

@@ -2,20 +2,20 @@
 
 from math import inf
 
+import pytest
 import torch
 
-from attnprof.device.kernel_calls import KernelCall
-from attnprof.device.memory_reuse import Memory
-from attnprof.device.operations import Demand, operations_of
+from attnprof.device.memory_reuse import Memory, Use
+from attnprof.device.operations import operations_of
 from attnprof.measure.request import PointRequest
 
 
 def test_memory_was_last_used_as_many_bytes_ago_as_lie_between():
     memory, x, y = Memory(), torch.empty(100), torch.empty(50)
-    assert memory.used([x]) == (inf, 400)
-    assert memory.used([y]) == (inf, 200)
-    assert memory.used([x]) == (200, 400)
-    assert memory.used([x.view(10, 10), y]) == (0, 600)  # the largest one decides
+    assert memory.used([x]) == Use((inf,), 400)
+    assert memory.used([y]) == Use((inf,), 200)
+    assert memory.used([x]) == Use((200,), 400)
+    assert memory.used([x.view(10, 10), y]) == Use((0,), 600)  # the largest one decides
     assert memory.passed == 400 + 200 + 400 + 600
 
 
@@ -24,12 +24,19 @@ def test_a_new_tensor_takes_what_one_of_its_size_freed_last():
     for x in (first, second, other):
         memory.used([x])
     del first, second, x
-    assert memory.used([torch.empty(64)]) == (128, 256)
-    assert memory.used([torch.empty(64)]) == (0, 256)  # what the last line freed
+    assert memory.used([torch.empty(64)]) == Use((128,), 256)
+    assert memory.used([torch.empty(64)]) == Use((0,), 256)  # what the last line freed
     kept = torch.empty(64)
-    assert memory.used([kept]) == (0, 256)
-    assert memory.used([torch.empty(64)]) == (256 * 4 + 128, 256)  # what the first one freed
-    assert memory.used([torch.empty(16)]) == (inf, 64)
+    assert memory.used([kept]) == Use((0,), 256)
+    assert memory.used([torch.empty(64)]) == Use((256 * 4 + 128,), 256)  # what the first one freed
+    assert memory.used([torch.empty(16)]) == Use((inf,), 64)
+
+
+def test_several_tensors_are_as_far_away_as_their_mean():
+    assert Use((300.0,), 100).away(1000) == pytest.approx(3)
+    assert Use((0.0, 1500.0), 100).away(10_000) == pytest.approx(3)  # 1 + away: once and 16 times
+    assert Use((inf,), 100).away(1000) == pytest.approx(10)
+    assert Use((), 0).away(1000) == 0
 
 
 def test_a_loop_finds_its_memory_again():
@@ -38,10 +45,3 @@ def test_a_loop_finds_its_memory_again():
     assert len(sums) > 9
     assert sorted(sums)[-2] < 2  # all but the first one
     assert max(one.away for one in work.operations) * 4 <= work.bytes
-
-
-def test_operations_repeated_at_once_find_their_code_again():
-    alone, loop = ([KernelCall(name, "unary", (1,)) for name in names]
-                   for names in ("abcdefghijkl", "ab" * 6))  # fmt: skip
-    assert Demand(alone).followed == 12
-    assert 2 < Demand(loop).followed < 4
