@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from math import exp, log
 from pathlib import Path
@@ -27,7 +28,13 @@ from row_files import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
-from attnprof.device.calibration_run import REFERRED, calibrate, reference_operation
+from attnprof.device.calibration_run import (
+    REFERRED,
+    UNTIMED,
+    calibrate,
+    reference_operation,
+    repeated,
+)
 from attnprof.device.prediction import Predictor
 from attnprof.device.steady_times import TimeReading, steady
 from attnprof.errors import AttnprofError
@@ -146,20 +153,17 @@ def readings(request: PointRequest) -> list[TimeReading]:
     """Calls of a point, and of the reference operation beside each."""
     try:
         point = build_subject(request)
-        refer = replace(point, prepare=lambda: None, call=reference_calls)
+        operation = reference_operation("cpu")
+        refer = replace(
+            point, prepare=partial(repeated, operation, UNTIMED),
+            call=partial(repeated, operation, REFERRED),
+        )  # fmt: skip
         taken = time_in_turns([point, refer], BUDGET)
     except AttnprofError:
         return []
     return [
         TimeReading(log(own), log(beside / REFERRED)) for own, beside in zip(*taken, strict=True)
     ]
-
-
-def reference_calls() -> None:
-    """As many calls of the reference operation as a calibration takes for a reading."""
-    call = reference_operation("cpu")
-    for _ in range(REFERRED):
-        call()
 
 
 def errors(found: Sequence[float]) -> str:

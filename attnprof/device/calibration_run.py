@@ -14,7 +14,7 @@ import torch
 from attnprof.device.benchmarks import Benchmark, Call, benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.steady_times import TimeReading, steady
+from attnprof.device.steady_times import TimeReading, steady, usual_of
 from attnprof.device.tables import Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, sample
@@ -36,8 +36,9 @@ LARGEST_S = 0.02
 PASSES = 3
 #: What is measured often is measured so many times in each.
 OFTEN = 3
-#: Calls of the reference operation beside each reading, and the shortest time a clock may tell.
-REFERRED, LEAST_S = 30, 1e-9
+#: Calls of the reference operation beside each reading, untimed ones before them, which bring its
+#: code back to the processor, and the shortest time a clock may tell.
+REFERRED, UNTIMED, LEAST_S = 30, 10, 1e-9
 #: Seconds of work that show whether this process has its processors for itself, and the share of
 #: them below which times say more of others.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
@@ -81,7 +82,7 @@ def calibrate(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if references else None,
-        reference_s=exp(median(references)) if references else None,
+        reference_s=exp(usual_of(references)) if references else None,
     )  # fmt: skip
 
 
@@ -179,11 +180,18 @@ class _Bench:
 
 def _referred_s(clock: Clock, reference: Call) -> float:
     """Seconds of a call of the reference operation now."""
+    repeated(reference, UNTIMED)
+    clock.settle()
     start = clock.now_s()
-    for _ in range(REFERRED):
-        reference()
+    repeated(reference, REFERRED)
     clock.settle()
     return max(LEAST_S, (clock.now_s() - start) / REFERRED)
+
+
+def repeated(call: Call, times: int) -> None:
+    """So many calls."""
+    for _ in range(times):
+        call()
 
 
 def reference_operation(device: str) -> Call:

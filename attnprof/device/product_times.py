@@ -39,10 +39,11 @@ SHAPES = 1400
 MOST_ENTRIES, MOST_WORK = 12_000_000, 400_000_000
 #: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
 #: how many of a hundred lengths and widths are multiples of 8.
-LENGTHS, SMALL, LARGE = (16, 4096), (8, 160), (128, 2400)
+LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 2400)
 EVEN_LENGTHS, EVEN_WIDTHS = 85, 60
-#: Columns of a quarter of the results: kernels treat each such width in its own way.
-FEW_COLUMNS = (4, 40)
+#: Columns of a quarter of the results, and the multiples of 8 among them that half of these have:
+#: kernels treat each such width in its own way.
+FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 
 
 def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
@@ -53,7 +54,8 @@ def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
         batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
         m, n, k = (_size(draw) for _ in range(3))
         if draw.random() < 0.25:
-            n = draw.randint(*FEW_COLUMNS)
+            even = draw.random() < 0.5
+            n = draw.choice(EVEN_COLUMNS) if even else draw.randint(*FEW_COLUMNS)
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
         entries = batch * max(m * n, m * k, n * k)

@@ -59,15 +59,16 @@ def steady(
 ) -> dict[Place, list[float]]:
     """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
-    A value is the median of its pass; the usual time, a logarithm, that of all readings unless it
-    is given. Raises ValueError for no readings.
+    A value is the median of its pass; the usual time, a logarithm, that of :func:`usual_of` all
+    readings unless it is given. Raises ValueError for no readings.
     """
     together: dict[Place, list[Sequence[TimeReading]]] = {}
     for own in passes:
         for place, taken in own.items():
             together.setdefault(place, []).append(taken)
-    readings = (one for own in together.values() for part in own for one in part)
-    usual = median(one.reference for one in readings) if usual is None else usual
+    if usual is None:
+        parts = chain(*together.values())
+        usual = usual_of([one.reference for part in parts for one in part])
     shares = _shares({place: _Cloud.of(list(chain(*own))) for place, own in together.items()})
     return {
         place: [
@@ -76,6 +77,19 @@ def steady(
         ]
         for place, own in together.items()
     }
+
+
+def usual_of(references: Sequence[float]) -> float:
+    """What a processor that is fast at times and slow at others is more often, of logarithms.
+
+    The median of the nearest half of all: that of all may lie between both. Raises ValueError for
+    none.
+    """
+    found = sorted(references)
+    half = len(found) // 2 + 1
+    starts = range(len(found) - half + 1)
+    first = min(starts, key=lambda place: found[place + half - 1] - found[place])
+    return median(found[first : first + half])
 
 
 def _shares(clouds: Mapping[Place, _Cloud]) -> dict[Place, float]:

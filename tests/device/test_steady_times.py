@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnprof.device.steady_times import TimeReading, steady
+from attnprof.device.steady_times import TimeReading, steady, usual_of
 
 #: Seconds of made-up operations, and how much of a slower reference each follows.
 TRUE = {"small": (5e-6, 1.0), "product": (4e-4, 0.6), "memory": (9e-3, 0.3)}
@@ -43,10 +43,17 @@ def test_without_weather_times_are_as_they_were_read():
 def test_a_place_of_few_readings_follows_the_reference_like_those_alike():
     made = passes([[-0.3, 0.0, 0.3] * 4])
     made[0]["other"] = [TimeReading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
-    assert steady(made)["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
+    assert steady(made, math.log(5e-6))["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
 
 
 def test_a_place_that_one_pass_alone_has_has_one_value():
     made = passes([[0.0, 0.1], [0.1, 0.0]])
     made[1]["once"] = made[1]["memory"]
     assert [len(values) for values in steady(made).values()] == [2, 2, 2, 1]
+
+
+def test_the_usual_speed_is_the_one_of_more_readings_and_none_between():
+    fast, slow = [1.0, 1.01, 0.99], [1.6, 1.61, 1.59, 1.62]
+    assert usual_of([*fast, *slow]) == pytest.approx(1.605, abs=0.02)
+    assert usual_of([*fast, *fast, *slow]) == pytest.approx(1.0, abs=0.02)
+    assert usual_of([2.5]) == 2.5
