@@ -19,8 +19,8 @@ class KernelCall:
 
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
     an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. Its memory
-    was last used ``away`` times its own bytes ago. ``layout`` is that of a product's
-    operands (:mod:`attnprof.device.product_times`).
+    was last used ``away`` times its own bytes ago. ``operands`` are the tensors that it is given,
+    ``layout`` is that of a product's (:mod:`attnprof.device.product_times`).
     """
 
     name: str
@@ -32,6 +32,7 @@ class KernelCall:
     backward: bool = False
     away: float = 0.0
     layout: int = PLAIN
+    operands: int = 1
 
 
 #: Operations over rows of a tensor, by the name of the table that prices them.
@@ -90,6 +91,7 @@ def kernel_call(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
         own, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
         fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
         layout=layout_of(*_factors(call)) if form == "product" else PLAIN,
+        operands=len(call.inputs),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ _expired = torch.UntypedStorage._expired  # noqa: SLF001 - whether it was freed,
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MemoryUse:
     """Bytes that were used ``since`` the last use of each of an operation's largest tensors.
 
     Infinite for memory that is new; ``own`` are the operation's bytes.
@@ -39,7 +39,7 @@ class Memory:
         self._used: dict[int, int] = {}
         self._held: defaultdict[int, list[Any]] = defaultdict(list)
 
-    def used(self, tensors: Sequence[Any]) -> "Use":
+    def used(self, tensors: Sequence[Any]) -> "MemoryUse":
         """Notes that an operation uses them, and tells how long ago they were used before."""
         own = sum({id(x): x.nbytes for x in tensors}.values())
         places = {x.untyped_storage()._cdata: x for x in tensors}  # noqa: SLF001 - which memory it is
@@ -48,7 +48,7 @@ class Memory:
         since = tuple(self.passed - last for size, last in before if size == largest)
         self.passed += own
         self._used |= dict.fromkeys(places, self.passed)
-        return Use(since, own)
+        return MemoryUse(since, own)
 
     def _last(self, place: int, storage: Any) -> float:
         """What had been gone through at a storage's last use; of a new one, that of its block."""

@@ -11,7 +11,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.device.kernel_calls import KernelCall, kernel_call, tensors_of
-from attnprof.device.memory_reuse import Memory, Use
+from attnprof.device.memory_reuse import Memory, MemoryUse
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -77,7 +77,7 @@ class _Observer(TorchDispatchMode):
         self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
         #: how each that is no view uses memory
-        self.uses: list[Use] = []
+        self.uses: list[MemoryUse] = []
         self.functions = 0
         self.memory = memory
 

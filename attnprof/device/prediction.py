@@ -207,7 +207,7 @@ def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
     ]  # fmt: skip
     between = {
         "autograd nodes": (work.nodes, times.node_s),
-        "Python functions": (work.functions, times.function_s),
+        "Python functions": (work.functions, times.between_functions_s(work)),
         "operations after others": (
             len(work.operations),
             times.between_s(work) / max(1, len(work.operations)),

@@ -43,6 +43,10 @@ AS = {
 }  # fmt: skip
 
 
+#: Times of a multiplication that arithmetic may take and still not tell in what memory takes.
+AS_CHEAP = 1.3
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of operations by the tables of a calibration."""
@@ -88,26 +92,37 @@ class Times:
         return jump, *(max(0.0, each(length) - jump) for length in OF_RESTS)
 
     @cached_property
+    def again_s(self) -> float:
+        """Seconds of a small operation again and again, on average."""
+        sizes = FEW[:1]
+        return sum(self.tables[f"of {name}"].at(sizes) for name in OF_ENTRIES) / len(OF_ENTRIES)
+
+    @cached_property
     def after_another_s(self) -> tuple[float, float]:
         """Seconds more that an operation takes after others than again, and after much memory."""
         size, count = FEW[:1], len(OF_ENTRIES)
-        again = sum(self.tables[f"of {name}"].at(size) for name in OF_ENTRIES)
         plain, broken, flush = (
             self.tables[name].at(size) for name in ("sequence", "broken sequence", "flush")
         )
-        more = max(0.0, plain - again) / count
-        return more, max(more, (broken - -(-count // EVERY) * flush - again) / count)
+        more = max(0.0, plain / count - self.again_s)
+        return more, max(more, (broken - -(-count // EVERY) * flush) / count - self.again_s)
 
     def of(self, work: Demand) -> float:
         """Seconds of a call."""
-        between = work.nodes * self.node_s + work.functions * self.function_s
-        return sum(map(self.seconds, work.operations)) + between + self.between_s(work)
+        functions = work.functions * self.between_functions_s(work)
+        between = work.nodes * self.node_s + functions + self.between_s(work)
+        return sum(map(self.seconds, work.operations)) + between
 
     def between_s(self, work: Demand) -> float:
         """Seconds that operations take more because each follows others, and memory between."""
         count, (more, most) = len(work.operations), self.after_another_s
         share = min(1.0, work.bytes / max(1, count) * EVERY / (4 * FLUSHED))
         return count * (more + share * (most - more))
+
+    def between_functions_s(self, work: Demand) -> float:
+        """Seconds of a Python function: the more of its code is gone the slower, as operations."""
+        each = self.between_s(work) / max(1, len(work.operations))
+        return self.function_s * (1 + each / self.again_s)
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""
@@ -125,8 +140,8 @@ class Times:
         if len(operation.sizes) > 1:  # over rows: twice as long as going through them once
             moved = 2 * self.tables["in place"].at((prod(operation.sizes),))
             return "compute" if self.seconds(operation) > moved else "memory"
-        arithmetic = self.tables[self._of(operation)].at(operation.sizes)
-        return "compute" if arithmetic > 0.9 * self.seconds(operation) else "memory"
+        arithmetic = self._arithmetic_s(operation, operation.sizes[0] if operation.sizes else 1)
+        return "compute" if arithmetic > self.seconds(operation) / 2 else "memory"
 
     def _of(self, operation: KernelCall) -> str:
         """The table of an operation's arithmetic."""
@@ -183,12 +198,33 @@ class Times:
         if strided:
             count *= o.runs
         form = o.form.removeprefix("strided ")
-        moved = self._moved(form, count * o.item_bytes / 4, o.away) if form in self.tables else 0.0
-        found = max(moved, self.tables[self._of(o)].at((count,)))
+        moved = 0.0
+        if form in self.tables:
+            moved = self._moved(form, count * o.item_bytes / 4, o.away)
+            moved -= min(moved, self.tables[form].at((1,)))
+        found = self._overhead_s(o) + max(moved, self._arithmetic_s(o, count))
         if strided:  # measured with as many runs as entries lie apart
             length, stride = o.sizes[0], max(o.sizes[1], 2)
             return max(found, self.tables["strided"].at((length, stride)) * o.runs / stride)
         return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
+
+    def _overhead_s(self, o: KernelCall) -> float:
+        """Seconds of a call on next to nothing; a number as an operand is made a tensor first."""
+        own = self._of(o)
+        alone = self.tables[own].at((1,))
+        made = own.removeprefix("of ") in OF_MADE
+        return alone if made or o.operands < 2 else min(alone, self.tables["binary"].at((1,)))
+
+    def _arithmetic_s(self, o: KernelCall, entries: int) -> float:
+        """Seconds of arithmetic beyond the call; none where it is as fast as a multiplication.
+
+        Such an operation only waits for memory, which has tables of its own.
+        """
+        own, plain = (
+            table.at((entries,)) - table.at((1,))
+            for table in (self.tables[self._of(o)], self.tables["of mul"])
+        )
+        return own if own > AS_CHEAP * plain else 0.0
 
     def _moved(self, form: str, entries: float, away: float) -> float:
         """Going through memory that was last used so many of its sizes ago."""

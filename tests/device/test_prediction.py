@@ -66,6 +66,22 @@ def test_new_memory_is_paid_only_where_the_c_library_maps_it_anew():
     assert times.seconds(large) - times.seconds(small) == pytest.approx(LARGEST_KEPT * 1e-6)
 
 
+def test_a_call_pays_for_its_number_and_for_memory_or_arithmetic():
+    grid = (1, 1024, 2**20)
+    steep = {name: {(n,): (each * n + call) * 1e-9 for n in grid}
+             for name, each, call in (("in place", 1, 900), ("binary", 3, 200), ("of mul", 2, 900),
+                                      ("of exp", 9, 300), ("of neg", 2, 100))}  # fmt: skip
+    times = Times({**made_up(), **{name: TimeTable(rows) for name, rows in steep.items()}})
+
+    def of(name, **more):
+        return times.seconds(KernelCall(name, "in place", (2**20,), **more)) * 1e9
+
+    assert of("mul_") == pytest.approx(900 + 2**20, rel=1e-5)  # memory; and a number as operand
+    assert of("mul_", operands=2) == pytest.approx(200 + 2**20, rel=1e-5)  # another tensor
+    assert of("neg_") == pytest.approx(100 + 2**20, rel=1e-5)
+    assert of("exp_") == pytest.approx(300 + 9 * 2**20, rel=1e-3)  # arithmetic
+
+
 def test_nodes_and_functions_are_added():
     tables = {
         **made_up(),
