@@ -6,7 +6,7 @@ from inspect import Parameter
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.trace.request import signatures, texts
+from attnprof.trace.request import signatures, texts, usual
 from attnprof.trace.request.configurations import (
     Configuration,
     fields_of,
@@ -15,7 +15,7 @@ from attnprof.trace.request.configurations import (
     read_file,
     taken_by,
 )
-from attnprof.trace.request.messages import compared
+from attnprof.trace.request.messages import compared, may_be_none
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import (
     Expression,
@@ -109,6 +109,8 @@ class Request:
                 continue
             if not size and not plain and (text := compared(name, owner)):
                 plain = (text,)
+            if not size and not plain and may_be_none(name, owner):
+                plain = (None,)
             if not size and not plain:
                 unknown.append(name)
                 continue
@@ -218,6 +220,8 @@ class Request:
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
             text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
+            if tensor and not plain and (form := usual.form_of_several(item)):
+                text = form.format(f"({text}), ({text})")
         found = texts.parse_inputs({name: text}) if text else {}
         self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
         return found
