@@ -208,7 +208,7 @@ class Request:
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
         if name in TOKENS:
-            text = known.get("whole", "")
+            text = known.get(f"={name}", "") or known.get("whole", "")
         text = (
             text
             or known.get(f"={name}", "")

@@ -8,14 +8,18 @@ from attnprof.trace.request import signatures
 from attnprof.trace.request.given import Repair, shown
 from attnprof.trace.request.messages import lines_where
 from attnprof.trace.request.target import Expression, Input
-from attnprof.trace.request.usual import CHANNELS, LAYOUTS, input_text
+from attnprof.trace.request.usual import (
+    CHANNELS,
+    CONTEXTS,
+    LAYOUTS,
+    context_widths,
+    input_text,
+)
 
 #: A size of a tensor that is compared with a name.
 _SIZE_OF = re.compile(r"\b(\w+)\.(?:shape\[|size\()(\d)[\])] *[!=]= *(?:self\.)?(\w+)")
 #: A flag that a condition asks for.
 _ASKED = re.compile(r"\bif .*?\bself\.(?:config\.)?(\w+)")
-#: Arguments that say how wide the tokens are that a model looks at, the likelier first.
-_CONTEXTS = r"(caption|joint|cross|context|text|encoder|kv)\w*_(channels|dim|width|size)|text_dim"
 
 
 def sized(
@@ -59,9 +63,8 @@ def context_text(name: str, usual: str, subject: Any, given: Mapping[str, Any]) 
     numbers = {n: given.get(n, x.default) for n, x in taken.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
     own = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
-    others = [n for n in numbers if re.fullmatch(_CONTEXTS, n)]
-    others = others if re.match("encoder_hidden|context", name) else []
-    for width in [numbers[n] for n in (*own, *others)][:1]:
+    others = context_widths(numbers) if name in CONTEXTS else []
+    for width in [*(numbers[n] for n in own), *others][:1]:
         return re.sub(r"[^,]+$", f" {width}", usual) if usual[:2] == "B," else usual
     return usual
 

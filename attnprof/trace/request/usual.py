@@ -1,6 +1,7 @@
 """What arguments and inputs of attention modules are usually called, and what they then are."""
 
 import re
+from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -80,6 +81,9 @@ _VALUES: dict[str, tuple[Any, str]] = {
 _LISTED = re.compile(r"(typing\.)?(list|sequence)\[", re.IGNORECASE)
 #: Which layer of a model it is.
 PLACES = ("layer_idx", "layer_id")
+#: Tokens of another source that a model looks at.
+CONTEXTS = ("encoder_hidden_states", "context")
+_OF_CONTEXTS = r"(caption|joint|cross|context|text|encoder|kv)\w*_(channels|dim|width)|text_dim"
 #: Arguments of a call that are (batch, tokens, width).
 TOKENS = {
     "x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden", "hidden_state",
@@ -148,6 +152,13 @@ def size_of(name: str) -> str:
     name = name.lower()
     ends = (size for size, ending in _ENDINGS.items() if re.fullmatch(ending, name))
     return REQUIRED.get(name) or next(ends, "")
+
+
+def context_widths(arguments: Mapping[str, Any]) -> list[int]:
+    """How wide those of another source are, by the names of arguments, the likelier first."""
+    named = (n for n in arguments if re.fullmatch(_OF_CONTEXTS, n) and "head" not in n)
+    order = sorted(named, key=lambda n: ("caption" not in n, "joint" not in n))
+    return [arguments[n] for n in order if type(arguments[n]) is int]
 
 
 def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
