@@ -6,7 +6,7 @@ from inspect import Parameter
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.trace.request import signatures, texts, usual
+from attnprof.trace.request import signatures, texts
 from attnprof.trace.request.configurations import (
     Configuration,
     fields_of,
@@ -31,6 +31,7 @@ from attnprof.trace.request.usual import (
     NEEDED,
     PLACES,
     TOKENS,
+    form_of_several,
     input_text,
     plain_value,
     size_of,
@@ -220,8 +221,8 @@ class Request:
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
             text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
-            if tensor and not plain and (form := usual.form_of_several(item)):
-                text = form.format(f"({text}), ({text})")
+        if text.startswith("B, ") and (form := form_of_several(item)):
+            text = form.format(f"({text}), ({text})")
         found = texts.parse_inputs({name: text}) if text else {}
         self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
         return found

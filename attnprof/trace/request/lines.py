@@ -65,7 +65,9 @@ def context_text(name: str, usual: str, subject: Any, given: Mapping[str, Any]) 
     own = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
     others = context_widths(numbers) if name in CONTEXTS else []
     for width in [*(numbers[n] for n in own), *others][:1]:
-        return re.sub(r"[^,]+$", f" {width}", usual) if usual[:2] == "B," else usual
+        if usual[:2] == "B,":
+            return re.sub(r"[^,]+$", f" {width}", usual)
+        return usual or f"B, {width}"
     return usual
 
 
@@ -81,3 +83,10 @@ def of_sides(
     first = [n for n, body in bodies.items() if re.match(r"B, N\b", body)][:1]
     tokens = {n: re.sub(r"\bN\b", "H*W", bodies[n]) for n in first}
     return dict.fromkeys(other[:1], side) | tokens
+
+
+def with_class(inputs: Iterable[Input], width: str) -> Iterator[Repair]:
+    """A token for the class beside those of an image."""
+    for item in inputs:
+        if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
+            yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {width}"})

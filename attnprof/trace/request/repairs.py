@@ -69,7 +69,7 @@ class Failed:
         heads = [name for name in self.guessed_inputs if name.lower() in HEADS]
         for one in ("B, h, N, d", "B, N, h, d") if len(heads) > 1 else ():
             yield Repair(inputs=dict.fromkeys(heads, one))
-        yield from self._more_tokens()
+        yield from lines.with_class(self.guessed_inputs.values(), self.width)
         yield from self._numbers(text)
         yield from self._fixed(text)
         yield from self._twos()
@@ -240,12 +240,6 @@ class Failed:
         for item in inputs.values():
             if item.name in _MASKS_OF and re.search("size|shape|dimension|mask", text):
                 yield from (Repair(inputs={item.name: one}) for one in MASKS)
-
-    def _more_tokens(self) -> Iterator[Repair]:
-        """A token for the class beside those of an image."""
-        for item in self.guessed_inputs.values():
-            if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
-                yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {self.width}"})
 
     def _pictures(self, floats: list[Input]) -> Iterator[Repair]:
         """As many tokens, or pixels, as an argument with a default says."""

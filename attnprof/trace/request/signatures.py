@@ -131,8 +131,8 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     known = {"width": width, "head": found.get("head", head)}
     if not taken:
         return known
-    wide = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
-    others = {f"={name}": f"B, N, {size}" for name in CONTEXTS for size in wide}
+    widths = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
+    others = {f"={name}": f"B, N, {size}" for name in CONTEXTS for size in widths}
     return {**known, "whole": taken, **others}
 
 

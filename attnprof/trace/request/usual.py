@@ -61,7 +61,10 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "image": (224, r"(img|image)_size|input_resolution"),
     "patch": (16, r"patch_size|patch_len"),
     "window": (7, r"(window|partition)(_size)?|win_size"),
-    "grid": ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|(in|out)?(put)?_?resolution"),
+    "grid": (
+        (14, 14),
+        r"(feat|feature|fmap|map|grid|token)_(size|shape)|((in|out)put_)?resolution",
+    ),
     "kernel": (
         3,
         r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel",
@@ -183,9 +186,10 @@ def _as_annotated(value: Any, item: Parameter) -> Any:
 def form_of_several(item: Parameter) -> str:
     """How several tensors are written that an argument takes; "" where it takes one."""
     text = str(item.annotation)
-    if not text.count("Tensor") or not re.match(r"(typing\.)?(list|tuple|sequence)\[", text, re.I):
+    if "Tensor" not in text:
         return ""
-    return "[{}]" if _LISTED.match(text) else "({})"
+    several = re.match(r"(typing\.)?tuple\[", text, re.IGNORECASE)
+    return "[{}]" if _LISTED.match(text) else "({})" if several else ""
 
 
 def input_text(name: str, width: str, head: str, tokens: str = "N") -> str:
