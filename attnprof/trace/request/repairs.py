@@ -232,8 +232,7 @@ class Failed:
                 for one in (*square, *LAYOUTS.get(rank, ())):
                     layout = one.format(w=self.width)
                     yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
-        if re.search(r"AssertionError|axis|axes|normalized_shape|mat1", text):
-            yield from lines.of_channels(self.subject, floats)
+        yield from lines.of_channels(text, self.subject, floats)
         pairs = {base_of(name) for name in inputs if "." in name}
         for name in pairs & {n for n, usual in INPUTS.items() if usual.startswith("(")}:
             yield from (Repair(inputs={name: one}) for one in POSITIONS)
