@@ -228,8 +228,8 @@ class Failed:
         together = [(floats, len(floats[0].dims))] if same else []
         for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
             for rank in ranks(text, many):
-                sides = "N" in map(shown, self.change.args.values()) and rank == 4
-                for one in (*SQUARES[: 2 * sides], *LAYOUTS.get(rank, ())):
+                whole = "N" in map(shown, self.change.args.values()) and rank == 4
+                for one in (*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())):
                     layout = one.format(w=self.width)
                     yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
         yield from lines.of_channels(text, self.subject, floats)
