@@ -15,7 +15,7 @@ from attnprof.trace.request.configurations import (
     read_file,
     taken_by,
 )
-from attnprof.trace.request.messages import compared
+from attnprof.trace.request.messages import compared, may_be_none
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import (
     Expression,
@@ -31,6 +31,7 @@ from attnprof.trace.request.usual import (
     NEEDED,
     PLACES,
     TOKENS,
+    form_of_several,
     input_text,
     plain_value,
     size_of,
@@ -109,6 +110,8 @@ class Request:
                 continue
             if not size and not plain and (text := compared(name, owner)):
                 plain = (text,)
+            if not size and not plain and may_be_none(name, owner):
+                plain = (None,)
             if not size and not plain:
                 unknown.append(name)
                 continue
@@ -206,7 +209,7 @@ class Request:
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
         if name in TOKENS:
-            text = known.get("whole", "")
+            text = known.get(f"={name}", "") or known.get("whole", "")
         text = (
             text
             or known.get(f"={name}", "")
@@ -218,6 +221,8 @@ class Request:
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
             text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
+        if text.startswith("B, ") and (form := form_of_several(item)):
+            text = form.format(f"({text}), ({text})")
         found = texts.parse_inputs({name: text}) if text else {}
         self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
         return found

@@ -1,9 +1,11 @@
 """What code that fails says of what it takes: its text, the line, the numbers of sizes."""
 
 import inspect
+import linecache
 import re
 import sys
 import traceback
+from itertools import chain
 from typing import Any
 
 
@@ -15,10 +17,25 @@ def source_of(function: Any) -> str:
         return ""
 
 
-def words_where(error: Exception) -> set[str]:
-    """The words of the last lines of somebody's code that an exception went through."""
+def lines_where(error: Exception, before: int = 0) -> str:
+    """The last lines of somebody's code that an exception went through, and so many before."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    return set(re.findall(r"\w+", " ".join(f.line or "" for f in frames[-2:])))
+    found = [
+        [linecache.getline(f.filename, n) for n in range((f.lineno or 1) - before, f.lineno or 1)]
+        + [f.line or ""]
+        for f in frames[-2:]
+    ]
+    return "\n".join(chain(*found))
+
+
+def words_where(error: Exception) -> set[str]:
+    """The words of those last lines."""
+    return set(re.findall(r"\w+", lines_where(error)))
+
+
+def begun(error: Exception) -> bool:
+    """Whether an exception was raised in a module's call: what it was built with did."""
+    return any(f.name == "_call_impl" for f in traceback.extract_tb(error.__traceback__))
 
 
 def ranks(text: str, now: int) -> list[int]:
@@ -59,3 +76,9 @@ def compared(name: str, owner: Any) -> str:
     pairs = re.findall(r"\b(\w+) == ['\"](\w+)['\"]", code)
     alike = (text for word, text in pairs if name == word or name.endswith(f"_{word}"))
     return next(alike, "")
+
+
+def may_be_none(name: str, owner: Any) -> bool:
+    """Whether the constructor of a class asks if an argument of this name is None."""
+    code = source_of(getattr(owner, "__init__", owner))
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))

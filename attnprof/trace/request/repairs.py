@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnprof.trace.request import signatures
+from attnprof.trace.request import lines, signatures
 from attnprof.trace.request.configurations import all_parameters
-from attnprof.trace.request.given import Repair, Request
+from attnprof.trace.request.given import Repair, Request, shown
 from attnprof.trace.request.messages import channels, ranks, source_of, words_where
 from attnprof.trace.request.named_shapes import beside, wider
 from attnprof.trace.request.target import EVEN, Input, Target, at
@@ -20,6 +20,7 @@ from attnprof.trace.request.usual import (
     MASKS,
     POSITIONS,
     REQUIRED,
+    SQUARES,
     input_text,
     plain_value,
 )
@@ -53,6 +54,7 @@ class Failed:
         """Changes of its guesses, the likelier first."""
         text = f"{type(self.error).__name__}: {self.error}"
         yield from self._parts()
+        yield from lines.unflagged(self.error, self.subject, self._given)
         yield from self._named(text)
         yield from self._defaults(text)
         yield from self._pairs(text)
@@ -67,10 +69,15 @@ class Failed:
         heads = [name for name in self.guessed_inputs if name.lower() in HEADS]
         for one in ("B, h, N, d", "B, N, h, d") if len(heads) > 1 else ():
             yield Repair(inputs=dict.fromkeys(heads, one))
-        yield from self._more_tokens()
+        yield from lines.with_class(self.guessed_inputs.values(), self.width)
         yield from self._numbers(text)
         yield from self._fixed(text)
         yield from self._twos()
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """Arguments that were given, guessed, or changed."""
+        return {**self.guessed_args, **self.request.given, **self.change.args}
 
     @property
     def guessed_args(self) -> dict[str, str]:
@@ -178,8 +185,10 @@ class Failed:
             usual = input_text(name, self.width, "d")
             if not usual and name in told and taken[name].default is None:
                 usual = f"B, N, {self.width}"
+            usual = lines.context_text(name, usual, self.subject, self._given)
             for one in (usual,) if usual not in ("None", "") else ():
-                yield Repair(inputs={name: one})
+                beside_it = lines.of_sides(name, one, taken, self.guessed_inputs)
+                yield Repair(inputs=beside_it | {name: one})
             if name in line and (name in _MASKS_OF or "mask" in name):
                 yield from (Repair(inputs={name: one}) for one in MASKS)
 
@@ -208,6 +217,7 @@ class Failed:
         if re.search(r"Long|integer|IntTensor|int64", text):
             for item in floats:
                 yield Repair(inputs={item.name: "B, N int64"})
+        yield from lines.sized(self.error, self.subject, self._given, floats, self.width)
         yield from self._pictures(floats)
         of_images = channels(text)
         if of_images and of_images not in self._seen:
@@ -218,21 +228,17 @@ class Failed:
         together = [(floats, len(floats[0].dims))] if same else []
         for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
             for rank in ranks(text, many):
-                for one in LAYOUTS.get(rank, ()):
+                whole = "N" in map(shown, self.change.args.values()) and rank == 4
+                for one in (*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())):
                     layout = one.format(w=self.width)
                     yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
+        yield from lines.of_channels(text, self.subject, floats)
         pairs = {base_of(name) for name in inputs if "." in name}
         for name in pairs & {n for n, usual in INPUTS.items() if usual.startswith("(")}:
             yield from (Repair(inputs={name: one}) for one in POSITIONS)
         for item in inputs.values():
             if item.name in _MASKS_OF and re.search("size|shape|dimension|mask", text):
                 yield from (Repair(inputs={item.name: one}) for one in MASKS)
-
-    def _more_tokens(self) -> Iterator[Repair]:
-        """A token for the class beside those of an image."""
-        for item in self.guessed_inputs.values():
-            if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
-                yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {self.width}"})
 
     def _pictures(self, floats: list[Input]) -> Iterator[Repair]:
         """As many tokens, or pixels, as an argument with a default says."""

@@ -10,7 +10,16 @@ from typing import Any
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.target import Expression, Input
 from attnprof.trace.request.tuples import base_of
-from attnprof.trace.request.usual import ARGUMENTS, CHANNELS, REQUIRED, SIDES, WIDTHS, WORDS
+from attnprof.trace.request.usual import (
+    ARGUMENTS,
+    CHANNELS,
+    CONTEXTS,
+    REQUIRED,
+    SIDES,
+    WIDTHS,
+    WORDS,
+    context_widths,
+)
 
 #: A callable's parameters by name.
 Parameters = Mapping[str, Parameter]
@@ -119,7 +128,12 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
     taken = _picture(arguments, parameters) or _words(parameters)
-    return {"width": width, "head": found.get("head", head)} | ({"whole": taken} if taken else {})
+    known = {"width": width, "head": found.get("head", head)}
+    if not taken:
+        return known
+    widths = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
+    others = {f"={name}": f"B, N, {size}" for name in CONTEXTS for size in widths}
+    return {**known, "whole": taken, **others}
 
 
 def _words(parameters: Parameters) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request.given import Repair, Request
+from attnprof.trace.request.messages import begun
 from attnprof.trace.request.repairs import UNSET, Failed
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
@@ -50,7 +51,7 @@ class Tries:
                     return found
                 if found and cause and len(ours) < _DEEPEST:
                     lacking = UNSET.search(str(why)) or "NoneType" in str(cause)
-                    further = lacking and str(cause) != str(why)
+                    further = (lacking or begun(cause) > begun(why)) and str(cause) != str(why)
                     failed = Failed(self.subject, self.request, found, cause, first, ours)
                     more = ours, failed.repairs(), cause
                     waiting.insert(0 if further else len(waiting), more)

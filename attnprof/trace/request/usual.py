@@ -1,6 +1,7 @@
 """What arguments and inputs of attention modules are usually called, and what they then are."""
 
 import re
+from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -60,7 +61,10 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "image": (224, r"(img|image)_size|input_resolution"),
     "patch": (16, r"patch_size|patch_len"),
     "window": (7, r"(window|partition)(_size)?|win_size"),
-    "grid": ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|(input_)?resolution"),
+    "grid": (
+        (14, 14),
+        r"(feat|feature|fmap|map|grid|token)_(size|shape)|((in|out)put_)?resolution",
+    ),
     "kernel": (
         3,
         r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel",
@@ -76,8 +80,13 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
     "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
 }
+#: An annotation for several values.
+_LISTED = re.compile(r"(typing\.)?(list|sequence)\[", re.IGNORECASE)
 #: Which layer of a model it is.
 PLACES = ("layer_idx", "layer_id")
+#: Tokens of another source that a model looks at.
+CONTEXTS = ("encoder_hidden_states", "context")
+_OF_CONTEXTS = r"(caption|joint|cross|context|text|encoder|kv)\w*_(channels|dim|width)|text_dim"
 #: Arguments of a call that are (batch, tokens, width).
 TOKENS = {
     "x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden", "hidden_state",
@@ -105,7 +114,7 @@ _INPUTS = {
     "=H": "height H",
     "=W": "width W",
     "=(H, W)": "input_dimensions feat_size size hw_shape hw spatial_shape input_size",
-    "B, {w}": "temb time_emb emb t_emb cond conditioning c vec",
+    "B, {w}": "pooled_projections temb time_emb emb t_emb cond conditioning c vec",
     "B, 3, 224, 224": "pixel_values img image images",
     "0": "start_pos offset position_offset cur_pos past_length pos_offset",
     "None": "attention_mask mask attn_mask key_padding_mask head_mask padding_mask src_mask "
@@ -126,12 +135,14 @@ LAYOUTS = {
     5: ("B, {w}, M, H, W", "B, M, H, W, {w}", "B, M, {w}, H, W", "B, M, h, N, d"),
     6: ("B, H, W, 7, 7, {w}", "B, {w}, H, 7, W, 7"),
 }  # fmt: skip
+#: Images as high as wide, where a length is one of their sides.
+SQUARES = ("B, {w}, N, N", "B, N, N, {w}")
 #: What masks and biases of scores are, and pairs of cosines and sines.
 MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
 POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N, d)",
              "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
 #: Arguments of what takes images: how many channels they have, and how many pixels.
-CHANNELS = ("in_chans", "in_channels", "channels", "num_channels")
+CHANNELS = ("in_chans", "in_channels", "channels", "num_channels", "input_channels")
 SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
 #: Inputs with a default that code needs all the same.
 NEEDED = ("position_embeddings",)
@@ -146,15 +157,39 @@ def size_of(name: str) -> str:
     return REQUIRED.get(name) or next(ends, "")
 
 
+def context_widths(arguments: Mapping[str, Any]) -> list[int]:
+    """How wide those of another source are, by the names of arguments, the likelier first."""
+    named = (n for n in arguments if re.fullmatch(_OF_CONTEXTS, n) and "head" not in n)
+    order = sorted(named, key=lambda n: ("caption" not in n, "joint" not in n))
+    return [arguments[n] for n in order if type(arguments[n]) is int]
+
+
 def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
     """What stands for an argument that must be given and is no size: none, or one value."""
     kind = str(getattr(item.annotation, "__name__", item.annotation))
     for value, pattern in _VALUES.values():
-        if re.fullmatch(pattern, name.lower()):
-            return (value,)
+        if re.fullmatch(pattern, name.lower()) and not (kind == "int" and type(value) is bool):
+            return (_as_annotated(value, item),)
     if "None" in kind or "Optional" in kind:
         return (None,)
     return {"bool": (False,), "float": (0.0,)}.get(kind, ())
+
+
+def _as_annotated(value: Any, item: Parameter) -> Any:
+    """One of several where one is asked for, two where a list is."""
+    if isinstance(value, tuple) and item.annotation is int:
+        return value[0]
+    listed = _LISTED.match(str(item.annotation)) and not isinstance(value, tuple)
+    return [value, value] if listed else value
+
+
+def form_of_several(item: Parameter) -> str:
+    """How several tensors are written that an argument takes; "" where it takes one."""
+    text = str(item.annotation)
+    if "Tensor" not in text:
+        return ""
+    several = re.match(r"(typing\.)?tuple\[", text, re.IGNORECASE)
+    return "[{}]" if _LISTED.match(text) else "({})" if several else ""
 
 
 def input_text(name: str, width: str, head: str, tokens: str = "N") -> str:

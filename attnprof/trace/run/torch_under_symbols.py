@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -115,10 +115,10 @@ def as_under_numbers() -> Iterator[None]:
         plain.append(operation.default)
         composed[operation.vec] = partial(_resized, operation)
     shaped = [getattr(torch.ops.aten, f"{name}_backward").default for name in _RESIZED]
-    whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
+    whole = (numbers.Integral, torch.SymInt)  # as norms ask, torch's and others'
     with (
         ExitStack() as stack,
-        patch.object(torch.nn.modules.normalization, "numbers", whole),
+        patch.object(numbers, "Integral", whole),
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),

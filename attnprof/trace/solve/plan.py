@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.expressions import symbol
+from attnprof.errors import RequestError
 from attnprof.trace.events import trains
 from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.limits import TooLongError, TooSlowError
@@ -90,7 +91,7 @@ class SizePlan:
                 found = run_symbolically(self.target, self.hints, phases, places, steady)
             except NoFormulaError as error:
                 self.runs[key] = error
-            except TooLongError as error:
+            except (TooLongError, RequestError) as error:  # sizes there may be no whole numbers
                 self.runs[key] = NoFormulaError(str(error))
                 self.spent += _SYMBOLIC if isinstance(error, TooSlowError) else 0
             else:
