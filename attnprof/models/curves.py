@@ -28,8 +28,8 @@ def shares_of(
         return +found
 
     sizes, lengths = _lengths(forms.holds, sizes, met=flops(sizes) == +Counter(counted))
-    found = [flops({**sizes, "N": n}) for n in lengths]
-    parts = {part: [one.get(part, 0) for one in found] for part in {k for x in found for k in x}}
+    at = [flops({**sizes, "N": n}) for n in lengths]
+    parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
     found = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
     return found if len(lengths) > 1 and parts else None
 
