@@ -1,5 +1,6 @@
 """What a model costs over its length, by the formulas that it has, as a figure takes it."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,17 +11,25 @@ from attnprof.trace.sizes import evaluate
 _POINTS, _AROUND = 49, 64
 
 
-def shares_of(forms: ModelForms | None, sizes: Mapping[str, int]) -> dict[str, Any] | None:
-    """FLOPs by part at lengths where the formulas hold; None where they have no length."""
+def shares_of(
+    forms: ModelForms | None, sizes: Mapping[str, int], counted: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """FLOPs by part at lengths where the formulas hold; None where they have no length.
+
+    ``counted`` are those of a run at the asked sizes.
+    """
     if forms is None or not any("N" in shape for shape in forms.verified_at):
         return None
-    sizes, lengths = _lengths(forms.holds, sizes)
-    parts = dict[str, list[Any]]()
-    for (_, part), values in forms.parts.items():
-        own = [evaluate(values.get("flops", 0), _at(sizes, n, forms.layers)) for n in lengths]
-        before = parts.get(part, [0] * len(lengths))
-        parts[part] = [x + y for x, y in zip(before, own, strict=True)]
-    parts = {part: values for part, values in parts.items() if any(values)}
+
+    def flops(sizes: Mapping[str, int]) -> Mapping[str, int]:
+        found: Counter[str] = Counter()
+        for (_, part), values in forms.parts.items():
+            found[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
+        return +found
+
+    sizes, lengths = _lengths(forms.holds, sizes, met=flops(sizes) == +Counter(counted))
+    at = [flops({**sizes, "N": n}) for n in lengths]
+    parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
     found = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
     return found if len(lengths) > 1 and parts else None
 
@@ -30,27 +39,32 @@ def growth(
     holds: Callable[[Any], bool],
     sizes: Mapping[str, int],
     layers: Mapping[str, int],
+    counted: int,
 ) -> dict[str, Any] | None:
-    """Bytes of the cache at lengths where its formula holds; None where there are none."""
+    """Bytes of the cache at lengths where its formula holds; None where there are none.
+
+    ``counted`` are those of a run at the asked sizes.
+    """
     if expression is None:
         return None
-    sizes, lengths = _lengths(holds, sizes)
-    held = [evaluate(expression, _at(sizes, n, layers)) for n in lengths]
+    met = evaluate(expression, {**sizes, **layers}) == counted
+    sizes, lengths = _lengths(holds, sizes, met=met)
+    held = [evaluate(expression, {**sizes, "N": n, **layers}) for n in lengths]
     found = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
     return found if len(lengths) > 1 and any(held) else None
 
 
 def _lengths(
-    holds: Callable[[Any], bool], sizes: Mapping[str, int]
+    holds: Callable[[Any], bool], sizes: Mapping[str, int], *, met: bool
 ) -> tuple[Mapping[str, int], list[int]]:
-    """Around the asked length, those where formulas hold; of two inputs if not of one."""
+    """Around the asked length, those where formulas hold; of two inputs if not of one.
+
+    ``met``: a run at the asked sizes says what the formulas do, which then are of one input, too.
+    """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
     found = [n for n in near if holds({**sizes, "N": n})]
     if not found and sizes["B"] == 1:  # tensors of one row are another case to some operations
-        return _lengths(holds, {**sizes, "B": 2})
+        two = {**sizes, "B": 2}
+        return sizes if met else two, _lengths(holds, two, met=False)[1]
     return sizes, found
-
-
-def _at(sizes: Mapping[str, int], tokens: int, layers: Mapping[str, int]) -> dict[str, int]:
-    return {**sizes, "N": tokens, **layers}

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
+from attnprof.models.borders import beside_borders, on_symbols
 from attnprof.models.costs import LayerKind, by_part, place_of
 from attnprof.models.model_forms import ModelForms, Parts, of_whole
 from attnprof.models.parts import ModulePlace
@@ -14,12 +15,12 @@ from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, peak, trains, uncounted
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.request.target import Target, hints_for, sizes_text
+from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.symbolic import SymbolicRun
 
 #: Why layers that repeat have none, where they are not walked through.
 _NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"
@@ -75,11 +76,11 @@ class Repeated:
 
         ``ran`` is the target of that run. :class:`UnlikeError` where it counts something else.
         """
-        near = {name: size for name, size in sizes.items() if size > 1}
         *shorter, longest = self.samples.lengths
         if ran.real:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
+        near, known = beside_borders(self._target(self.samples.lengths[0], phase), phase, sizes)
         target = self._target(longest, phase)
         found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
         if found.method == "counted":
@@ -87,7 +88,8 @@ class Repeated:
         domains = list(found.domain)
         traces = list[Trace]()
         for lengths in shorter:
-            trace, domain = _sampled(self._target(lengths, phase), phase, near, found)
+            trace, domain = _sampled(self._target(lengths, phase), phase, near, found, known)
+            known = None  # that is the shortest one's
             traces.append(trace)
             domains += [told for told in domain if told not in domains]
         sampled = _Sampled(self, phase, found, [*traces, found.trace])
@@ -126,13 +128,19 @@ def repeated(
 
 
 def _sampled(
-    target: Target, phase: str, near: Mapping[str, int], like: PhaseForms
+    target: Target,
+    phase: str,
+    near: Mapping[str, int],
+    like: PhaseForms,
+    known: SymbolicRun | None,
 ) -> tuple[Trace, tuple[str, ...]]:
-    """A run on symbolic sizes where that was enough for another number of layers; its domain."""
+    """A run on symbolic sizes where that was enough for another number of layers; its domain.
+
+    ``known`` is that run, where it is known.
+    """
     if like.method == "symbolic" and not like.trace.routes:
-        hints = hints_for(target.symbols, near)
         try:
-            found = run_symbolically(replace(target, own=True), hints, (phase,))
+            found = known or on_symbols(target, phase, near)
         except NoFormulaError:
             pass
         else:

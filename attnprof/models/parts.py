@@ -24,7 +24,7 @@ _INSIDE = {
         rf"att(ention|n)|delta_?net|^cross\b|{_RECURRENT.pattern}", re.IGNORECASE
     ),
     "mlp": re.compile(
-        r"mlp|ffn|feed_?forward|intermediate|layer_?ff\b|dense_?relu|expert|moe|router"
+        r"mlp|ffn|^ff\b|feed_?forward|intermediate|layer_?ff\b|dense_?relu|expert|moe|router"
         r"|^(fc|linear|w)_?\d|(?-i:^linear$)|^output\b|^(gate|up|down)_proj|^p(oint_?)?w(ise)?_?conv"
         r"|laurel|altup|^per_layer_",
         re.IGNORECASE,

@@ -1,5 +1,6 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def model_report(
         "active_parameters": model.active,
         "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
         "phases": {run.phase: _found(run) for run in runs},
-        "curves": _curves(runs, sizes),
+        "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first)
@@ -68,8 +69,9 @@ def model_report(
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
-        whole = rows[-1].expression if rows else None
-        summary["curves"]["cache"] = growth(whole, cache.holds, sizes, cache.layers)
+        if rows:
+            whole, value = rows[-1].expression, rows[-1].value
+            summary["curves"]["cache"] = growth(whole, cache.holds, sizes, cache.layers, value)
         records += [_cache_record(row) for row in rows]
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
@@ -163,7 +165,12 @@ def _cache_record(row: CacheBytes) -> ModelRecord:
     )  # fmt: skip
 
 
-def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
     """Shares of each phase's FLOPs over length, where formulas tell."""
-    found = {run.phase: shares_of(run.forms, sizes) for run in runs}
+    found = dict[str, Any]()
+    for run in runs:
+        counted: Counter[str] = Counter()
+        for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
+            counted[part] += values["flops"]
+        found[run.phase] = shares_of(run.forms, sizes, counted)
     return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}

@@ -172,6 +172,17 @@ def test_layer_scales_and_linear_maps_between_mixers_have_a_part():
         assert {places(model)[x].part for x in own} == {part}
 
 
+def test_a_network_between_two_maps_has_a_part_whatever_it_is_called():
+    fields = {
+        "model_type": "patchtst", "d_model": 16, "num_attention_heads": 4, "ffn_dim": 24,
+        "num_hidden_layers": 2, "num_input_channels": 2, "context_length": 32,
+    }  # fmt: skip
+    with torch.device("meta"):
+        model = hub_subject(fields, "patchtst").build()
+    where = {n: places(model)[n.rpartition(".")[0]].part for n, _ in model.named_parameters()}
+    assert {part for name, part in where.items() if ".ff." in name} == {"mlp"}
+
+
 def test_a_model_that_takes_numbers_from_tensors_when_it_is_built_is_counted():
     sizes = {"hidden_sizes": [8, 12], "depths": [1, 1], "num_stages": 2, "image_size": 16}
     made = hub_subject({"model_type": "convnext", **sizes}, "convnext")

@@ -181,6 +181,32 @@ def test_curves_over_length_pass_through_what_is_counted(name, reports):
     assert cache["bytes"][cache["seq_len"].index(24)] == total(report, "cache_bytes").value
 
 
+def test_curves_are_of_the_one_input_that_is_asked_for():
+    report = model_report(subject("llama"), ["forward"], {"B": 1, "N": 24})
+    curves = report.summary["curves"]
+    curve, cache = curves["shares"]["forward"], curves["cache"]
+    assert (curve["batch_size"], cache["batch_size"]) == (1, 1)
+    at = curve["seq_len"].index(24)
+    assert sum(x[at] for x in curve["parts"].values()) == total(report, "flops").value
+
+
+def test_a_token_decoded_at_just_the_length_of_the_window_has_formulas():
+    config = hf.MistralConfig(
+        **{**_GROUPED, "num_hidden_layers": 6}, sliding_window=16, bos_token_id=1, eos_token_id=1,
+        architectures=["MistralForCausalLM"],
+    )  # fmt: skip
+    made = hub_subject(config.to_dict(), "mistral")
+    report = model_report(made, ["decode"], {"B": 2, "N": 16})
+    found = report.summary["phases"]["decode"]
+    assert found["method"] == "symbolic"
+    assert not any(told.startswith("N =") for told in found["domain"])
+    ours = totals(count(made.target("decode"), {"B": 3, "N": 40}, "decode"), "decode")
+    names = {name: sympy.Symbol(name) for name in "BNL"}
+    for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
+        told = sympy.sympify(total(report, quantity).expression, names)
+        assert told.subs({"B": 3, "N": 40, "L": 6}) == ours[quantity], quantity
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
     made = subject(name)

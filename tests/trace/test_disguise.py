@@ -282,3 +282,13 @@ def test_outputs_that_are_not_differentiated_are_said():
     assert "(B, N, 16)" in said[0]
     assert "(B, N, 8)" in said[0]
     assert not any("differentiated" in note for note in forms["forward"].notes)
+
+
+class WithLoss(TwoOutputs):
+    def forward(self, x):
+        return self.a(x).sum(), self.b(x)
+
+
+def test_beside_a_loss_nothing_is_missed():
+    notes = derived(target(WithLoss), ("train",), {}).phases["train"].notes
+    assert not any("differentiated" in note for note in notes)

@@ -195,12 +195,13 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
 
 
 def _left_out(result: Any, output: Any) -> list[str]:
-    """A note where more than one tensor of a result has a gradient."""
+    """A note where more than one tensor of a result has a gradient; beside a loss, another loss."""
 
     def shape(tensor: Any) -> str:
         return "(" + ", ".join(str(size_of(size)) for size in tensor.shape) + ")"
 
     others = [x for x in tensors_of(result) if x.requires_grad and x is not output]
+    others = [x for x in others if output.dim() or not x.dim()]
     more = ", ".join(map(shape, others[:3])) + (", …" if len(others) > 3 else "")
     first = f"the first output that has a gradient, of shape {shape(output)}"
     rest = f"{len(others)} others, of {more}, are" if len(others) > 1 else f"another, of {more}, is"
