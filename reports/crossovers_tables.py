@@ -91,8 +91,8 @@ def _made(devices: Sequence[Path]) -> str:
         "off. How memory at hand and far away, jumps between pieces and calls with a number are "
         "priced was chosen on single operations and on layers of 4 heads of 32, of all mechanisms "
         "at 512 and 2048 tokens. So these cases are not quite unseen. The interval of a measured "
-        "crossing is one of 95 %, by the scatter of five lengths or more; both measurements were made in one "
-        "process."
+        "crossing is one of 95 %, by the scatter of five lengths or more; both measurements "
+        "were made in one process."
     )
 
 
