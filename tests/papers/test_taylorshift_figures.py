@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,11 +12,15 @@ import torch
 
 from attnprof.measure.measured_crossovers import peaks_of
 from attnprof.measure.request import Budget
+from attnprof.measure.statistics import estimate_median
+from attnprof.measure.time_crossings import CLOSE, LOOK
 from attnprof.papers.measured import fresh, measured
-from attnprof.papers.taylorshift import figures, measurements, norms
+from attnprof.papers.taylorshift import figures, measurements, norms, races
 from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
+from attnprof.papers.taylorshift.formulas import first_lengths
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
+from attnprof.papers.taylorshift.races import ALLOCATORS
 from attnprof.registry import get
 from attnprof.render.plots.documents import drawings, picture
 from attnprof.workload import Workload
@@ -27,11 +33,6 @@ def instead():
     """Another measurement in the place of the shipped one."""
     with fresh("004", str) as made:
         yield made.__setitem__
-
-
-def test_lengths_are_powers_of_two_and_their_middles():
-    assert measurements.lengths(16, 64) == [16, 24, 32, 48, 64]
-    assert measurements.lengths(512, 6144) == [512, 768, 1024, 1536, 2048, 3072, 4096, 6144]
 
 
 @pytest.mark.parametrize("power", [0.5, 1, 2])
@@ -47,17 +48,6 @@ def test_a_crossing_is_where_ratios_fall_below_one_for_good():
     assert measurements.crossing({100: 3.0, 200: 2.0}) is None
 
 
-def test_fitted_curves_meet_where_the_parabola_is_the_line():
-    costs = {"taylor-direct": lambda n: 1.0 + n**2, "taylor-efficient": lambda n: 101.0 * n}
-    rows = [
-        {"form": form, "seq_len": n, "time_s": cost(n)}
-        for form, cost in costs.items()
-        for n in (2, 4, 8, 16)
-    ]
-    fits = [measurements._fit(rows, form) for form in measurements.FORMS]
-    assert measurements.meeting_of(*fits) == pytest.approx((101 + math.sqrt(101**2 - 4)) / 2)
-
-
 def test_the_memory_crossover_is_the_first_length_with_no_larger_peak():
     first = measurements.memory_crossing(8)
     direct, efficient = (peaks_of(get(f), Workload(1, 1, 8), "core") for f in measurements.FORMS)
@@ -67,29 +57,69 @@ def test_the_memory_crossover_is_the_first_length_with_no_larger_peak():
 
 @pytest.fixture
 def known_times(monkeypatch):
-    """Times that are known: the direct form's N², the efficient one's 100·N."""
-    monkeypatch.setattr(
-        measurements, "_times", lambda _, n, __: [[1.0 * n**2] * 5, [100.0 * n] * 5]
-    )
+    """Times that are known: the direct form's N², the efficient one's 150·N, in microseconds."""
+
+    def times(_, n, budget):
+        count = budget.samples
+        return [[1e-6 * n**2 * (1 + 1e-3 * (i % 5)) for i in range(count)], [1.5e-4 * n] * count]
+
+    monkeypatch.setattr(measurements, "_times", times)
 
 
 @pytest.mark.usefixtures("known_times")
-@pytest.mark.parametrize(("span", "beyond"), [((16, 256), False), ((16, 64), True)])
-def test_measured_times_meet_inside_the_span_or_beyond_it(span, beyond):
-    found = measurements.measure_crossovers({8: span}, QUICK)
+def test_a_crossing_that_can_be_timed_is_found_with_both_allocators():
+    found = measurements.measure_crossovers([8])
     assert [found[name] for name in ("d", "N0", "N1")] == [[8], [73], [47]]
-    assert {len(found[name]) for name in measurements.COLUMNS} == {1}
-    assert found["extrapolated"] == [beyond]
-    for name in ("N0hat", "N0hat_low", "N0hat_high"):
-        assert found[name] == [pytest.approx(100)]
-    timed = {row["seq_len"] for row in found["curves"] if not row["extrapolated"]}
-    assert timed == set(measurements.lengths(*span))
-    more = [row for row in found["curves"] if row["extrapolated"]]
-    assert [row["time_s"] for row in more] == pytest.approx(
-        [cost * row["seq_len"] ** power for row in more
-         for cost, power in [(1, 2) if row["form"] == "taylor-direct" else (100, 1)]]
-    )  # fmt: skip
-    assert bool(more) is beyond
+    for name in ("N0hat", "N0hat_default"):
+        assert found[name] == [pytest.approx(150, rel=0.01)]
+    assert found["N0hat_low"][0] < 150 < found["N0hat_high"][0]
+    assert {row["allocator"] for row in found["curves"]} == set(ALLOCATORS)
+    assert all(row["coverage"] >= 0.95 for row in found["curves"])
+    assert found["where"]["threads"] == 1
+    assert found["where"]["device_name"]
+
+
+@pytest.mark.usefixtures("known_times")
+def test_a_crossing_beyond_what_can_be_timed_is_told_and_not_continued_to():
+    found = measurements.measure_crossovers([8], most_s=5e-3)
+    assert found["N0hat"] == found["N0hat_low"] == found["N0hat_default"] == [None]
+    assert max(row["seq_len"] for row in found["curves"]) == found["longest"][0] < 150
+    assert "should take more than" in found["end"][0]
+
+
+def test_every_length_has_samples_for_an_interval_of_95_percent():
+    for budget in (LOOK, CLOSE, measurements.ENCODERS_BUDGET):
+        least = races.enough(budget).least
+        assert estimate_median([1.0] * least).coverage >= 0.95
+
+
+def widths(factor, error, drawn):
+    rows = [{"d": d, "N0": first_lengths(d)["N0"]} for d in (8, 12, 16, 24, 32, 48, 64)]
+    return [
+        {**row, "at": (row["N0"] + factor * row["d"]) * (1 + error * drawn.gauss(0, 1))}
+        for row in rows
+    ]
+
+
+def test_the_law_is_found_from_widths_that_obey_it():
+    found = races.delay(widths(18.0, 0.0, random.Random(0)))
+    assert found["factor"] == pytest.approx(18)
+    assert (found["low"], found["high"]) == (pytest.approx(18), pytest.approx(18))
+    assert sum(found["shares"]) == pytest.approx(1)
+
+
+def test_one_width_alone_has_no_interval():
+    found = races.delay([{"d": 8, "N0": 73, "at": 153.0}])
+    assert (found["factor"], found["low"], found["high"]) == (10.0, None, None)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_the_interval_of_the_law_has_its_factor_as_often_as_it_says(count):
+    drawn, inside = random.Random(1), 0
+    for _ in range(2000):
+        found = races.delay(widths(18.0, 0.02, drawn)[:count])
+        inside += found["low"] <= 18 <= found["high"]
+    assert 0.93 < inside / 2000 < 0.97
 
 
 def test_both_forms_are_timed():
@@ -106,7 +136,7 @@ def test_both_forms_make_the_same_encoder():
 
 def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
     monkeypatch.setattr(measurements, "ENCODER", measurements.ENCODER.with_(num_layers=1))
-    found = measurements.measure_encoder((256, 1024), QUICK)
+    found = measurements.measure_encoder((256, 1024), QUICK, most_s=1e-4)
     standard, efficient = (
         measurements.peak("standard", 1024),
         measurements.peak("taylor-efficient", 1024),
@@ -119,6 +149,23 @@ def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
     assert measurements.peak("taylor-efficient", crossover - 1) > measurements.peak(
         "standard", crossover - 1
     )
+    assert found["time_crossover"] is found["time_crossover_default"] is None
+
+
+def test_encoders_are_as_fast_where_the_clock_says(monkeypatch):
+    def times(names, n, budget):
+        powers = {"standard": 1e-8 * n**2, "taylor-efficient": 9e-6 * n, "taylor-direct": 1.0}
+        return [[powers[name] * (1 + 1e-3 * (i % 3)) for i in range(budget.samples)]
+                for name in names]  # fmt: skip
+
+    monkeypatch.setattr(measurements, "_encoders_in_turns", times)
+    monkeypatch.setattr(
+        measurements, "peak", cache(lambda name, n: n**2 if name == "standard" else 700 * n)
+    )
+    found = measurements.measure_encoder((500, 1000, 1500))
+    assert found["time_crossover"] == pytest.approx(900, rel=0.01)
+    assert found["time_crossover_default"] == pytest.approx(900, rel=0.01)
+    assert found["memory_crossover"] == 700
 
 
 def brute_force(d, n, kind, rng):
@@ -167,15 +214,20 @@ def test_fits_find_the_constant_behind_a_correction(instead):
 def printed_crossovers():
     """Measurements as the document reports them."""
     curves = [
-        {"d": 8, "form": form, "seq_len": n, "time_s": t, "time_low_s": t, "time_high_s": t,
-         "samples": 1, "peak_bytes": n, "extrapolated": False}
+        {"d": 8, "form": form, "allocator": setting, "seq_len": n, "time_s": t, "time_low_s": t,
+         "time_high_s": t, "coverage": 0.96, "samples": 6, "peak_bytes": n}
         for form, power in (("taylor-direct", 2), ("taylor-efficient", 1))
+        for setting in ALLOCATORS
         for n in (64, 128, 256)
         for t in (1e-6 * n**power,)
     ]  # fmt: skip
-    return {"d": [8], "N0": [73], "N1": [47], "N0hat": [73 + 18 * 8], "N0hat_low": [73.0],
-            "N0hat_high": [73.0], "N1hat": [47], "extrapolated": [False],
-            "curves": curves}  # fmt: skip
+    value = {"d": [8], "N0": [73], "N1": [47], "N1hat": [47], "longest": [256],
+             "where": {"device_name": "a machine", "cores": 2, "torch": "2"},
+             "curves": curves}  # fmt: skip
+    for ending in ("", "_default"):
+        value |= {f"N0hat{ending}": [73 + 18 * 8], f"N0hat_low{ending}": [200.0],
+                  f"N0hat_high{ending}": [None]}  # fmt: skip
+    return value
 
 
 def agreed(name):
@@ -185,27 +237,53 @@ def agreed(name):
 def test_what_is_said_of_figure_1_follows_from_the_measurement(instead):
     value = printed_crossovers()
     instead("crossovers", value)
-    assert agreed("1") == [True, True, True, True, False]  # there is no d = 62
+    assert agreed("1") == [True, True, True, True, True, False]  # there is no d = 62
     value["N0hat"], value["N1hat"] = [73 + 25 * 8], [48]
-    assert agreed("1") == [True, False, False, True, False]
+    assert agreed("1") == [True, False, True, False, True, False]
+    assert "25.0·d" in FIGURES["1"].data().described[1].ours
+    value["N0hat_default"] = [73 + 10 * 8]
+    assert agreed("1") == [True, False, False, False, True, False]
+
+
+def test_a_width_that_was_not_reached_is_named_and_left_out_of_the_law(instead):
+    value = printed_crossovers()
+    for name, one in {"d": 64, "N0": 4161, "N1": 2174, "N1hat": 2200, "longest": 4096}.items():
+        value[name] = [*value[name], one]
+    for name in list(value):
+        if name.startswith("N0hat"):
+            value[name] = [*value[name], None]
+    value["curves"] += [{**row, "d": 64} for row in value["curves"]]
+    instead("crossovers", value)
+    said = {its.what: its.ours for its in FIGURES["1"].data().described}
+    law = said["how far the measured N0hat lies above N0, freed memory kept"]
+    assert law.startswith("18.0·d, by d = 8: 18.0·d (15.9 to …)")
+    assert "d = 64" not in law
+    assert "d = 64 beyond 4,096 tokens" in said["columns that are continued by a parabola"]
+    assert picture("004", "1", FIGURES["1"].data())[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_what_is_said_of_figure_2_follows_from_the_measurement(instead):
     model = {"depth": 1, "d_model": 32, "num_heads": 1, "head_dim": 32, "mlp_ratio": 4}
     sizes = (500, 1500, 2000)
     curves = [
-        {"mechanism": m, "seq_len": n, "time_s": 1.0, "peak_bytes": 100}
+        {"mechanism": m, "allocator": setting, "seq_len": n, "time_s": 1.0, "peak_bytes": 100}
         for m in measurements.MODELS
+        for setting in ALLOCATORS
         for n in sizes
     ]
     value = {
         "seq_len": list(sizes), "memory_ratio": [2, 0.5, 0.35], "time_ratio": [2, 1.5, 0.9],
-        "memory_crossover": 900, "time_crossover": 1800.0, "curves": curves, "model": model,
+        "memory_crossover": 900, "curves": curves, "model": model,
+        "where": {"device_name": "a machine", "cores": 2, "torch": "2"},
     }  # fmt: skip
+    for ending in ("", "_default"):
+        value |= {f"time_crossover{ending}": 1800.0, f"time_crossover_low{ending}": 1700.0,
+                  f"time_crossover_high{ending}": 1900.0, f"longest{ending}": 4096}  # fmt: skip
     instead("encoder", value)
-    assert agreed("2") == [True] * 5
+    assert agreed("2") == [True] * 6
     value |= {"memory_ratio": [2, 0.4, 0.3], "memory_crossover": 574, "time_crossover": None}
-    assert agreed("2") == [False, False, False, False, True]
+    assert agreed("2") == [False, False, True, False, False, True]
+    assert "beyond the 4,096 tokens" in FIGURES["2"].data().described[1].ours
 
 
 def test_the_printed_law_of_the_denominator_is_the_one_that_does_not_fit():

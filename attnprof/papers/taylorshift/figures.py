@@ -11,13 +11,16 @@ import sympy
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
-from attnprof.papers.taylorshift import checks_sizes
+from attnprof.papers.taylorshift import checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_quoted import SHARES
 from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE, law, printed_laws
 from attnprof.papers.taylorshift.formulas import WIDTHS, D, N, quoted
 from attnprof.papers.taylorshift.measurements import DIRECT, EFFICIENT, STANDARD
 from attnprof.papers.taylorshift.norms import EXPRESSIONS, POWERS
+from attnprof.papers.taylorshift.races import DEFAULT, KEPT, delay
 
+#: What the allocator does with freed memory, by the crossover.
+SETTINGS = {"N0hat": "freed memory kept", "N0hat_default": "with the allocator's defaults"}
 #: "About", "competitive" and a slope, as far as a figure shows them.
 ABOUT, COMPETITIVE, EXPONENT = 0.1, 0.25, 0.2
 #: What two curves in a log-log plot may differ by and still look alike.
@@ -25,7 +28,8 @@ ALIKE = 0.03
 #: What B.2 grants for large N; sampling adds twice its standard error.
 ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 #: Crossovers of Figure 1 by name: the panel they are marked in.
-CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N1": "peak_bytes", "N1hat": "peak_bytes"}
+CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N0hat_default": "time_s", "N1": "peak_bytes",
+              "N1hat": "peak_bytes"}  # fmt: skip
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -38,12 +42,13 @@ def heads() -> FigureData:
         direct = [r for r in found["curves"] if r["d"] == d and r["form"] == DIRECT]
         for name, field in CROSSOVERS.items():
             length = found[name][place]
-            marks.append({
-                "d": d, "name": name, "field": field, "seq_len": length,
-                "value": height(direct, field, length),
-                "extrapolated": name == "N0hat" and found["extrapolated"][place],
-            })  # fmt: skip
-    return FigureData(found["curves"], tuple(_said_of_heads(found)), {"marks": marks})
+            own = [r for r in direct if (r["allocator"] == DEFAULT) == name.endswith("default")]
+            at = height(own, field, length) if length is not None else None
+            marks.append({"d": d, "name": name, "field": field, "seq_len": length, "value": at})
+    facts = {"marks": marks, "widths": [d for d in found["d"] if d in WIDTHS],
+             "where": found["where"], "longest": dict(zip(found["d"], found["longest"],
+                                                          strict=True))}  # fmt: skip
+    return FigureData(found["curves"], tuple(_said_of_heads(found)), facts)
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
@@ -59,13 +64,7 @@ def height(rows: _Rows, field: str, length: float) -> float | None:
 def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Described]:
     columns = list(zip(*(found[k] for k in ("d", "N0", "N1", "N0hat", "N1hat")), strict=True))
     yield _growth(found["curves"])
-    factor = float(quoted("N0hat_minus_N0_over_d"))
-    above = {d: (hat - n0) / d for d, n0, _, hat, _ in columns}
-    yield Described(
-        "how far the measured N0hat lies above N0", f"about {factor:g}·d",
-        _listed({d: f"{value:.1f}·d" for d, value in above.items()}),
-        all(within(relative=ABOUT)(value, factor) for value in above.values()),
-    )  # fmt: skip
+    yield from map(_law, ("N0hat", "N0hat_default"))
     most = float(quoted("N1hat_vs_N1_max_error_pct"))
     errors = {d: 100 * (hat / n1 - 1) for d, _, n1, _, hat in columns}
     yield Described(
@@ -73,21 +72,46 @@ def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Described]:
         _listed({d: f"{error:+.1f} %" for d, error in errors.items()}),
         all(abs(error) <= most + 0.05 for error in errors.values()),
     )  # fmt: skip
+    both = [(d, n0, n1) for d, _, _, n0, n1 in columns if n0 is not None]
     yield Described(
         "which comes first", "memory: N1hat below N0hat in every column",
-        _listed({d: f"{n1:.0f} and {n0:.0f}" for d, _, _, n0, n1 in columns}),
-        all(n1 < n0 for _, _, _, n0, n1 in columns),
+        _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both}),
+        all(n1 < n0 for _, n0, n1 in both),
     )  # fmt: skip
-    yield _continued(found)
+    yield _not_continued(found)
 
 
-def _continued(found: Mapping[str, Any]) -> Described:
+def _law(name: str) -> Described:
+    """How far crossings in time lie above N0, each with its interval, and the law's factor."""
+    found, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
+    ending = name.removeprefix("N0hat")
+    law = delay(checks_quoted.reached(name))
+    ends = zip(*(found[k] for k in ("d", "N0", name, f"N0hat_low{ending}", f"N0hat_high{ending}")),
+               strict=True)  # fmt: skip
+    each = {d: _times_d(d, n0, at, low, high) for d, n0, at, low, high in ends if at is not None}
+    told = f"{law['factor']:.1f}·d"
+    if law["low"] is not None:
+        told += f", from {law['low']:.1f}·d to {law['high']:.1f}·d with 95 %"
+    return Described(
+        f"how far the measured N0hat lies above N0, {SETTINGS[name]}", f"about {factor:g}·d",
+        f"{told}, by {_listed(each)}", within(relative=ABOUT)(law["factor"], factor),
+    )  # fmt: skip
+
+
+def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None) -> str:
+    """``8.0·d (7.1 to 9.0)``; an end that is not known is open."""
+    ends = ("…" if end is None else f"{(end - n0) / d:.1f}" for end in (low, high))
+    return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
+
+
+def _not_continued(found: Mapping[str, Any]) -> Described:
     printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
-    continued = [d for d, more in zip(found["d"], found["extrapolated"], strict=True) if more]
+    columns = zip(found["d"], found["N0hat"], found["longest"], strict=True)
+    beyond = [f"d = {d} beyond {longest:,} tokens" for d, at, longest in columns if at is None]
     return Described(
         "columns that are continued by a parabola", " and ".join(f"d = {d}" for d in printed),
-        f"{', '.join(f'd = {d}' for d in continued) or 'none'} here; the columns of Table 2 are "
-        f"d = {', '.join(map(str, WIDTHS))}",
+        f"none here; crossing beyond what was timed: {', '.join(beyond) or 'none'}; the columns of "
+        f"Table 2 are d = {', '.join(map(str, WIDTHS))}",
         set(printed) <= set(WIDTHS),
     )  # fmt: skip
 
@@ -98,15 +122,17 @@ def _listed(values: Mapping[Any, str]) -> str:
 
 def _growth(curves: _Rows) -> Described:
     """Exponents of the times' growth where they are longest: in the widest column."""
-    widest, found = max(row["d"] for row in curves), {}
+    widest, found, ends = max(row["d"] for row in curves), {}, (0, 0)
     for form in (DIRECT, EFFICIENT):
-        own = [r for r in curves if (r["d"], r["form"]) == (widest, form)]
-        times = {row["seq_len"]: row["time_s"] for row in own if not row["extrapolated"]}
-        found[form] = log(times[max(times)] / times[max(times) // 2]) / log(2)
+        own = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
+        times = {row["seq_len"]: row["time_s"] for row in own}
+        last = max(times)
+        before = min((n for n in times if n < last), key=lambda n: abs(log(2 * n / last)))
+        found[form], ends = log(times[last] / times[before]) / log(last / before), (before, last)
     return Described(
         "growth of the time with N", "quadratic for the direct form, linear for the efficient one",
-        f"N^{found[DIRECT]:.2f} and N^{found[EFFICIENT]:.2f} over the last doubling timed for "
-        f"d = {widest}",
+        f"N^{found[DIRECT]:.2f} and N^{found[EFFICIENT]:.2f} from {ends[0]:,} to {ends[1]:,} "
+        f"tokens for d = {widest}, freed memory kept",
         all(within(absolute=EXPONENT)(found[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1))),
     )  # fmt: skip
 
@@ -114,9 +140,10 @@ def _growth(curves: _Rows) -> Described:
 def encoders() -> FigureData:
     """Figure 2: an encoder with d = 32 in three versions."""
     found = measured("004", "encoder")
-    known = {row["seq_len"]: row for row in found["curves"] if row["mechanism"] == STANDARD}
+    known = {(row["allocator"], row["seq_len"]): row for row in found["curves"]
+             if row["mechanism"] == STANDARD}  # fmt: skip
     rows = [
-        {**row, **{f"{word}_ratio": row[field] / known[row["seq_len"]][field]
+        {**row, **{f"{word}_ratio": row[field] / known[row["allocator"], row["seq_len"]][field]
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
         for row in found["curves"]
     ]  # fmt: skip
@@ -125,19 +152,25 @@ def encoders() -> FigureData:
         for name, word in (("memory", "memory"), ("time", "speed"))
     }
     ours = {name: found[f"{name}_crossover"] for name in crossovers}
+    ours["time_default"] = found["time_crossover_default"]
     described = tuple(_said_of_encoders(rows, found, crossovers))
     printed = {"crossovers": crossovers, "memory_shares": SHARES}
-    return FigureData(rows, described, {"printed": printed, "ours": ours, "model": found["model"]})
+    facts = {"printed": printed, "ours": ours, "model": found["model"], "where": found["where"]}
+    return FigureData(rows, described, facts)
 
 
 def _said_of_encoders(
     rows: _Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
 ) -> Iterator[Described]:
-    for name, what in (("memory", "needs less memory"), ("time", "is faster")):
-        printed, ours = crossovers[name], found[f"{name}_crossover"]
+    for name, what, ending in (
+        ("memory", "needs less memory", ""),
+        ("time", f"is faster, {SETTINGS['N0hat']}", ""),
+        ("time", f"is faster, {SETTINGS['N0hat_default']}", "_default"),
+    ):
+        printed, ours = crossovers[name], found[f"{name}_crossover{ending}"]
         yield Described(
             f"tokens from which the efficient encoder {what}", str(printed),
-            "beyond those measured" if ours is None else f"{ours:.0f}",
+            _with_ends(found, name, ending),
             ours is not None and within(absolute=50)(printed, ours),
         )  # fmt: skip
     ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
@@ -155,6 +188,18 @@ def _said_of_encoders(
         f"at most {most['time']:.2f} times its time and {most['memory']:.2f} times its memory",
         all(value <= 1 + COMPETITIVE for value in most.values()),
     )  # fmt: skip
+
+
+def _with_ends(found: Mapping[str, Any], name: str, ending: str) -> str:
+    """A crossover, with its interval of 95 % where it is one of times."""
+    at = found[f"{name}_crossover{ending}"]
+    if at is None:
+        return f"beyond the {found.get(f'longest{ending}', 0):,} tokens that were timed"
+    if name == "memory":
+        return f"{at:.0f}"
+    ends = (found[f"time_crossover_{end}{ending}"] for end in ("low", "high"))
+    low, high = ("…" if end is None else f"{end:.0f}" for end in ends)
+    return f"{at:.0f} ({low} to {high} with 95 %)"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""TaylorShift's figures (004): time and memory over length, sizes of results, the laws' errors."""
+"""TaylorShift's figures (004): time and memory over length; sizes of results stand elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2
@@ -7,46 +7,48 @@ from typing import Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style, ticks
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
+from attnprof.render.plots.documents.taylorshift_norms import (
+    DOTTED,
+    PRINTED,
+    draw_errors,
+    draw_norms,
+)
 from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
-PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
 #: Panels of Figure 1: field, what its axis says, divisor, and the marks' names and letters.
 PANELS = (
-    ("time_s", "time [s]", 1, {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$"}),
+    (
+        "time_s",
+        "time [s]",
+        1,
+        {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"},
+    ),
     ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
 )
 #: What is predicted is dashed and hollow, what is measured solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
     "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
+    "by default": {"linestyle": DOTTED, "markerfacecolor": "white", "markersize": 3.5},
 }
 #: The mechanisms' curves, which differ without colour, too.
 FORMS: dict[str, dict[str, Any]] = {
     name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
     for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
 }
-#: Head widths by colour and marker, in order.
-WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
-_POINT = {"marker": "o", "linestyle": "none"}
-_AS_PRINTED = {"linestyle": PRINTED, "label": "Table 1's law, as printed"}
-#: Expressions as the document sets them.
-TITLES = {
-    "A_mod": "$A_\\mathrm{mod}$", "(QK^T)^2 V": "$(QK^\\top)^{\\odot 2}\\,V$",
-    "QK^T V": "$QK^\\top V$", "Y_denom": "$Y_\\mathrm{denom}$", "Y": "$Y$",
-}  # fmt: skip
-#: Table 1's laws as they are set.
-LAWS = {
-    "(N+1)/sqrt(d)": "$(N+1)/\\sqrt{d}$", "N/d": "$N/d$", "sqrt(d/N)": "$\\sqrt{d/N}$",
-    "sqrt(N)*(4*d+1)/(4*d)": "$\\sqrt{N}\\,(4d+1)/4d$",
-    "N*(d+2)/(2*d)": "$N(d+2)/2d$", "N*(2*d + 1)/(2*d)": "$N(2d+1)/2d$",
-}  # fmt: skip
+#: Times by what the allocator does, and how a crossover of a name looks.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "kept": {"linewidth": 1.0},
+    "default": {"linewidth": 0.9, "linestyle": DOTTED, "marker": "none"},
+}
+_LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 
 @DRAWINGS.draws("1", height=3.2)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """Figure 1: a column a head width, time above memory, crossovers marked."""
-    widths = list(dict.fromkeys(row["d"] for row in data.rows))
+    widths = data.facts["widths"]
     if style.narrow():  # a row a head width
         figure.set_figheight(0.8 + 1.5 * len(widths))
         grid = figure.subplots(len(widths), 2, squeeze=False, sharex="row", sharey="col").T
@@ -57,10 +59,11 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
             axes.set(xscale="log", yscale="log")
             axes.grid(visible=True)
             _forms(axes, of(data.rows, d=d), field, unit)
-            _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit)
+            _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit,
+                   data.facts["longest"][d])  # fmt: skip
         line[0].set_ylabel(label)
         written = ticks.plain if unit == MIB else ticks.with_prefix("s")
-        ticks.mark_values(line[0].yaxis, written, above=0.3)
+        ticks.mark_values(line[0].yaxis, written, above=0.13 * len(names))
     for axes, d in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {d}", fontsize=style.NORMAL)
     for axes in grid[:, -1] if style.narrow() else grid[-1]:
@@ -69,41 +72,43 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
         low, high = (log2(end) for end in axes.get_xlim())
         ticks.mark_sizes(axes.xaxis, [2**e for e in range(ceil(low), floor(high) + 1)])
     marks = [{"marker": "o", "markeredgecolor": style.BLACK, **look} for look in LOOKS.values()]
-    continued = {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"}
     forms = ("taylor-direct", "taylor-efficient")
-    _legend(figure, forms, "crossover of the printed counts", marks, continued)
+    _legend(figure, forms, "crossover of the printed counts", marks)
     return (
-        "One head, batch 1, forward, float32. Time: median processor time of one thread on a CPU, "
-        "both forms in turns, with its 95 % interval; it steps up where tensors outgrow what the "
-        "allocator keeps between calls. Memory: the allocator's peak. Dotted: a parabola "
-        "(direct) and a line (efficient) fitted to the times."
+        "One head, batch 1, forward, float32. Time: median processor time of one thread, both "
+        "forms in turns; solid: freed memory is kept, dotted: the allocator's defaults, with page "
+        "faults. Lengths as the search of the crossing chose them; no crossing is continued to. "
+        f"Memory: the allocator's peak. {_machine(data.facts)}"
     )
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    where = facts["where"]
+    return f"{where['device_name']}, {where['cores']} cores, torch {where['torch']}."
 
 
 def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
     for form in dict.fromkeys(row["form"] for row in rows):
-        own, shade = of(rows, form=form), style.COLOURS[form]
-        more = of(own, extrapolated=True) if field == "time_s" else []
-        known = [row for row in own if row not in more]
-        axes.plot(*curve(known, field, unit), linewidth=1.0, **FORMS[form])
-        if field == "time_s":
-            lengths, low = curve(known, "time_low_s")
-            _, high = curve(known, "time_high_s")
-            axes.fill_between(lengths, low, high, color=shade, alpha=0.25, linewidth=0)
-        axes.plot(*curve(more, field, unit), color=shade, linestyle=DOTTED, linewidth=1.0)
+        own = of(rows, form=form)
+        for setting, look in SETTINGS.items():
+            known = of(own, allocator=setting)
+            if field == "time_s" or setting == "kept":
+                axes.plot(*curve(known, field, unit), **{**FORMS[form], **look})
 
 
-def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> None:
+def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longest: int) -> None:
     """Crossovers: a line at each length, a mark on the direct form's curve, and their values."""
     lines = []
     for mark in marks:
-        look = LOOKS["predicted" if mark["name"] in ("N0", "N1") else "measured"]
+        look = LOOKS[_LOOK_OF.get(mark["name"], "measured")]
+        if mark["seq_len"] is None:
+            lines.append(f"{names[mark['name']]} $>$ {style.short_count(longest)}")
+            continue
         axes.axvline(mark["seq_len"], color=style.GREY, linewidth=0.6, linestyle=look["linestyle"])
         if mark["value"] is not None:
             axes.plot([mark["seq_len"]], [mark["value"] / unit], marker="o", zorder=5,
                       markeredgecolor=style.BLACK, markeredgewidth=0.8, **look)  # fmt: skip
-        about = "\\approx" if mark["extrapolated"] else "="
-        lines.append(f"{names[mark['name']]} ${about}$ {style.short_count(round(mark['seq_len']))}")
+        lines.append(f"{names[mark['name']]} $=$ {style.short_count(round(mark['seq_len']))}")
     style.in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
@@ -117,8 +122,11 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
         (time, "time", "time_s", "time [s]", 1),
     ):
         for mechanism, width in zip(names, (2.6, 1.2, 1.2), strict=True):  # one may lie under two
-            own = curve(of(data.rows, mechanism=mechanism), field, unit)
-            axes.plot(*own, linewidth=width, **FORMS[mechanism])
+            for setting, look in SETTINGS.items():
+                if setting == "kept" or field == "time_s":
+                    rows = of(data.rows, mechanism=mechanism, allocator=setting)
+                    wide = {"linewidth": width} if setting == "kept" else {}
+                    axes.plot(*curve(rows, field, unit), **{**FORMS[mechanism], **look, **wide})
         axes.set(ylim=(0, None), ylabel=label)
         axes.grid(visible=True)
         _encoder_crossovers(axes, data.facts, name)
@@ -133,22 +141,27 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
     return (
         f"Pre-norm encoder, {model['depth']} layers, d_model {model['d_model']}, "
         f"{model['num_heads']} heads (d = {model['head_dim']}), MLP ratio {model['mlp_ratio']}, "
-        "batch 1, forward, float32, without weights and input. Time: median processor time of "
-        "one thread on a CPU, encoders in turns. (c): efficient by standard; squares as printed."
+        "batch 1, forward, float32, without weights and input. Time: median processor time of one "
+        "thread, encoders in turns; solid: freed memory is kept, dotted: the allocator's defaults. "
+        f"(c): efficient by standard, kept; squares as printed. {_machine(data.facts)}"
     )
 
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
     found = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
+    if name == "time":
+        found["by default"] = facts["ours"]["time_default"]
     known = {look: length for look, length in found.items() if length is not None}
     for look, length in known.items():
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
-        left = length == min(known.values())
-        style.on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
+        if look != "by default" or length == max(known.values()):
+            left = length == min(known.values())
+            style.on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
-    own, look = of(data.rows, mechanism="taylor-efficient"), FORMS["taylor-efficient"]
+    own = of(data.rows, mechanism="taylor-efficient", allocator="kept")
+    look = FORMS["taylor-efficient"]
     for word, line in (("memory", "-"), ("time", (0, (3, 1)))):
         axes.plot(*curve(own, f"{word}_ratio"), linestyle=line, label=word, **look)
     shares = {int(n): share for n, share in data.facts["printed"]["memory_shares"].items()}
@@ -168,119 +181,14 @@ def _legend(
 ) -> None:
     """Mechanisms, then lines of printed and measured crossovers with these looks."""
     own = [{"label": name, **FORMS[name]} for name in names]
+    labels = printed, "measured", "measured, by default"
     met = [
         {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
-        for label, look in zip((printed, "measured"), crossovers, strict=True)
+        for label, look in zip(labels, crossovers, strict=True)
     ]
     looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
     style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
 
 
-@DRAWINGS.draws("4", height=1.9)
-def draw_norms(figure: Figure, data: FigureData) -> str:
-    """Figure 4: a panel an expression, sampled norms on the lines of the laws."""
-    panels, spare = _panels(figure, data, "mean norm")
-    for axes, rows in panels:
-        for d, look in _looks(rows):
-            exact = of(rows, d=d, values="normal")
-            for field, line in (("law", "-"), ("law_printed", PRINTED)):
-                axes.plot(*curve(exact, field), color=look["color"], linestyle=line, linewidth=0.9)
-            for own, points in _samples(rows, d, look):
-                axes.plot(*curve(own, "norm"), linestyle="none", **points)
-    _key(spare, data.rows, (
-        {"linestyle": "-", "label": "root mean square, $V$ of variance 1"}, _AS_PRINTED,
-        {**_POINT, "label": "sampled, $V$ of variance 1"},
-        {**_POINT, "markerfacecolor": "white", "label": "sampled, rows of $V$ on the sphere"},
-    ))  # fmt: skip
-    told = "Rows of Q and K are random unit vectors, V has a column of ones in front; titles: "
-    return f"{told}Table 1. {_sampling(data.rows)}"
-
-
-@DRAWINGS.draws("5", height=1.9)
-def draw_errors(figure: Figure, data: FigureData) -> str:
-    """Figure 5: the same panels, relative errors of the laws with the samples' standard errors."""
-    panels, spare = _panels(figure, data, "relative error of the law")
-    corrected, granted = data.facts["corrected"], data.facts["granted"]
-    for axes, rows in panels:
-        for d, look in _looks(rows):
-            for own, points in _samples(rows, d, look):
-                _errors(axes, own, "error_printed", PRINTED, points)
-            if rows[0]["expression"] in corrected:
-                _errors(axes, of(rows, d=d, values="normal"), "error", "-", look)
-        axes.axhline(granted, color=style.BLACK, linewidth=0.8, linestyle=DOTTED)
-    laws = [f"{LAWS.get(law, law)} for {TITLES.get(name, name)}" for name, law in corrected.items()]
-    _key(spare, data.rows, (
-        _AS_PRINTED, *({"linestyle": "-", "label": text} for text in laws),
-        {**_POINT, "label": "$V$ of variance 1"},
-        {**_POINT, "markerfacecolor": "white", "label": "rows of $V$ on the sphere"},
-        {"color": style.BLACK, "linestyle": DOTTED, "linewidth": 0.8,
-         "label": f"{granted:.0%}: what is granted for large $N$"},
-    ))  # fmt: skip
-    told = "|law / sampled mean - 1| with the standard error of the mean; titles: Table 1."
-    return f"{told} {_sampling(data.rows)}"
-
-
-def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
-    """A log-log panel for each expression with its rows, and one left over."""
-    *used, spare = style.split(figure, 6, sharex=True)
-    spare.set_axis_off()
-    panels: list[tuple[Axes, Rows]] = []
-    for letter, axes, (name, law) in zip("abcde", used, data.facts["laws"].items(), strict=True):
-        axes.set(xscale="log", yscale="log", xlabel="sequence length $N$", ylabel=label)
-        axes.grid(visible=True)
-        axes.minorticks_off()
-        axes.tick_params(labelbottom=True)
-        title = f"({letter})  {TITLES.get(name, name)}:  {LAWS.get(law, law)}"
-        axes.set_title(title, loc="left", fontsize=style.NORMAL)
-        panels.append((axes, of(data.rows, expression=name)))
-    return panels, spare
-
-
-def _looks(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
-    """Each head width with the look of its points."""
-    widths = dict.fromkeys(row["d"] for row in rows)
-    return [
-        (d, {"color": colour, "marker": marker, "markersize": 3, "markeredgewidth": 0.7})
-        for d, (colour, marker) in zip(widths, WIDTH_LOOKS, strict=False)
-    ]
-
-
-def _samples(rows: Rows, d: int, look: Mapping[str, Any]) -> list[tuple[Rows, dict[str, Any]]]:
-    """Both ways of sampling V, and the looks of their points."""
-    faces = {"sphere": "white", "normal": look["color"]}
-    return [
-        (of(rows, d=d, values=kind), {**look, "markerfacecolor": face})
-        for kind, face in faces.items()
-    ]
-
-
-def _errors(axes: Axes, rows: Rows, field: str, line: Any, look: Mapping[str, Any]) -> None:
-    """A curve with the samples' standard errors; downwards where they end above zero."""
-    lengths, values = curve(rows, field)
-    bars = [row["sampling_error"] for row in rows]
-    below = [bar if bar < value else 0 for bar, value in zip(bars, values, strict=True)]
-    axes.errorbar(
-        lengths, values, [below, bars], linestyle=line, linewidth=0.9, elinewidth=0.6, **look
-    )
-
-
-def _key(axes: Axes, rows: Rows, entries: Sequence[Mapping[str, Any]]) -> None:
-    from matplotlib.lines import Line2D
-
-    marks = [
-        Line2D([], [], linestyle="none", label=f"d = {d}", **{**look, "markersize": 4})
-        for d, look in _looks(rows)
-    ]
-    plain = {"color": style.GREY, "linewidth": 0.9, "markersize": 3.5}
-    marks += [Line2D([], [], **{**plain, **entry}) for entry in entries]
-    axes.legend(handles=marks, loc="center left", bbox_to_anchor=(-0.05, 0.5), handlelength=2.4)
-
-
-def _sampling(rows: Rows) -> str:
-    """How many rows and matrices the means are of."""
-    sampled = [row["draws"] * row["queries"] for row in rows if row["expression"] != "A_mod"]
-    draws = [row["draws"] for row in of(rows, expression="A_mod")]
-    return (
-        f"Means of at least {min(sampled):,} rows; of {min(draws)} to {max(draws)} matrices for "
-        "A_mod (Frobenius norm)."
-    )
+DRAWINGS.draws("4", height=1.9)(draw_norms)
+DRAWINGS.draws("5", height=1.9)(draw_errors)
