@@ -4,7 +4,7 @@ Here time and memory over length: Figure 1's forms, one head, batch 1, and Figur
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -69,7 +69,7 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
         column = {"d": d, **first_lengths(d), "N1hat": memory_crossing(d)}
         guesses = [float(column["N0"])]
         for name in ALLOCATORS:
-            search = race(lambda n, budget, d=d: _times(d, n, budget), guesses, most_s, name)
+            search = race(partial(_times, d), guesses, most_s, name)
             known, ending = told(search), "" if name == KEPT else f"_{name}"
             column |= {f"N0hat{'' if e == 'at' else f'_{e}'}{ending}": known[e] for e in ENDS}
             column |= {f"{k}{ending}": known[k] for k in ("longest", "calls", "end")}
