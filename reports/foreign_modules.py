@@ -46,7 +46,8 @@ PACKAGES = (
     "conformer==0.3.2", "halonet-pytorch==0.0.5", "g-mlp-pytorch==0.1.5",
     "isab-pytorch==0.3.0", "axial-attention==0.6.1", "sinkhorn-transformer==0.11.4",
     "memory-efficient-attention-pytorch==0.1.6", "soft-moe-pytorch==0.1.9",
-    "routing-transformer==1.6.1", "mixture-of-experts==0.2.3",
+    "routing-transformer==1.6.1", "mixture-of-experts==0.2.3", "lambda-networks==0.4.0",
+    "perceiver-pytorch==0.11.0",
 )  # fmt: skip
 #: Targets as they are typed; what follows a space is typed with them.
 TARGETS = """
@@ -253,6 +254,7 @@ diffusers:Transformer2DModel
 diffusers.models.transformers.transformer_flux:FluxSingleTransformerBlock
 diffusers.models.attention:FeedForward
 diffusers.models.transformers.transformer_wan:WanTransformerBlock
+diffusers.models.transformers.sana_transformer:SanaTransformerBlock
 x_transformers:Attention
 x_transformers:Encoder
 x_transformers:Decoder
@@ -292,6 +294,12 @@ sinkhorn_transformer:SinkhornSelfAttention
 memory_efficient_attention_pytorch:Attention
 soft_moe_pytorch:SoftMoE
 routing_transformer.routing_transformer:KmeansAttention
+lambda_networks:LambdaLayer
+perceiver_pytorch:Perceiver
+timm.models.mobilenetv5:MobileNetV5MultiScaleFusionAdapter
+timm.layers.selective_kernel:SelectiveKernelAttn
+transformers.models.swin.modeling_swin:SwinStage
+transformers.models.big_bird.modeling_big_bird:BigBirdBlockSparseAttention
 """.strip().splitlines()
 PHASES = ("forward", "train")
 #: Wall-clock seconds for a phase of one target: a guard, no measurement.
