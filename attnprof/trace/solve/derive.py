@@ -209,7 +209,8 @@ class _Search:
     def _given(self, phases: Sequence[str]) -> Sizes:
         """The length with which there are formulas in the other sizes, if one is found."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
-            with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError):
+            # RequestError: the inputs' own expressions ask for another length
+            with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError, RequestError):
                 by_symbols(self._attempt(phases, {"N": length}, []))
                 return {"N": length}
         return {}
@@ -233,7 +234,8 @@ class _Search:
             try:
                 return strategy(self._attempt(phases, fixed, reasons))
             except (NoFormulaError, TooLongError, NotRunningError) as error:
-                reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
+                if str(error):
+                    reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
                 partial = partial or getattr(error, "forms", None)
         return partial
 
