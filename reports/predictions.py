@@ -2,10 +2,9 @@
 
 One thread, in processor time, freed memory kept by the process. The calibration is made first, or
 read from ``--calibration``; it never runs a mechanism. Every point is measured in several passes
-over all of them. The operation that tells a calibration how slow the processor is is timed beside
-every call, and calls are also told as they would be at the calibration's speed. Prediction and
-measurement of a point stand in one row of the CSV; ``--predict`` predicts rows that are there
-again::
+over all of them, and in more until some calls were made at the speed that the processor had for the
+calibration, as the operation shows that is timed before and after each. Prediction and measurement
+of a point stand in one row of the CSV; ``--predict`` predicts rows that are there again::
 
     python reports/predictions.py            # writes predictions.md and .csv beside it
 """
@@ -18,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import torch
 from row_files import earlier, save
@@ -36,7 +35,7 @@ from attnprof.device.calibration_run import (
     repeated,
 )
 from attnprof.device.prediction import Predictor
-from attnprof.device.steady_times import TimeReading, steady
+from attnprof.device.steady_times import FEWEST, TimeReading, same_speed, steady
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.environment import device_name
@@ -46,8 +45,10 @@ from attnprof.measure.subject import build_subject
 
 LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
-#: In each pass at least three calls, at most ten; about a third of a second.
-PASSES, BUDGET = 2, Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
+#: In each pass at least three calls, at most ten; about a third of a second. There are more passes
+#: than the least over points with fewer calls at the calibration's speed than tell a time.
+PASSES, MOST_PASSES = 2, 8
+BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0
 
@@ -132,21 +133,30 @@ def measured(predictor: Predictor) -> list[Point]:
             point = predictor.point(request)
             if point.time_s is not None and point.time_s <= LONGEST_S:
                 points.append((request, point))
-    passes = [
-        {place: taken for place, (one, _) in enumerate(points) if (taken := readings(one))}
-        for _ in range(PASSES)
-    ]
-    usual = predictor.calibration.reference_s
+    known = predictor.calibration.reference_s
+    usual = log(known) if known else None
+    found: dict[int, list[TimeReading]] = {place: [] for place in range(len(points))}
+    for turn in range(MOST_PASSES):
+        for place, (request, _) in enumerate(points):
+            if turn < PASSES or not told(found[place], usual):
+                found[place] += readings(request)
+    times = steady([{place: taken for place, taken in found.items() if taken}], usual)
     rows = []
-    for place, times in steady(passes, log(usual) if usual else None).items():
+    for place, (seconds,) in times.items():
         request, point = points[place]
-        taken = [one.log_s for own in passes for one in own.get(place, ())]
         ends = point.ci_low_s or 0.0, point.ci_high_s or 0.0
         rows.append(Point(
             request.mechanism, request.phase, request.seq_len, point.time_s or 0.0, *ends,
-            exp(median(taken)), exp(median(times)), len(taken),
+            exp(median(one.log_s for one in found[place])), exp(seconds), len(found[place]),
         ))  # fmt: skip
     return rows
+
+
+def told(taken: Sequence[TimeReading], usual: float | None) -> bool:
+    """Whether enough calls were made at the calibration's speed, or none runs."""
+    if usual is None or not taken:
+        return True
+    return sum(same_speed(one.reference, usual) for one in taken) >= FEWEST
 
 
 def readings(request: PointRequest) -> list[TimeReading]:
@@ -161,9 +171,9 @@ def readings(request: PointRequest) -> list[TimeReading]:
         taken = time_in_turns([point, refer], BUDGET)
     except AttnprofError:
         return []
-    return [
-        TimeReading(log(own), log(beside / REFERRED)) for own, beside in zip(*taken, strict=True)
-    ]
+    calls, references = taken
+    around = pairwise(log(one / REFERRED) for one in (references[0], *references))
+    return [TimeReading(log(own), fmean(both)) for own, both in zip(calls, around, strict=True)]
 
 
 def errors(found: Sequence[float]) -> str:
@@ -183,8 +193,8 @@ def page(rows: Sequence[Point], known: calibration.Calibration, made_by: str) ->
         f"Written by `python reports/predictions.py` with the calibration `devices/{made_by}`; "
         "every point in the CSV beside it. "
         f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
-        f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} times {BUDGET.least} to "
-        f"{BUDGET.samples} calls a point, minutes apart; "
+        f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} to {MOST_PASSES} times "
+        f"{BUDGET.least} to {BUDGET.samples} calls a point, minutes apart; "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
         f"±{known.repeatability or 0:.0%}."
     )

@@ -1,15 +1,13 @@
 """What a calibration runs: single operations over grids of sizes, none of them attention."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from itertools import product
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnprof.device.call_costs import sequences
 from attnprof.device.fourier_sizes import PRIMES, points_of
 from attnprof.device.product_times import (
     FIRST_TRANSPOSED,
@@ -18,35 +16,7 @@ from attnprof.device.product_times import (
     SECOND_TRANSPOSED,
     product_shapes,
 )
-
-Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A table to be: what to call at each place of a grid, where its entries are at most so many.
-
-    What has the limit are entries, or multiplications of a product with so many ``flops`` each.
-    Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
-    ``scattered`` are places of no grid, of which every pass measures others. What is measured
-    ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
-    """
-
-    name: str
-    axes: tuple[tuple[int, ...], ...]
-    make: Callable[..., Call]
-    most: int
-    turns: int = 4
-    often: bool = False
-    scattered: tuple[tuple[int, ...], ...] = ()
-    flops: int = 0
-
-    def places(self, turn: int = 0, passes: int = 1) -> Iterator[tuple[int, ...]]:
-        """Sizes that are measured in a pass, little work first in a grid."""
-        if self.scattered:
-            return iter(self.scattered[turn::passes])
-        return (place for place in product(*self.axes) if prod(place) <= self.most)
-
+from attnprof.device.tables import Benchmark, Call
 
 #: Entries, from where a call's overhead is all to where no cache holds them; closer to each other
 #: where one cache after another stops holding them.
@@ -64,7 +34,14 @@ LENGTHS, STRIDES = (2, 16, 128, 1024, 4096), (2, 16, 128, 1024, 8192)
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
     """Everything that is measured for a number format."""
     made: Any = {"dtype": dtype, "device": device}
-    return [*_products(made), *_patterns(made), *_entries(made), *_rows(made), *_moves(made)]
+    return [
+        *_products(made),
+        *_patterns(made),
+        *_entries(made),
+        *_rows(made),
+        *_moves(made),
+        *sequences(made),
+    ]
 
 
 def _products(made: Any) -> list[Benchmark]:
@@ -80,7 +57,10 @@ def _products(made: Any) -> list[Benchmark]:
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
         Benchmark("product", (), call, MOST_WORK, HOT, scattered=product_shapes(), flops=2),
-        Benchmark("vector product", vectors, partial(call, 1), 2**25, flops=2),
+        *(
+            Benchmark(f"{mark}vector product", vectors, partial(call, 1), 2**25, turns, flops=2)
+            for mark, turns in (("", HOT), (COLD, FAR))
+        ),
     ]
 
 
@@ -151,7 +131,6 @@ def _entries(made: Any) -> list[Benchmark]:
               for name, prepare in prepared.items()]  # fmt: skip
     return [
         *single,
-        *_sequences(made),
         Benchmark("broadcast", ((MANY_RUNS,), (*OF_RESTS, WHOLE)), broadcast, 2**23, HOT),
     ]
 
@@ -161,40 +140,6 @@ def _entries(made: Any) -> list[Benchmark]:
 MANY_RUNS, BLOCK = 2**12, 16
 #: Entries of a piece: of whole vectors, and with each of the rests that ``VECTOR`` may leave.
 WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
-#: Entries of memory that is gone through between operations of a sequence, and how often.
-FLUSHED, EVERY = 2**18, 4
-
-
-def _sequences(made: Any) -> list[Benchmark]:
-    """Small operations one after another: a processor knows each less well than one repeated.
-
-    With much memory gone through in between it has to fetch their code again, too.
-    """
-
-    def sequence(flushes: bool) -> Callable[[int], Call]:
-        def make(n: int) -> Call:
-            x, memory = torch.rand(n, **made) + 0.5, torch.ones(FLUSHED, **made)
-
-            def call() -> object:
-                for place, run in enumerate(OF_ENTRIES.values()):
-                    if flushes and place % EVERY == 0:
-                        memory.mul_(1.0)
-                    last = run(x)
-                return last
-
-            return call
-
-        return make
-
-    def flush(_: int) -> Call:
-        return partial(torch.ones(FLUSHED, **made).mul_, 1.0)
-
-    kinds = {"sequence": sequence(flushes=False), "broken sequence": sequence(flushes=True)}
-    few = (FEW[:1],)
-    return [
-        *(Benchmark(name, few, make, FEW[0], 1, often=True) for name, make in kinds.items()),
-        Benchmark("flush", few, flush, FEW[0], 1, often=True),
-    ]
 
 
 def _rows(made: Any) -> list[Benchmark]:

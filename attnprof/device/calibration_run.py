@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, log, prod
-from statistics import median, pstdev
+from itertools import pairwise
+from math import exp, floor, log, prod
+from statistics import fmean, median, pstdev
 from typing import Any
 
 import torch
 
-from attnprof.device.benchmarks import Benchmark, Call, benchmarks
+from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.steady_times import TimeReading, steady, usual_of
-from attnprof.device.tables import Sizes, TimeTable
+from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, sample
 from attnprof.measure.environment import device_name
@@ -36,6 +37,8 @@ LARGEST_S = 0.02
 PASSES = 3
 #: What is measured often is measured so many times in each.
 OFTEN = 3
+#: Work up to this factor apart is of one magnitude.
+ALIKE = 16.0
 #: Calls of the reference operation beside each reading, untimed ones before them, which bring its
 #: code back to the processor, and the shortest time a clock may tell.
 REFERRED, UNTIMED, LEAST_S = 30, 10, 1e-9
@@ -126,7 +129,7 @@ class _Bench:
              for place, readings in self._places(one, turn).items()}
             for turn in range(PASSES) for part in range(OFTEN)
         ]  # fmt: skip
-        values = steady(passes)
+        values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
         for (name, place), own in values.items():
             tables[name][place] = exp(median(own))
@@ -162,8 +165,10 @@ class _Bench:
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
             refer = partial(_referred_s, self.clock, self.reference)
             taken = sample(self.clock, lambda: references.append(refer()), bundle, budget)
+            references.append(refer())
         calls = rounds * len(turns)
-        beside = [log(reference) for reference in references[-len(taken) :]]
+        last = map(log, references[-len(taken) - 1 :])
+        beside = [fmean(both) for both in pairwise(last)]
         self.references += beside
         return [
             TimeReading(log(max(own.wall_s / calls, LEAST_S)), reference)
@@ -176,6 +181,12 @@ class _Bench:
         call()
         self.clock.settle()
         return max(1e-7, self.clock.now_s() - start)
+
+
+def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:
+    """Places that follow the processor's speed alike: of a table, with work of one magnitude."""
+    name, sizes = place
+    return name, floor(log(prod(sizes[:4])) / log(ALIKE))
 
 
 def _referred_s(clock: Clock, reference: Call) -> float:

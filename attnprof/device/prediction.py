@@ -205,13 +205,12 @@ def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
         }
         for operation, count in calls.items()
     ]  # fmt: skip
+    share = times.share_of(work)
+    others = share * sum(map(times.call_s_of, work.operations))
     between = {
-        "autograd nodes": (work.nodes, times.node_s),
-        "Python functions": (work.functions, times.between_functions_s(work)),
-        "operations after others": (
-            len(work.operations),
-            times.between_s(work) / max(1, len(work.operations)),
-        ),
+        "autograd nodes": (work.nodes, times.node_s * (1 + share)),
+        "Python functions": (work.functions, times.function_s * (1 + share)),
+        "operations after others": (len(work.operations), others / max(1, len(work.operations))),
     }
     rows += [
         {"name": name, "sizes": [], "calls": count, "time_s": count * each, "bound": "overhead",

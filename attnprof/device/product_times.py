@@ -9,7 +9,7 @@ alike in size, layout and alignment (a Gaussian process with a Matérn kernel of
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log
+from math import exp, log, log2
 from random import Random
 from typing import Any
 
@@ -36,11 +36,13 @@ CACHES = (1e5, 2e6)
 LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
 #: Products that are measured; entries of a tensor and multiplications of the largest.
 SHAPES = 1400
-MOST_ENTRIES, MOST_WORK = 12_000_000, 400_000_000
+MOST_ENTRIES, MOST_WORK = 20_000_000, 1_200_000_000
 #: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
-#: how many of a hundred lengths and widths are multiples of 8.
-LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 2400)
-EVEN_LENGTHS, EVEN_WIDTHS = 85, 60
+#: how many of a hundred lengths and widths are multiples of 8, and how many powers of two.
+LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 4800)
+EVEN_LENGTHS, EVEN_WIDTHS, POWERS = 85, 60, 20
+#: Rows a multiple of so many entries apart share few places of a cache.
+CROWDED = 1024
 #: Columns of a quarter of the results, and the multiples of 8 among them that half of these have:
 #: kernels treat each such width in its own way.
 FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
@@ -68,6 +70,8 @@ def _size(draw: Random) -> int:
     length = draw.random() < 0.5
     low, high = LENGTHS if length else SMALL if draw.random() < 0.7 else LARGE
     size = round(exp(draw.uniform(log(low), log(high))))
+    if draw.random() * 100 < POWERS:
+        return int(2 ** round(log2(size)))
     even = draw.random() * 100 < (EVEN_LENGTHS if length else EVEN_WIDTHS)
     return max(8, size // 8 * 8) if even else size
 
@@ -116,9 +120,12 @@ def _work(shapes: Array) -> Array:
     columns += [right * (m % 8 == rest) for rest in range(1, 8)]
     columns += [out * (n % step != 0) for step in (2, 4, 8, 16)]
     columns += [out * k * (n % step != 0) for step in (2, 8)]
-    rows_apart = np.where(second > 0, k, n), np.where(first > 0, m, k)
+    rows_apart = _rows_apart(m, n, k, layout)
     columns += [x * (apart % step != 0) for step in (2, 4, 8)
                 for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
+    columns += [
+        x * (apart % CROWDED == 0) for x, apart in zip((right, left), rows_apart, strict=True)
+    ]
     columns += [x * (x > cache) for x in (left, right, out) for cache in CACHES]
     columns += [left * (n < 16), right * (m < 16), out * (k < 16)]
     return np.stack([column * ones for column in columns], axis=1)
@@ -129,6 +136,12 @@ def _transposed(layout: Array) -> tuple[Array, Array]:
     return (layout >= FIRST_TRANSPOSED).astype(float), (layout % 2 == 0).astype(float)
 
 
+def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:
+    """Entries from one row in memory to the next, of the second operand and of the first."""
+    first, second = _transposed(layout)
+    return np.where(second > 0, k, n), np.where(first > 0, m, k)
+
+
 def _features(shapes: Array) -> Array:
     """Where shapes lie among each other; neighbours are about one apart.
 
@@ -136,12 +149,14 @@ def _features(shapes: Array) -> Array:
     """
     b, m, n, k, layout = shapes.T
     first, second = _transposed(layout)
+    crowded = [0.5 * (apart % CROWDED == 0) for apart in _rows_apart(m, n, k, layout)]
     return np.stack(
         [
             0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
             1.0 * second, 0.5 * first, 2 * np.log2(np.minimum(n, 64)),
             0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0), 0.1 * (n % 2 != 0),
             0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0), 0.2 * (b > 1),
+            *crowded,
         ],
         axis=1,
     )  # fmt: skip

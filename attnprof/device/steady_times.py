@@ -2,31 +2,31 @@
 
 Neighbours on a core, its cache or its power budget slow every operation down at once, though not
 all equally: what waits for code or for the core's units more than what waits for memory. A
-reference operation timed just before each reading tells how slow the processor is at that moment;
-every reading is then moved to the usual time of the reference, by as much as such readings follow
-it.
+reference operation timed before and after each reading tells how slow the processor is at that
+moment. Readings at the reference's usual time are told as they are; where there are few of them,
+all are moved to it, by as much as readings of that kind follow the reference.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import floor, log
+from math import log
 from statistics import fmean, median
 from typing import TypeVar
 
 Place = TypeVar("Place", bound=Hashable)
 
 #: Readings of a place tell its own share, as far as they spread more than this sum of squares;
-#: below, the share is that of places whose times are alike.
+#: below, the share is that of places of its kind.
 TRUSTED = 0.06
-#: Times up to this factor apart are alike.
-ALIKE = 4.0
+#: Up to this factor the reference is as usual; so many such readings of a pass are enough.
+SAME_SPEED, FEWEST = 1.12, 3
 
 
 @dataclass(frozen=True, slots=True)
 class TimeReading:
-    """Seconds of a call, and of the reference operation just before, both as logarithms."""
+    """Seconds of a call, and of the reference operation beside it, both as logarithms."""
 
     log_s: float
     reference: float
@@ -48,19 +48,16 @@ class _Cloud:
         products = sum((one.reference - x) * (one.log_s - y) for one in readings)
         return cls(y, x, squares, products)
 
-    @property
-    def kind(self) -> int:
-        """Equal for times that are alike."""
-        return floor(self.log_s / log(ALIKE))
-
 
 def steady(
-    passes: Sequence[Mapping[Place, Sequence[TimeReading]]], usual: float | None = None
-) -> dict[Place, list[float]]:
+    passes: Sequence[Mapping[Place, Sequence[TimeReading]]], usual: float | None = None,
+    kind: Callable[[Place], Hashable] = lambda _: None,
+) -> dict[Place, list[float]]:  # fmt: skip
     """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
     A value is the median of its pass; the usual time, a logarithm, that of :func:`usual_of` all
-    readings unless it is given. Raises ValueError for no readings.
+    readings unless it is given. Places of a ``kind`` follow the reference alike. Raises ValueError
+    for no readings.
     """
     together: dict[Place, list[Sequence[TimeReading]]] = {}
     for own in passes:
@@ -69,14 +66,25 @@ def steady(
     if usual is None:
         parts = chain(*together.values())
         usual = usual_of([one.reference for part in parts for one in part])
-    shares = _shares({place: _Cloud.of(list(chain(*own))) for place, own in together.items()})
+    clouds = {place: _Cloud.of(list(chain(*own))) for place, own in together.items()}
+    shares = _shares(clouds, {place: kind(place) for place in together})
     return {
-        place: [
-            median(one.log_s - shares[place] * (one.reference - usual) for one in part)
-            for part in own
-        ]
+        place: [_at_usual(part, shares[place], usual) for part in own]
         for place, own in together.items()
     }
+
+
+def same_speed(reference: float, usual: float) -> bool:
+    """Whether the processor was as fast as usual, by logarithms of the reference's times."""
+    return abs(reference - usual) <= log(SAME_SPEED)
+
+
+def _at_usual(part: Sequence[TimeReading], share: float, usual: float) -> float:
+    """The median of readings at the usual speed, or else of all of them moved to it."""
+    same = [one.log_s for one in part if same_speed(one.reference, usual)]
+    if len(same) >= FEWEST:
+        return median(same)
+    return median(one.log_s - share * (one.reference - usual) for one in part)
 
 
 def usual_of(references: Sequence[float]) -> float:
@@ -92,15 +100,15 @@ def usual_of(references: Sequence[float]) -> float:
     return median(found[first : first + half])
 
 
-def _shares(clouds: Mapping[Place, _Cloud]) -> dict[Place, float]:
+def _shares(clouds: Mapping[Place, _Cloud], kinds: Mapping[Place, Hashable]) -> dict[Place, float]:
     """By how much of a change of the reference the readings of each place change."""
-    squares, products = defaultdict[int, float](float), defaultdict[int, float](float)
-    for cloud in clouds.values():
-        squares[cloud.kind] += cloud.squares
-        products[cloud.kind] += cloud.products
+    squares, products = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
+    for place, cloud in clouds.items():
+        squares[kinds[place]] += cloud.squares
+        products[kinds[place]] += cloud.products
     alike = {kind: products[kind] / squares[kind] if squares[kind] else 0.0 for kind in squares}
     found = {
-        place: (one.products + TRUSTED * alike[one.kind]) / (one.squares + TRUSTED)
+        place: (one.products + TRUSTED * alike[kinds[place]]) / (one.squares + TRUSTED)
         for place, one in clouds.items()
     }
     return {place: min(1.5, max(0.0, share)) for place, share in found.items()}

@@ -1,13 +1,40 @@
-"""Seconds of an operation over a grid of sizes, and in between."""
+"""Seconds of an operation over a grid of sizes: what to call there, and times in between."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import exp, log, prod
 
 Sizes = tuple[int, ...]
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table to be: what to call at each place of a grid, where its entries are at most so many.
+
+    What has the limit are entries, or multiplications of a product with so many ``flops`` each.
+    Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
+    ``scattered`` are places of no grid, of which every pass measures others. What is measured
+    ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
+    """
+
+    name: str
+    axes: tuple[Sizes, ...]
+    make: Callable[..., Call]
+    most: int
+    turns: int = 4
+    often: bool = False
+    scattered: tuple[Sizes, ...] = ()
+    flops: int = 0
+
+    def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
+        """Sizes that are measured in a pass, little work first in a grid."""
+        if self.scattered:
+            return iter(self.scattered[turn::passes])
+        return (place for place in product(*self.axes) if prod(place) <= self.most)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,7 @@ import numpy as np
 from attnprof.device.benchmarks import (
     CHAIN,
     COLD,
-    EVERY,
     FAR,
-    FEW,
-    FLUSHED,
     MANY_RUNS,
     OF_A_LAYER,
     OF_ENTRIES,
@@ -23,6 +20,7 @@ from attnprof.device.benchmarks import (
     VECTOR,
     WHOLE,
 )  # fmt: skip
+from attnprof.device.call_costs import CallCosts
 from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
 from attnprof.device.kernel_calls import KernelCall
 from attnprof.device.operations import Demand
@@ -43,6 +41,8 @@ AS = {
 }  # fmt: skip
 
 
+#: Rows, columns and length of the sums of a product that is all call.
+LEAST_PRODUCT = (8, 8, 8)
 #: Times of a multiplication that arithmetic may take and still not tell in what memory takes.
 AS_CHEAP = 1.3
 
@@ -92,37 +92,32 @@ class Times:
         return jump, *(max(0.0, each(length) - jump) for length in OF_RESTS)
 
     @cached_property
-    def again_s(self) -> float:
-        """Seconds of a small operation again and again, on average."""
-        sizes = FEW[:1]
-        return sum(self.tables[f"of {name}"].at(sizes) for name in OF_ENTRIES) / len(OF_ENTRIES)
-
-    @cached_property
-    def after_another_s(self) -> tuple[float, float]:
-        """Seconds more that an operation takes after others than again, and after much memory."""
-        size, count = FEW[:1], len(OF_ENTRIES)
-        plain, broken, flush = (
-            self.tables[name].at(size) for name in ("sequence", "broken sequence", "flush")
-        )
-        more = max(0.0, plain / count - self.again_s)
-        return more, max(more, (broken - -(-count // EVERY) * flush) / count - self.again_s)
+    def _costs(self) -> CallCosts:
+        return CallCosts(self.tables)
 
     def of(self, work: Demand) -> float:
         """Seconds of a call."""
-        functions = work.functions * self.between_functions_s(work)
-        between = work.nodes * self.node_s + functions + self.between_s(work)
-        return sum(map(self.seconds, work.operations)) + between
+        share = self.share_of(work)
+        between = (work.nodes * self.node_s + work.functions * self.function_s) * (1 + share)
+        calls = sum(map(self.call_s_of, work.operations)) * share
+        return sum(map(self.seconds, work.operations)) + calls + between
 
-    def between_s(self, work: Demand) -> float:
-        """Seconds that operations take more because each follows others, and memory between."""
-        count, (more, most) = len(work.operations), self.after_another_s
-        share = min(1.0, work.bytes / max(1, count) * EVERY / (4 * FLUSHED))
-        return count * (more + share * (most - more))
+    def share_of(self, work: Demand) -> float:
+        """By which share of a call each costs more because others come between."""
+        kinds = len({(o.name, o.form) for o in work.operations})
+        return self._costs.share(kinds, work.bytes / max(1, len(work.operations)))
 
-    def between_functions_s(self, work: Demand) -> float:
-        """Seconds of a Python function: the more of its code is gone the slower, as operations."""
-        each = self.between_s(work) / max(1, len(work.operations))
-        return self.function_s * (1 + each / self.again_s)
+    def call_s_of(self, o: KernelCall) -> float:
+        """Seconds of the same operation on next to nothing: what code, not memory, decides."""
+        if o.form == "view":
+            return self.view_s
+        if o.form == "product":
+            batch = min(o.sizes[0], 2)
+            return self.product(batch, *LEAST_PRODUCT)
+        table = self.tables.get(o.form)
+        if table is not None and len(o.sizes) > 1 and "strided" not in o.form:
+            return table.at([axis[0] for axis in table.axes])
+        return self.call_s if o.form == "fused" else self._overhead_s(o)
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""
@@ -157,6 +152,8 @@ class Times:
         if o.form == "product":
             batch, m, n, k = o.sizes
             seconds = self.product(batch, m, n, k, o.layout)
+            if 1 in (m, n):  # goes through a matrix once
+                seconds *= self._farther("vector product", (1, max(m, n), batch * k), o.away)
             if o.name in ("addmm", "baddbmm"):
                 seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
             return seconds
@@ -228,13 +225,15 @@ class Times:
 
     def _moved(self, form: str, entries: float, away: float) -> float:
         """Going through memory that was last used so many of its sizes ago."""
-        near = self.tables[form].at((entries,))
+        return self.tables[form].at((entries,)) * self._farther(form, (entries,), away)
+
+    def _farther(self, form: str, sizes: tuple[float, ...], away: float) -> float:
+        """How many times as long an operation takes because its memory was used so long ago."""
         if f"{COLD}{form}" not in self.tables:
-            return near
-        far = self.tables[f"{COLD}{form}"].at((entries,))
-        share = min(1.0, log(1 + away) / log(FAR))
-        more: float = (max(near, far) / near) ** share
-        return near * more
+            return 1.0
+        near, far = (self.tables[f"{mark}{form}"].at(sizes) for mark in ("", COLD))
+        more: float = max(1.0, far / near) ** min(1.0, log(1 + away) / log(FAR))
+        return more
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
         """A fused kernel: both products of every block, and passes over its scores in a cache.

@@ -200,14 +200,28 @@ class TimeSearch:
                 high = middle
             if one.sign == 0:
                 break
-        a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
-        root = low * (high / low) ** (a / (a - b) if a != b else 0.5)
+        root = self._interpolated(low, high)
         for _ in range(MOVES):
             found = self._through(root, ends)
             if abs(log(found.at / root)) < log(AROUND[-1]):  # within the lengths measured closely
                 break
             root = min(max(found.at, ends[0]), ends[1])
-        return found
+        return self._between(found, ends)
+
+    def _between(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
+        """A crossing where the order is seen to change, wherever a line through scatter leads."""
+        if ends[0] <= found.at <= ends[1]:
+            return found
+        inside = [(a, b) for a, b in self._brackets() if ends[0] <= a and b <= ends[1]]
+        if not inside:  # measured closely, the order does not change
+            return None
+        low, high = inside[0]
+        return TimeCrossing(self._interpolated(low, high), low, high)
+
+    def _interpolated(self, low: int, high: int) -> float:
+        """Where a straight line between two lengths is zero, by their logarithms."""
+        a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
+        return float(low * (high / low) ** (a / (a - b) if a != b else 0.5))
 
     def _through(self, root: float, ends: tuple[int, int]) -> TimeCrossing:
         """Where a line through lengths around a root, measured closely, is zero."""

@@ -9,6 +9,7 @@ from attnprof.cli.app import main
 from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE
 from attnprof.device.calibration import Calibration
+from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
 from attnprof.device.kernel_calls import OUTER, KernelCall
 from attnprof.device.operations import Demand, operations_of
@@ -46,7 +47,7 @@ def made_up():
         **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
         "broadcast": rows, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
-        "played": {(1,): 5e-30},
+        "played": {(1,): 5e-30}, "alone": {(1,): 16e-30},
     }  # fmt: skip
     return {name: TimeTable(seconds) for name, seconds in tables.items()}
 
@@ -91,6 +92,21 @@ def test_nodes_and_functions_are_added():
     times = Times(tables)
     assert times.of(Demand([], nodes=3)) == pytest.approx(3 * 7e-6, rel=1e-3)
     assert times.of(Demand([], functions=2)) == pytest.approx(2 * times.function_s)
+
+
+def test_what_comes_between_calls_makes_them_dearer_whatever_their_size():
+    dearer = {"sequence": TimeTable({(1,): 1.5e-30}), "functions": TimeTable({(1,): 1e-3})}
+    times = Times({**made_up(), "in place": TimeTable({(1,): 2e-6, (2**20,): 1e-3}), **dearer})
+
+    def more(*sizes):
+        calls = [KernelCall("mul_", "in place", (size,), operands=2) for size in sizes]
+        return times.of(Demand(calls)) - sum(map(times.seconds, calls))
+
+    assert more(8, 8) == pytest.approx(2 * more(8)) == pytest.approx(2 * more(2**20))
+    of_one_kind = 0.5 / len(CALLS) ** 0.5
+    alone = Demand([KernelCall("mul_", "in place", (8,))], functions=2)
+    functions = times.of(alone) - times.of(Demand(alone.operations))
+    assert functions == pytest.approx(2 * times.function_s * (1 + of_one_kind))
 
 
 @pytest.fixture

@@ -40,10 +40,19 @@ def test_without_weather_times_are_as_they_were_read():
     }
 
 
-def test_a_place_of_few_readings_follows_the_reference_like_those_alike():
+def test_a_place_of_few_readings_follows_the_reference_like_its_kind():
     made = passes([[-0.3, 0.0, 0.3] * 4])
     made[0]["other"] = [TimeReading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
-    assert steady(made, math.log(5e-6))["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
+    kind = {"other": "product"}
+    found = steady(made, math.log(5e-6), lambda place: kind.get(place, place))
+    assert found["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
+
+
+def test_readings_at_the_usual_speed_are_told_alone():
+    usual, slow = math.log(5e-6), math.log(7e-6)
+    same = [TimeReading(1.0 + n / 100, usual) for n in range(3)]
+    made = [{"one": [*same, *(TimeReading(3.0, slow) for _ in range(9))]}]
+    assert steady(made, usual)["one"] == [1.01]
 
 
 def test_a_place_that_one_pass_alone_has_has_one_value():

@@ -130,3 +130,17 @@ def test_an_end_that_the_scatter_leaves_open_is_not_told():
     found = root_of_line([1.0, 2.0, 3.0, 4.0], [0.1, -0.2, 0.2, -0.1])
     assert found.low is None
     assert found.high is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_crossing_lies_between_lengths_that_differ_however_flat_the_curves(seed):
+    def slower(n):
+        return 1e-4 * (1.02 if n < 300 else 0.98) * (n / 300) ** 0.001
+
+    search = searched(clock(slower, lambda _: 1e-4, noise=0.02, seed=seed))
+    for one in search.crossings:
+        before = {search.sign_at(n) for n in search.seen if n <= one.at}
+        after = {search.sign_at(n) for n in search.seen if n >= one.at}
+        assert {1, -1} <= before | after
+        assert before - {0}
+        assert after - {0}
