@@ -183,6 +183,11 @@ def _moves(made: Any) -> list[Benchmark]:
         x, at = torch.rand(rows, run, **made), torch.randperm(rows, device=made["device"])
         return lambda: x.index_select(0, at)
 
+    def scatter(rows: int, run: int) -> Call:
+        x, y = (torch.rand(rows, run, **made) for _ in range(2))
+        at = torch.randperm(rows, device=made["device"])
+        return lambda: x.index_copy_(0, at, y)
+
     def fourier(rows: int, points: int) -> Call:
         x = torch.rand(rows, points, device=made["device"])
         return lambda: torch.fft.rfft(x)
@@ -199,12 +204,16 @@ def _moves(made: Any) -> list[Benchmark]:
         return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
 
     def functions(_: int) -> Call:
-        layers = torch.nn.Sequential(*[torch.nn.Identity() for _ in range(CHAIN)])
-        return lambda: layers(1)
+        layers, x = torch.nn.Sequential(*[_Layer() for _ in range(CHAIN)]), torch.ones(1, 1, 1)
+        return lambda: layers(x)
 
     return [
         Benchmark("sort", ((1, 16, 256, 4096), (16, 256, 4096)), sort, 2**18),
-        Benchmark("gather", ((16, 256, 4096, 65536), (1, 16, 256)), gather, 2**22),
+        *(
+            Benchmark(f"{mark}{name}", ((16, 256, 4096, 65536), (1, 16, 256)), make, 2**22, turns)
+            for name, make in (("gather", gather), ("scatter", scatter))
+            for mark, turns in (("", NEAR), (COLD, FAR))
+        ),
         Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
         Benchmark("fourier of primes", ((16,), PRIMES), fourier_of(fourier), 2**20),
@@ -217,8 +226,29 @@ def _moves(made: Any) -> list[Benchmark]:
 
 #: Operations in a row whose nodes are timed, and layers that do nothing.
 CHAIN = 64
-#: Python functions that a layer which does nothing calls: two of torch's, and its own.
-OF_A_LAYER = 3
+#: Python functions that such a layer calls: two of torch's and ``forward``, the same of what it
+#: has inside, a lookup of each of its two attributes, and one of its own.
+OF_A_LAYER = 9
+
+
+class _Layer(torch.nn.Module):
+    """What layers do between operations: look up attributes, ask for shapes, pass arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.inner, self.num_heads = torch.nn.Identity(), 4
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> object:
+        batch, _, _ = x.shape
+        return self.inner(_checked(x, self.weight, mask=mask, heads=self.num_heads * batch))
+
+
+def _checked(x: Tensor, weight: Tensor, *, mask: Tensor | None, heads: int) -> Tensor:
+    """Nothing, as functions that check what they are given do."""
+    if mask is not None or heads < 1 or x.dim() != 3 or weight.dim() != 1:
+        raise ValueError("no such input")
+    return x
 
 
 def _autograd(device: str) -> list[Benchmark]:

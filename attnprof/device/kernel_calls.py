@@ -43,7 +43,7 @@ ROWS = {
     "amax": "amax", "amin": "amax", "max": "max", "min": "max", "argmax": "max", "argmin": "max",
     "cumsum": "cumsum", "cummax": "cumsum", "cumprod": "cumsum", "logcumsumexp": "cumsum",
     "native_layer_norm": "layer norm", "native_layer_norm_backward": "layer norm backward",
-    "sort": "sort", "topk": "sort", "argsort": "sort", "searchsorted": "sort",
+    "sort": "sort", "topk": "sort", "argsort": "sort",
 }  # fmt: skip
 #: Tables that have another one for rows whose entries do not lie next to each other.
 OUTER = ("sum", "norm", "amax", "softmax", "softmax backward")
@@ -51,6 +51,8 @@ FILLS = (
     "fill", "zero", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "zeros_like",
     "ones_like", "full_like", "arange", "eye", "scalar_tensor",
 )  # fmt: skip
+#: Operations whose index has a place for every entry.
+ONE_BY_ONE = ("gather", "scatter", "scatter_add", "searchsorted")
 _MAKES_ROOM = ("empty", "new_empty")
 
 
@@ -147,9 +149,21 @@ def _fourier(call: _Dispatched) -> Form:
 def _gather(call: _Dispatched) -> Form:
     """How many pieces are moved, and their entries."""
     moved = max([*call.results, call.inputs[0]], key=lambda x: x.numel())
-    alone = call.name in ("gather", "scatter", "scatter_add") or moved.dim() == 0
+    return "gather", _pieces(call, moved), 1
+
+
+def _scatter(call: _Dispatched) -> Form:
+    """The same of what is written to places of another tensor, which may be far larger."""
+    gradients = call.name == "embedding_dense_backward"
+    moved = max(call.inputs[not gradients :], key=lambda x: x.numel())
+    return "scatter", _pieces(call, moved), 1
+
+
+def _pieces(call: _Dispatched, moved: Any) -> tuple[int, int]:
+    """Pieces of memory that are found by an index, and their entries."""
+    alone = call.name in ONE_BY_ONE or moved.dim() == 0
     run = 1 if alone else max(1, moved.shape[-1])
-    return "gather", (max(1, moved.numel() // run), run), 1
+    return max(1, moved.numel() // run), run
 
 
 def _fused(call: _Dispatched) -> Form:
@@ -161,10 +175,11 @@ def _fused(call: _Dispatched) -> Form:
 OWN_FORMS: dict[str, Callable[[_Dispatched], Form]] = {
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
     **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fourier),
+    **dict.fromkeys(("gather", "index_select", "index", "embedding", "searchsorted"), _gather),
     **dict.fromkeys((
-        "gather", "index_select", "index", "embedding", "scatter", "index_copy", "scatter_add",
-        "index_add", "index_put", "_index_put_impl", "embedding_dense_backward",
-    ), _gather),
+        "scatter", "index_copy", "scatter_add", "index_add", "index_put", "_index_put_impl",
+        "embedding_dense_backward",
+    ), _scatter),
 }  # fmt: skip
 
 

@@ -47,7 +47,9 @@ class Memory:
         before = [(x.nbytes, self._last(place, x.untyped_storage())) for place, x in places.items()]
         since = tuple(self.passed - last for size, last in before if size == largest)
         self.passed += own
-        self._used |= dict.fromkeys(places, self.passed)
+        for place, x in places.items():  # a token written to a cache brings back nothing else
+            if 2 * x.nbytes >= x.untyped_storage().nbytes() or place not in self._used:
+                self._used[place] = self.passed
         return MemoryUse(since, own)
 
     def _last(self, place: int, storage: Any) -> float:

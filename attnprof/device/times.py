@@ -162,7 +162,7 @@ class Times:
         if "fourier" in o.form:
             return self._fourier(o.form, *o.sizes)
         if o.form in self.tables and len(o.sizes) > 1:
-            return self.tables[o.form].at(o.sizes)
+            return self.tables[o.form].at(o.sizes) * self._farther(o.form, o.sizes, o.away)
         return self._entries(o)
 
     @cached_property
