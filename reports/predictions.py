@@ -47,7 +47,7 @@ LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
 #: In each pass at least three calls, at most ten; about a third of a second. There are more passes
 #: than the least over points with fewer calls at the calibration's speed than tell a time.
-PASSES, MOST_PASSES = 2, 8
+PASSES, MOST_PASSES = 2, 4
 BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0

@@ -23,6 +23,12 @@ class Double(sympy.Function):  # type: ignore[misc]
     is_real = True
     plain: Callable[..., Any]
 
+    def _eval_evalf(self, prec: int) -> Any:
+        """Its value where it has no sizes, without which sympy orders nothing that has it."""
+        from attnprof.trace.sizes import evaluate
+
+        return None if self.free_symbols else sympy.Float(evaluate(self, {}), precision=prec)
+
     def _sympystr(self, printer: Any) -> str:
         return str(printer._print(self.plain(*self.args)))
 

@@ -36,8 +36,8 @@ def made_up():
     patterns = ("fill", "in place", "unary", "binary", "binary in place")
     over_rows = (
         *(f"{outer}{name}" for outer in ("", "outer ") for name in OUTER),
-        "max", "layer norm", "layer norm backward", "cumsum", "sort", "gather", "scatter", "fourier",
-        "inverse fourier", "fourier of primes", "inverse fourier of primes", "strided",
+        "max", "layer norm", "layer norm backward", "cumsum", "sort", "gather", "scatter",
+        "fourier", "inverse fourier", "fourier of primes", "inverse fourier of primes", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
     tables = {
