@@ -35,7 +35,7 @@ from attnprof.device.calibration_run import (
     repeated,
 )
 from attnprof.device.prediction import Predictor
-from attnprof.device.steady_times import FEWEST, TimeReading, same_speed, steady
+from attnprof.device.steady_times import TimeReading, enough, steady
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.environment import device_name
@@ -47,7 +47,7 @@ LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
 #: In each pass at least three calls, at most ten; about a third of a second. There are more passes
 #: than the least over points with fewer calls at the calibration's speed than tell a time.
-PASSES, MOST_PASSES = 2, 4
+PASSES, MOST_PASSES = 2, 8
 BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0
@@ -156,7 +156,7 @@ def told(taken: Sequence[TimeReading], usual: float | None) -> bool:
     """Whether enough calls were made at the calibration's speed, or none runs."""
     if usual is None or not taken:
         return True
-    return sum(same_speed(one.reference, usual) for one in taken) >= FEWEST
+    return enough((one.reference for one in taken), usual)
 
 
 def readings(request: PointRequest) -> list[TimeReading]:

@@ -1,7 +1,8 @@
 """A calibration is made: ceilings, and the tables of single operations, on this device now."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.steady_times import TimeReading, steady, usual_of
+from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, sample
@@ -34,7 +35,10 @@ WHOLE_S = 0.5
 #: Seconds of the largest products of a table, at the fastest rate: some formats are slow.
 LARGEST_S = 0.02
 #: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
-PASSES = 3
+PASSES = 2
+#: Until so many times the seconds of a product or copy have passed, places are measured again whose
+#: readings were all made while something slowed the processor down.
+MOST = 190
 #: What is measured often is measured so many times in each.
 OFTEN = 3
 #: Work up to this factor apart is of one magnitude.
@@ -122,6 +126,7 @@ class _Bench:
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
         """A table a benchmark, and logarithms of how passes over all of them differ."""
+        until = time.monotonic() + MOST * self.seconds
         often = [one for one in self.benchmarks if one.often]
         rest = [one for one in self.benchmarks if not one.often]
         passes = [
@@ -129,12 +134,34 @@ class _Bench:
              for place, readings in self._places(one, turn).items()}
             for turn in range(PASSES) for part in range(OFTEN)
         ]  # fmt: skip
+        passes += self._again(passes, until)
         values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
         for (name, place), own in values.items():
             tables[name][place] = exp(median(own))
         differences = [abs(own[-1] - own[0]) for own in values.values() if len(own) > 1]
         return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
+
+    def _again(
+        self, passes: Sequence[Mapping[tuple[str, Sizes], Sequence[TimeReading]]], until: float
+    ) -> Iterator[dict[tuple[str, Sizes], list[TimeReading]]]:
+        """Passes over places without enough readings of an undisturbed processor, for a while."""
+        named = {one.name: one for one in self.benchmarks}
+        references = defaultdict[tuple[str, Sizes], list[float]](list)
+        for own in passes:
+            for key, readings in own.items():
+                references[key] += [one.reference for one in readings]
+        while time.monotonic() < until:
+            usual = usual_of(self.references)
+            lacking = [key for key, own in references.items() if not enough(own, usual)]
+            if not lacking:
+                return
+            found = {}
+            for name, place in lacking:
+                if time.monotonic() < until:
+                    found[name, place] = taken = self._at(named[name], place)
+                    references[name, place] += [one.reference for one in taken]
+            yield found
 
     def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[TimeReading]]:
         most = max(1.0, one.most * min(1.0, self.seconds / WHOLE_S))

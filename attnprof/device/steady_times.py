@@ -7,8 +7,9 @@ moment. Readings at the reference's usual time are told as they are; where there
 all are moved to it, by as much as readings of that kind follow the reference.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log
@@ -20,8 +21,10 @@ Place = TypeVar("Place", bound=Hashable)
 #: Readings of a place tell its own share, as far as they spread more than this sum of squares;
 #: below, the share is that of places of its kind.
 TRUSTED = 0.06
-#: Up to this factor the reference is as usual; so many such readings of a pass are enough.
+#: Up to this factor the reference is as usual; so many such readings of a place are enough.
 SAME_SPEED, FEWEST = 1.12, 3
+#: Share of all readings that an undisturbed processor must have.
+UNDISTURBED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,9 @@ def steady(
 ) -> dict[Place, list[float]]:  # fmt: skip
     """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
 
-    A value is the median of its pass; the usual time, a logarithm, that of :func:`usual_of` all
-    readings unless it is given. Places of a ``kind`` follow the reference alike. Raises ValueError
-    for no readings.
+    A value is the median of its pass, where that counts; the usual time, a logarithm, that of
+    :func:`usual_of` all readings unless it is given. Places of a ``kind`` follow the reference
+    alike. Raises ValueError for no readings.
     """
     together: dict[Place, list[Sequence[TimeReading]]] = {}
     for own in passes:
@@ -68,10 +71,7 @@ def steady(
         usual = usual_of([one.reference for part in parts for one in part])
     clouds = {place: _Cloud.of(list(chain(*own))) for place, own in together.items()}
     shares = _shares(clouds, {place: kind(place) for place in together})
-    return {
-        place: [_at_usual(part, shares[place], usual) for part in own]
-        for place, own in together.items()
-    }
+    return {place: _at_usual(own, shares[place], usual) for place, own in together.items()}
 
 
 def same_speed(reference: float, usual: float) -> bool:
@@ -79,25 +79,31 @@ def same_speed(reference: float, usual: float) -> bool:
     return abs(reference - usual) <= log(SAME_SPEED)
 
 
-def _at_usual(part: Sequence[TimeReading], share: float, usual: float) -> float:
-    """The median of readings at the usual speed, or else of all of them moved to it."""
-    same = [one.log_s for one in part if same_speed(one.reference, usual)]
-    if len(same) >= FEWEST:
-        return median(same)
-    return median(one.log_s - share * (one.reference - usual) for one in part)
+def enough(references: Iterable[float], usual: float) -> bool:
+    """Whether readings beside these references tell a time as it is at the usual speed."""
+    return sum(same_speed(one, usual) for one in references) >= FEWEST
+
+
+def _at_usual(parts: Sequence[Sequence[TimeReading]], share: float, usual: float) -> list[float]:
+    """Medians of each pass: of readings at the usual speed, or else of all, moved to it."""
+    if enough((one.reference for part in parts for one in part), usual):
+        same = [[x.log_s for x in part if same_speed(x.reference, usual)] for part in parts]
+        return [median(own) for own in same if own]
+    return [median(x.log_s - share * (x.reference - usual) for x in part) for part in parts]
 
 
 def usual_of(references: Sequence[float]) -> float:
-    """What a processor that is fast at times and slow at others is more often, of logarithms.
+    """The processor's speed while nobody disturbs it, by logarithms of the reference's times.
 
-    The median of the nearest half of all: that of all may lie between both. Raises ValueError for
-    none.
+    The fastest at which a share of all readings was made: where neighbours come and go, what they
+    leave is the same at all times, and how slow they make it is not. Raises ValueError for none.
     """
     found = sorted(references)
-    half = len(found) // 2 + 1
-    starts = range(len(found) - half + 1)
-    first = min(starts, key=lambda place: found[place + half - 1] - found[place])
-    return median(found[first : first + half])
+    for place, fastest in enumerate(found):
+        alike = found[place : bisect_right(found, fastest + log(SAME_SPEED))]
+        if len(alike) >= UNDISTURBED * len(found):
+            return median(alike)
+    raise ValueError("no references")
 
 
 def _shares(clouds: Mapping[Place, _Cloud], kinds: Mapping[Place, Hashable]) -> dict[Place, float]:

@@ -35,6 +35,32 @@ def test_a_place_has_the_seconds_of_one_call():
     assert again == pytest.approx([0.0] * 3)
 
 
+def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypatch):
+    now, asked = [0], []
+    slow = [n % 7 > 1 for n in range(10_000)]  # of 7 readings two are undisturbed
+
+    def waiting(nanoseconds):
+        def call():
+            now[0] += nanoseconds * (3 if slow[len(asked)] else 1)
+
+        return call
+
+    def make(a):
+        asked.append(a)
+        return waiting(1000 * a)
+
+    bench = calibration_run._Bench(
+        Clock(lambda: now[0], lambda: now[0]), 0.5, [Benchmark("one", ((1, 8),), make, 8)],
+        waiting(500), 1e12,
+    )  # fmt: skip
+    tables, _ = bench.tables()
+    assert tables["one"].seconds == pytest.approx({(1,): 1e-6, (8,): 8e-6})
+    monkeypatch.setattr(calibration_run, "MOST", 0)
+    before = len(asked)
+    bench.tables()
+    assert len(asked) - before < before
+
+
 def test_products_of_a_slow_format_are_small():
     one = Benchmark("product", ((1, 8, 64),), lambda n: lambda: n, 64, flops=2)
     bench = calibration_run._Bench(Clock(), 0.5, [one], lambda: None, 1000.0)

@@ -27,7 +27,8 @@ def passes(weather, scatter=0.0):
 
 
 def test_a_slow_pass_says_the_same_as_a_fast_one():
-    found = steady(passes([[-0.3, -0.1, 0.0], [0.0, 0.1, 0.4], [-0.2, 0.0, 0.5]], scatter=0.005))
+    weather = [[0.3, 0.1, 0.0], [0.0, 0.1, 0.4], [0.2, 0.0, 0.5]]
+    found = steady(passes(weather, scatter=0.005), math.log(5e-6))
     for place, (seconds, _) in TRUE.items():
         assert found[place] == pytest.approx([math.log(seconds)] * 3, abs=0.06)
         assert max(found[place]) - min(found[place]) < 0.08
@@ -61,8 +62,15 @@ def test_a_place_that_one_pass_alone_has_has_one_value():
     assert [len(values) for values in steady(made).values()] == [2, 2, 2, 1]
 
 
-def test_the_usual_speed_is_the_one_of_more_readings_and_none_between():
-    fast, slow = [1.0, 1.01, 0.99], [1.6, 1.61, 1.59, 1.62]
-    assert usual_of([*fast, *slow]) == pytest.approx(1.605, abs=0.02)
-    assert usual_of([*fast, *fast, *slow]) == pytest.approx(1.0, abs=0.02)
+def test_the_usual_speed_is_that_of_an_undisturbed_processor():
+    fast, slow = [1.0, 1.01, 0.99], [1.6, 1.61, 1.59, 1.7] * 5
+    assert usual_of([*fast, *slow]) == pytest.approx(1.0, abs=0.02)
+    assert usual_of([0.5, *slow]) == pytest.approx(1.605, abs=0.02)  # one reading is no speed
     assert usual_of([2.5]) == 2.5
+    with pytest.raises(ValueError, match="no references"):
+        usual_of([])
+
+
+def test_a_pass_without_readings_at_the_usual_speed_is_left_out_where_others_have_enough():
+    made = passes([[0.0, 0.01, 0.02], [0.4, 0.5, 0.6]])
+    assert [len(values) for values in steady(made, math.log(5e-6)).values()] == [1, 1, 1]
