@@ -56,6 +56,12 @@ class _Called(Double):
     precedence = PRECEDENCE["Func"]
     text = tex = ""
 
+    def _eval_is_nonnegative(self) -> bool | None:
+        """Roots are; what is rounded is where its number is."""
+        if type(self).__name__ == "DoubleSqrt":
+            return True
+        return self.args[0].is_nonnegative if self.is_integer else None
+
     def _sympystr(self, printer: Any) -> str:
         return self.text.format(", ".join(map(printer._print, self.args)))
 

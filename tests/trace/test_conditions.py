@@ -9,6 +9,7 @@ import torch
 
 import attnprof
 from attnprof.algebra.expressions import symbol
+from attnprof.trace.doubles import called
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
@@ -20,6 +21,8 @@ from attnprof.trace.solve.domain import SizeConditions
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
 HALF = sympy.Rational(1, 2)
+#: As floats compute it: ``int(math.sqrt(N - 1)) + 1``.
+ROOT = called("DoubleFloor", "floor", whole=True)(called("DoubleSqrt", "sqrt")(H - 1)) + 1
 
 
 def equal(left, right):
@@ -33,14 +36,15 @@ def equal(left, right):
         (equal(h * f(d / 2), h * f(d / 2 + HALF)), d, 2),
         (equal(H / f(H / 8), 8), H, 8),
         (equal(3 * h * d, 12 * f(h * d / 4)), h * d, 4),
+        (equal(H / ROOT, f((H + ROOT - 1) / ROOT)), H, ROOT),
     ],
 )
 def test_conditions_that_one_size_divides_another_are_seen(condition, number, divisor):
     assert divided(condition)[:2] == (number, divisor)
     assert condition_text(condition) == f"{divisor} divides {number}"
     for sizes in product(range(8, 26), repeat=2):
-        shape = dict(zip("dh", sizes, strict=True)) | {"H": sizes[0]}
-        divides = evaluate(number, shape) % divisor == 0
+        shape = dict(zip("dh", sizes, strict=True)) | {"H": 3 * sizes[0]}
+        divides = evaluate(number, shape) % evaluate(divisor, shape) == 0
         assert bool(evaluate(condition, shape)) is divides
 
 

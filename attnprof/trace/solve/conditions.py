@@ -28,19 +28,27 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
     difference = sympy.expand(sympy.fraction(sympy.together(condition.lhs - condition.rhs))[0])
     for floor in difference.atoms(sympy.floor, sympy.ceiling):
         number, divisor = floor.args[0].as_numer_denom()
-        more, without = number.as_coeff_Add()
-        more = more if isinstance(floor, sympy.floor) else -more
-        number = without if divisor.is_Integer and 0 <= more < divisor else number
         quotient = sympy.Dummy()
         given = difference.xreplace({floor: quotient})
         factor = -given.coeff(quotient, 1) / divisor
-        rest = given - factor * (number - divisor * quotient)
-        if factor.is_nonzero and not factor.has(quotient) and rest.expand() == 0:
-            return number, divisor, floor
+        if factor.is_nonzero and not factor.has(quotient):
+            whole = sympy.expand(given / factor + divisor * quotient)
+            more = sympy.expand(number - whole)
+            more = more if isinstance(floor, sympy.floor) else -more
+            if more == 0 or _is_rest(more, divisor):
+                return whole, divisor, floor
         up = sympy.floor((number + divisor - 1) / divisor)
         if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
             return number, divisor, floor
     return None
+
+
+def _is_rest(number: Any, divisor: Any) -> bool:
+    """Whether it is from 0 to less than a divisor, whatever the sizes are."""
+    sizes = {s: 1 + sympy.Dummy(integer=True, nonnegative=True) for s in divisor.free_symbols}
+    return bool(
+        number.xreplace(sizes).is_nonnegative and (divisor - number).xreplace(sizes).is_positive
+    )
 
 
 def one_by_one(condition: Any) -> list[Any]:

@@ -237,7 +237,9 @@ def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
             new = sympy.Integer(gcd(int(old), int(block))) if both else sympy.Integer(1)
             block = sympy.Integer(1) if new == old else new
         found[name] = sympy.Integer(1) if block in (2, 3) else block
-    return found
+    # formulas are over blocks of one size: others that come in blocks are numbers
+    first = next((name for name, block in found.items() if block != 1), None)
+    return {x: block if x == first else sympy.Integer(1) for x, block in found.items()}
 
 
 def _blamed(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:

@@ -77,7 +77,7 @@ class Worst:
             for rest, block in self._rests.items():
                 made = []
                 for part in parts:
-                    others, power = part.as_coeff_exponent(rest)
+                    others, power = sympy.sympify(part).as_coeff_exponent(rest)
                     ends = [part] * (_POWER + 1)  # of a higher power, which is not negative either
                     if power == 1:
                         ends = [0, others * block / 2, others * block]
