@@ -60,7 +60,7 @@ class _Called(Double):
         """Roots are; what is rounded is where its number is."""
         if type(self).__name__ == "DoubleSqrt":
             return True
-        return self.args[0].is_nonnegative if self.is_integer else None
+        return self.args[0].is_nonnegative if isinstance(self, _Whole) else None
 
     def _sympystr(self, printer: Any) -> str:
         return self.text.format(", ".join(map(printer._print, self.args)))

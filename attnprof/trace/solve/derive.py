@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
@@ -174,9 +175,6 @@ class _Search:
                     raise  # it will not run for numbers either
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:
-                first = strategy is by_symbols and not fixed
-                if found := first and self._of_squares(phases):
-                    return found
                 partial = partial or getattr(error, "forms", None)
                 name = getattr(error, "name", "")
                 # no length is given that nobody asked
@@ -185,6 +183,9 @@ class _Search:
                     reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
+                first = strategy is by_symbols and not fixed
+                if found := first and self._otherwise(error, phases, reasons):
+                    return found
                 waiting[:0] = self._with_given(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._given(phases))
@@ -205,6 +206,19 @@ class _Search:
             found = search.forms(phases)
             return {phase: in_length(forms, side) for phase, forms in found.items()}
         return None
+
+    def _otherwise(
+        self, error: Exception, phases: Sequence[str], reasons: list[str]
+    ) -> Forms | None:
+        """Formulas where a run on symbols shows at once that none are over all of these sizes.
+
+        It makes a square of a length, or its conditions hold at an asked size and at no other.
+        """
+        if found := self._of_squares(phases):
+            return found
+        asked = [(symbol(name), size) for name, size in self.asked.items()]
+        alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
+        return self._narrowed(phases, reasons) if alone else None
 
     def _given(self, phases: Sequence[str]) -> Sizes:
         """The length with which there are formulas in the other sizes, if one is found."""

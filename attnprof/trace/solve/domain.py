@@ -24,6 +24,8 @@ from attnprof.trace.solve.conditions import (
 
 #: Shapes at which conditions are compared, to say each once.
 _SHAPES = 400
+#: Shapes that are few, and sizes of all magnitudes that one takes beside them.
+_FEW, _MAGNITUDES = 40, [int(2 ** (power / 2)) for power in range(2, 32)]
 #: Where code of ours says which turns of loops are alike, what holds at so many of them is usual.
 _USUAL = 0.6
 
@@ -59,7 +61,17 @@ class SizeConditions:
             if len(inside) < len(shapes) or not shapes:
                 kept.append(condition)
                 shapes = inside
+                if 0 < len(shapes) < _FEW:  # too few to tell whether they all meet the next
+                    shapes = [*shapes, *self._beside(shapes[:_FEW], kept)]
         return kept
+
+    def _beside(self, shapes: Sequence[dict[str, int]], kept: Sequence[Any]) -> Iterator[Any]:
+        """Shapes like these but for one size, of any magnitude, where these conditions hold."""
+        places = [] if self._rests else product(shapes, shapes[0], _MAGNITUDES)
+        for shape, name, size in places:
+            other = {**shape, name: size}
+            if all(evaluate(condition, other) for condition in kept):
+                yield other
 
     def _near(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Shapes with one size beside a number it is compared with, or a multiple of another.

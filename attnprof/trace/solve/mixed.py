@@ -232,4 +232,5 @@ class Mixed(Found):
             if self.blocks and name != self.blocks.name:
                 length = 9 * self.blocks.at(shapes[-1])
                 shapes.append({**shapes[-1], self.blocks.name: length})
-        return all(self.fits(x, runs) for x in shapes if self.conditions.holds(x))
+        inside = [x for x in shapes if self.conditions.holds(x)]
+        return bool(inside) and all(self.fits(x, runs) for x in inside)
