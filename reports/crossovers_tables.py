@@ -91,9 +91,9 @@ def _made(devices: Sequence[Path]) -> str:
         "off. How memory at hand and far away, jumps between pieces and calls with a number are "
         "priced was chosen on single operations and on layers of 4 heads of 32, of all mechanisms "
         "at 512 and 2048 tokens; which share calls among others and Python functions cost, on "
-        "layers of 2 heads of 48 at 96 tokens, after layers of 4 heads of 32 had been seen. That larger "
-        "products and powers of two are measured was chosen after TaylorShift of width 64 had been "
-        "seen to be off. So these cases are not quite unseen. The interval of a measured "
+        "layers of 2 heads of 48 at 96 tokens, after layers of 4 heads of 32 had been seen. That "
+        "larger products and powers of two are measured was chosen after TaylorShift of width 64 "
+        "had been seen to be off. So these cases are not quite unseen. The interval of a measured "
         "crossing is one of 95 %, by the scatter of five lengths or more; both measurements "
         "were made in one process."
     )

@@ -24,6 +24,8 @@ APART, SHORTEST = 4.0, 16
 #: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
 NARROW = 1.6
 AROUND = (0.87, 0.93, 1.0, 1.07, 1.15)
+#: Lengths from one end to the other, where those around a crossing do not tell it.
+ALONG = 7
 #: Lengths measured closely count up to this factor away from a crossing.
 REACH = 1.5
 #: Times that closely measured lengths are moved to a crossing that lies beside them.
@@ -206,7 +208,24 @@ class TimeSearch:
             if abs(log(found.at / root)) < log(AROUND[-1]):  # within the lengths measured closely
                 break
             root = min(max(found.at, ends[0]), ends[1])
+        if None in (found.low, found.high):  # the curves are flat there
+            found = self._along(ends)
         return self._between(found, ends)
+
+    def _along(self, ends: tuple[int, int]) -> TimeCrossing:
+        """Where a line through lengths from one end to the other is zero.
+
+        The interval goes at most to the lengths on either side at which the order was seen.
+        """
+        low, high = ends
+        places = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
+        near = sorted({length for x in places if (length := self.runnable(round(x)))} | {*ends})
+        found = self._line(near)
+        signs = self.seen[low].sign, self.seen[high].sign
+        before = [n for n in near if n <= found.at and self.seen[n].sign == signs[0] != 0]
+        after = [n for n in near if n >= found.at and self.seen[n].sign == signs[1] != 0]
+        first, last = max(before, default=low), min(after, default=high)
+        return TimeCrossing(found.at, found.low or float(first), found.high or float(last))
 
     def _between(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
         """A crossing where the order is seen to change, wherever a line through scatter leads."""
@@ -231,13 +250,14 @@ class TimeSearch:
             near += [length] if length is not None and length not in near else []
         if len(near) < 3:  # lengths that run lie far apart, or are few
             near = sorted({*near, *ends})
-        for length in near:
-            self._look(length, CLOSE)
-        # none is left out for what it shows
-        close = {n for n in self._closely if abs(log(n / root)) < log(REACH)} | set(near)
-        return root_of_line(
-            [log(n) for n in sorted(close)], [self.seen[n].log_ratio for n in sorted(close)]
-        )
+        # none that was measured before is left out for what it shows
+        again = {n for n in self._closely if abs(log(n / root)) < log(REACH)}
+        return self._line(sorted({*near, *again}))
+
+    def _line(self, lengths: Sequence[int]) -> TimeCrossing:
+        """Where a line through lengths, measured closely, is zero."""
+        ratios = [self._look(n, CLOSE).log_ratio for n in lengths]
+        return root_of_line([log(n) for n in lengths], ratios)
 
 
 def root_of_line(x: Sequence[float], y: Sequence[float]) -> TimeCrossing:

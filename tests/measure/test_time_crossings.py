@@ -144,3 +144,16 @@ def test_a_crossing_lies_between_lengths_that_differ_however_flat_the_curves(see
         assert {1, -1} <= before | after
         assert before - {0}
         assert after - {0}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_crossing_of_flat_curves_has_an_interval_of_lengths_whose_order_was_seen(seed):
+    def flat(n):
+        return 1e-4 * (n / 300) ** 0.04
+
+    search = searched(clock(flat, lambda _: 1e-4, noise=0.05, seed=seed), guesses=[300])
+    for one in search.crossings:
+        assert None not in (one.low, one.high)
+        assert one.low <= one.at <= one.high
+    if len(search.crossings) == 1:
+        assert 50 < search.crossings[0].at < 1800
