@@ -176,6 +176,17 @@ def rounded_up(part: Any) -> Any:
     return -sympy.ceiling(-part.args[0])
 
 
+def is_wider(bound: Any, other: Any) -> bool:
+    """Whether one bound of a size is farther out than another of its kind."""
+    if type(bound) is not type(other) or bound.args[0] != other.args[0]:
+        return False
+    if not bound.args[0].is_Symbol or not (bound.args[1].is_Integer and other.args[1].is_Integer):
+        return False
+    below = isinstance(bound, sympy.StrictGreaterThan | sympy.GreaterThan)
+    above = isinstance(bound, sympy.StrictLessThan | sympy.LessThan)
+    return bool((below and bound.rhs < other.rhs) or (above and bound.rhs > other.rhs))
+
+
 def octave(equation: Any) -> list[Any]:
     """The sizes whose logarithm to base 2 rounds to a number; none where it is of something else.
 

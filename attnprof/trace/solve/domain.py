@@ -13,6 +13,7 @@ from attnprof.trace.solve.conditions import (
     as_division,
     condition_text,
     divided,
+    is_wider,
     octave,
     of_a_factor,
     one_by_one,
@@ -47,7 +48,7 @@ class SizeConditions:
 
         Nor a bound of a size that has a narrower one.
         """
-        wider = {x for x in self.telling for y in self.telling if _is_wider(x, y)}
+        wider = {x for x in self.telling for y in self.telling if is_wider(x, y)}
         return tuple(condition_text(x) for x in self.telling if x not in wider)
 
     @cached_property
@@ -244,17 +245,6 @@ def _with_quotients(value: Any, rule: Callable[[Any], Any], known: dict[Any, Any
 
 def _rounded_up(part: Any) -> Any:
     return rounded_up(part) if rounds_down(part) else part
-
-
-def _is_wider(bound: Any, other: Any) -> bool:
-    """Whether one bound of a size is farther out than another of its kind."""
-    if type(bound) is not type(other) or bound.args[0] != other.args[0]:
-        return False
-    if not bound.args[0].is_Symbol or not (bound.args[1].is_Integer and other.args[1].is_Integer):
-        return False
-    below = isinstance(bound, sympy.StrictGreaterThan | sympy.GreaterThan)
-    above = isinstance(bound, sympy.StrictLessThan | sympy.LessThan)
-    return bool((below and bound.rhs < other.rhs) or (above and bound.rhs > other.rhs))
 
 
 def _is_whole(ratio: Any) -> bool:
