@@ -58,11 +58,18 @@ def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
         if draw.random() < 0.25:
             even = draw.random() < 0.5
             n = draw.choice(EVEN_COLUMNS) if even else draw.randint(*FEW_COLUMNS)
+        layout = draw.choice(LAYOUTS)
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
+        elif draw.random() < 0.12:
+            apart = CROWDED * draw.choice((1, 2, 4))
+            layout = draw.choice((PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED))
+            m = apart if layout == FIRST_TRANSPOSED else m
+            n = apart if layout == PLAIN else n
+            k = apart if layout == SECOND_TRANSPOSED else k
         entries = batch * max(m * n, m * k, n * k)
         if entries <= MOST_ENTRIES and batch * m * n * k <= MOST_WORK:
-            found[batch, m, n, k, draw.choice(LAYOUTS)] = None
+            found[batch, m, n, k, layout] = None
     return tuple(found)
 
 
@@ -149,7 +156,7 @@ def _features(shapes: Array) -> Array:
     """
     b, m, n, k, layout = shapes.T
     first, second = _transposed(layout)
-    crowded = [0.5 * (apart % CROWDED == 0) for apart in _rows_apart(m, n, k, layout)]
+    crowded = [1.0 * (apart % CROWDED == 0) for apart in _rows_apart(m, n, k, layout)]
     return np.stack(
         [
             0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
