@@ -174,8 +174,8 @@ def _rows(case: Case, path: Path, kind: str) -> Any:
 def _predictions(found: Sequence[Any]) -> dict[str, float]:
     """The columns of predictions: the first one's interval, and every crossing."""
     names = ("predicted", "predicted_2", "predicted_3")
-    columns = {name: _number(x.crossover_seq_len) for name, x in zip(names, found, strict=True)}
-    return {**columns, "low": _number(found[0].ci_low), "high": _number(found[0].ci_high)}
+    columns = {name: number(x.crossover_seq_len) for name, x in zip(names, found, strict=True)}
+    return {**columns, "low": number(found[0].ci_low), "high": number(found[0].ci_high)}
 
 
 def crossing(case: Case, devices: Sequence[Path]) -> Crossing:
@@ -186,16 +186,16 @@ def crossing(case: Case, devices: Sequence[Path]) -> Crossing:
     spent = time.perf_counter() - start
     again = _rows(case, devices[0], "measured")
     return Crossing(
-        case=case.name, phase=case.workload.phase, formula=_equal_flops(case),
-        **_predictions(found), measured=_number(first.crossover_seq_len),
-        measured_low=_number(first.ci_low), measured_high=_number(first.ci_high),
-        again=_number(again.crossover_seq_len),
+        case=case.name, phase=case.workload.phase, formula=equal_flops(case),
+        **_predictions(found), measured=number(first.crossover_seq_len),
+        measured_low=number(first.ci_low), measured_high=number(first.ci_high),
+        again=number(again.crossover_seq_len),
         verdicts="/".join(x.verdict for x in (found[0], first, again)), calls=first.timed_calls,
         lengths=len(first.lengths), seconds=spent,
     )  # fmt: skip
 
 
-def _equal_flops(case: Case) -> float:
+def equal_flops(case: Case) -> float:
     """Where both have the same FLOPs; nan where that is not known."""
     if names_taylor(case.sides):
         return case.workload.head_dim**2 + case.workload.head_dim + 0.5
@@ -206,10 +206,11 @@ def _equal_flops(case: Case) -> float:
     meeting = Meeting(*case.sides, case.workload, case.scope)
     width = [case.workload.head_dim]
     one = report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
-    return _number(one.crossover_seq_len)
+    return number(one.crossover_seq_len)
 
 
-def _number(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """A row's value; nan for none."""
     return nan if value is None else float(value)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from attnprof.device import calibration
 from attnprof.measure.environment import device_name
+from attnprof.units import plural
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ class Crossing:
 
     @property
     def truth(self) -> float:
-        """Both measurements, by their geometric mean."""
-        return exp((log(self.measured) + log(self.again)) / 2)
+        """The measurements that are there, by their geometric mean."""
+        known = [value for value in (self.measured, self.again) if not isnan(value)]
+        return exp(fmean(map(log, known)))
+
+    @property
+    def predictions(self) -> list[float]:
+        """What each calibration predicts."""
+        return [self.predicted, self.predicted_2, self.predicted_3]
 
 
 @dataclass(frozen=True)
@@ -106,11 +113,16 @@ def page(
     """All parts that have rows."""
     lines = ["# Crossovers in time: predicted against measured", "", _made(devices)]
     if taylor:
-        lines += ["", "## Direct against efficient TaylorShift, forward", "", *_crossings(taylor)]
-        lines += ["", *_errors(taylor, law=True)]
+        lines += [
+            "",
+            "## Direct against efficient TaylorShift, forward",
+            "",
+            *crossings_table(taylor),
+        ]
+        lines += ["", *errors_table(taylor, law=True)]
     if pairs:
-        lines += ["", "## Other pairs: layers of 4 heads of width 32", "", *_crossings(pairs)]
-        lines += ["", *_errors(pairs)]
+        lines += ["", "## Other pairs: layers of 4 heads of width 32", "", *crossings_table(pairs)]
+        lines += ["", *errors_table(pairs)]
     if grid:
         lines += [
             "", "## The guided search against a grid", "",
@@ -142,18 +154,20 @@ def page(
     return "\n".join(lines) + "\n"
 
 
-def _crossings(rows: Sequence[Crossing]) -> list[str]:
+def crossings_table(rows: Sequence[Crossing], calibrations: int = 3) -> list[str]:
+    """All answers of each case."""
+    made = f"predicted ({plural(calibrations, 'calibration')})"
     head = [
         (
-            "| case | phase | FLOPs | predicted (three calibrations) | interval | measured | "
+            f"| case | phase | FLOPs | {made} | interval | measured | "
             "interval | again | calls | lengths |"
         ),
         "|---|---|--:|---|---|--:|---|--:|--:|--:|",
     ]
     for row in rows:
-        three = ", ".join(map(_tokens, (row.predicted, row.predicted_2, row.predicted_3)))
+        told = ", ".join(map(_tokens, row.predictions[:calibrations]))
         head.append(
-            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {three} | "
+            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {told} | "
             f"{_tokens(row.low)} to {_tokens(row.high)} | {_tokens(row.measured)} | "
             f"{_tokens(row.measured_low)} to {_tokens(row.measured_high)} | {_tokens(row.again)} | "
             f"{row.calls} | {row.lengths} |"
@@ -165,17 +179,12 @@ def _tokens(value: float) -> str:
     return "–" if isnan(value) else f"{value:,.0f}"
 
 
-def _errors(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
+def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
     """Mean and worst error of each answer against the truth, and how well that repeats itself."""
-    known = [row for row in rows if not isnan(row.measured) and not isnan(row.again)]
+    known = [row for row in rows if not isnan(row.measured)]
     found = [f"{len(known)} of {len(rows)} have a measured crossing."]
     ways: dict[str, Any] = {
-        f"predicted, calibration {n}": lambda row, n=n: (
-            row.predicted,
-            row.predicted_2,
-            row.predicted_3,
-        )[n - 1]
-        for n in (1, 2, 3)
+        f"predicted, calibration {n}": lambda row, n=n: row.predictions[n - 1] for n in (1, 2, 3)
     }
     ways["equal FLOPs"] = lambda row: row.formula
     if law:

@@ -68,6 +68,9 @@ class Timing:
 
     threads: int | None = THREADS
     calibration: Path | None = CALIBRATION
+    on: str | None = Option(
+        None, metavar="NAME", help="Predict on a device that is not here, by its calibration."
+    )
     journal: Path | None = Option(
         None, metavar="FILE", help="Keep measured lengths there, and go on from what is there."
     )
@@ -77,7 +80,7 @@ class Timing:
 
     def flags(self) -> list[str]:
         """The flags that were typed."""
-        usual = Timing(threads=None, calibration=None, journal=None, longest_call=2.0)
+        usual = Timing(threads=None, calibration=None, on=None, journal=None, longest_call=2.0)
         return [f"--{name.replace('_', '-')}" for name, value in vars(self).items()
                 if value != getattr(usual, name)]  # fmt: skip
 
@@ -164,7 +167,8 @@ def _between(
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     kinds = list(KINDS) if not own else [DERIVED if axis.name == "seq" else MEASURED]
     kinds = kinds if set(metrics) - {TIME} else []
-    kinds += [PREDICTED, MEASURED] if TIME in metrics else []
+    if TIME in metrics:
+        kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
     scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
     if TIME in metrics:
@@ -189,8 +193,9 @@ def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
     seconds("--longest-call", timing.longest_call)
     with working("crossover") as show, threads(timing.threads):
         terms = TimeTerms(
-            device, timing.threads, timing.calibration, timing.journal, timing.longest_call, show
-        )
+            device, timing.threads, timing.calibration, timing.journal, timing.longest_call, show,
+            timing.on,
+        )  # fmt: skip
         return meet(*pair, terms=terms, **how)
 
 

@@ -26,7 +26,8 @@ CALIBRATION: Any = Option(
 )  # fmt: skip
 ON: Any = Option(
     None, "--on", metavar="NAME",
-    help="A device that is not here, like H100: a lower bound from its maker's figures.",
+    help="A device that is not here, like H100, by its calibration; or else a lower bound from its "
+    "maker's figures.",
 )  # fmt: skip
 
 

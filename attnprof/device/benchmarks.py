@@ -9,26 +9,20 @@ from torch import Tensor
 
 from attnprof.device.call_costs import sequences
 from attnprof.device.fourier_sizes import PRIMES, points_of
+from attnprof.device.grids import grids
 from attnprof.device.product_times import (
     FIRST_TRANSPOSED,
-    MOST_WORK,
     PLAIN,
     SECOND_TRANSPOSED,
     product_shapes,
 )
 from attnprof.device.tables import Benchmark, Call
 
-#: Entries, from where a call's overhead is all to where no cache holds them; closer to each other
-#: where one cache after another stops holding them.
-ENTRIES = (*(4**power for power in range(3, 8)), *(2**power for power in range(16, 23)), 4**12)
-#: Entries at which single operations are told apart: overhead, one thread, all threads.
-FEW = (64, 4096, 2**17)
-ROWS, COLUMNS = (1, 16, 256, 4096, 65536), (4, 16, 64, 256, 1024, 4096, 16384)
 #: Calls in turns: each finds memory as it left it, as the last one but one did, as one long ago.
 NEAR, HOT, FAR = 1, 2, 16
 COLD = "cold "
-#: Entries of a run, and how far they lie apart; powers of two share few places of a cache.
-LENGTHS, STRIDES = (2, 16, 128, 1024, 4096), (2, 16, 128, 1024, 8192)
+#: How far entries of a run lie apart; powers of two share few places of a cache.
+STRIDES = (2, 16, 128, 1024, 8192)
 
 
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
@@ -45,6 +39,9 @@ def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
 
 
 def _products(made: Any) -> list[Benchmark]:
+    limits = grids(made["device"]).products
+    shapes = product_shapes(limits)
+
     def matrix(batch: int, rows: int, columns: int, transposed: bool) -> Tensor:
         size = (batch, columns, rows) if transposed else (batch, rows, columns)
         x = torch.randn(size[-1], **made).expand(size).clone()  # far quicker than all at random
@@ -57,7 +54,7 @@ def _products(made: Any) -> list[Benchmark]:
 
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
-        Benchmark("product", (), call, MOST_WORK, HOT, scattered=product_shapes(), flops=2),
+        Benchmark("product", (), call, limits.work, HOT, scattered=shapes, flops=2),
         *(
             Benchmark(f"{mark}vector product", vectors, partial(call, 1), 2**25, turns, flops=2)
             for mark, turns in (("", HOT), (COLD, FAR))
@@ -67,6 +64,7 @@ def _products(made: Any) -> list[Benchmark]:
 
 def _patterns(made: Any) -> list[Benchmark]:
     """Which memory an operation goes through, each with the cheapest arithmetic."""
+    sizes = grids(made["device"])
 
     def ones(n: int) -> Tensor:
         return torch.ones(n, **made)
@@ -86,11 +84,11 @@ def _patterns(made: Any) -> list[Benchmark]:
     }  # fmt: skip
     return [
         *(
-            Benchmark(f"{mark}{name}", (ENTRIES,), make, ENTRIES[-1], turns, often=True)
+            Benchmark(f"{mark}{name}", (sizes.entries,), make, sizes.entries[-1], turns, often=True)
             for name, make in found.items()
             for mark, turns in (("", NEAR), (COLD, FAR))
         ),
-        Benchmark("strided", (LENGTHS, STRIDES), transposed, 2**22),
+        Benchmark("strided", (sizes.runs, STRIDES), transposed, sizes.most),
     ]
 
 
@@ -127,18 +125,24 @@ def _entries(made: Any) -> list[Benchmark]:
         y = torch.rand(runs // BLOCK, 1, length, **made)
         return lambda: x * y
 
+    def in_pieces(n: int) -> Call:
+        return broadcast(max(BLOCK, n // PIECE), PIECE)
+
     prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
-    single = [Benchmark(f"of {name}", (FEW,), of(prepare), FEW[-1])
+    sizes = grids(made["device"])
+    single = [Benchmark(f"of {name}", (sizes.few,), of(prepare), sizes.few[-1])
               for name, prepare in prepared.items()]  # fmt: skip
-    return [
-        *single,
-        Benchmark("broadcast", ((MANY_RUNS,), (*OF_RESTS, WHOLE)), broadcast, 2**23, HOT),
-    ]
+    if made["device"] == "cpu":
+        lengths = ((MANY_RUNS,), (*OF_RESTS, WHOLE))
+        return [*single, Benchmark("broadcast", lengths, broadcast, 2**23, HOT)]
+    return [*single, Benchmark("in pieces", (sizes.entries,), in_pieces, sizes.entries[-1])]
 
 
 #: Pieces of memory that an operation goes through without a jump, and how many have one of two
 #: factors' entries to themselves.
 MANY_RUNS, BLOCK = 2**12, 16
+#: Entries of a piece on a GPU, where what counts is how many there are together.
+PIECE = 8
 #: Entries of a piece: of whole vectors, and with each of the rests that ``VECTOR`` may leave.
 WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 
@@ -173,7 +177,10 @@ def _rows(made: Any) -> list[Benchmark]:
         "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
         "layer norm backward": norm_backward,
     }  # fmt: skip
-    return [Benchmark(name, (ROWS, COLUMNS), run, 2**22) for name, run in found.items()]
+    sizes = grids(made["device"])
+    return [
+        Benchmark(name, (sizes.rows, sizes.columns), run, sizes.most) for name, run in found.items()
+    ]
 
 
 def _moves(made: Any) -> list[Benchmark]:
@@ -208,10 +215,11 @@ def _moves(made: Any) -> list[Benchmark]:
         layers, x = torch.nn.Sequential(*[_Layer() for _ in range(CHAIN)]), torch.ones(1, 1, 1)
         return lambda: layers(x)
 
+    sizes = grids(made["device"])
     return [
-        Benchmark("sort", ((1, 16, 256, 4096), (16, 256, 4096)), sort, 2**18),
+        Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.most // 16),
         *(
-            Benchmark(f"{mark}{name}", ((16, 256, 4096, 65536), (1, 16, 256)), make, 2**22, turns)
+            Benchmark(f"{mark}{name}", (sizes.pieces, (1, 16, 256)), make, sizes.most, turns)
             for name, make in (("gather", gather), ("scatter", scatter))
             for mark, turns in (("", NEAR), (COLD, FAR))
         ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnprof.device.ceilings import RATES, Ceilings, is_ceiling
+from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
 from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
@@ -113,6 +113,13 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
         if (entry["name"], entry["threads"]) == (name, threads):
             return Calibration.from_dict(entry)
     return None
+
+
+def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
+    """The last calibration of a device by words of its name, like ``H200``, with its tables."""
+    kept = entries(default_path() if path is None else path)
+    found = [Calibration.from_dict(entry) for entry in kept if names(name, entry["name"])]
+    return next((one for one in reversed(found) if one.tables), None)
 
 
 def entries(path: Path) -> list[dict[str, Any]]:

@@ -76,10 +76,10 @@ def calibrate(
         for dtype in known.flops_per_s:
             on_progress(dtype)
             bench = _Bench(
-                clock,
+                partial(_clock, device),
                 seconds,
                 benchmarks(getattr(torch, dtype), device),
-                reference_operation(device),
+                reference_operation(device) if device == "cpu" else None,
                 known.flops_per_s[dtype],
             )
             tables[dtype], twice = bench.tables()
@@ -88,8 +88,8 @@ def calibrate(
     return Calibration(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
-        unsteadiness=pstdev(references) if references else None,
-        reference_s=exp(usual_of(references)) if references else None,
+        unsteadiness=pstdev(references) if any(references) else None,
+        reference_s=exp(usual_of(references)) if any(references) else None,
     )  # fmt: skip
 
 
@@ -112,15 +112,16 @@ def processor_share(seconds: float = LOOK_S) -> float:
 
 @dataclass
 class _Bench:
-    """Benchmarks under one clock, ``seconds / PLACES`` a place, each beside the reference.
+    """Benchmarks, each place under a clock of its own, for ``seconds / PLACES``.
 
-    ``flops_per_s`` is the fastest product's rate.
+    The reference is timed beside each; on a GPU, which nobody else uses, there is none, and all
+    readings count as made at one speed. ``flops_per_s`` is the fastest product's rate.
     """
 
-    clock: Clock
+    new_clock: Callable[[], Clock]
     seconds: float
     benchmarks: Sequence[Benchmark]
-    reference: Call
+    reference: Call | None
     flops_per_s: float
     references: list[float] = field(default_factory=list)
 
@@ -172,11 +173,11 @@ class _Bench:
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:
-        turns = [one.make(*place)]
+        turns, clock = [one.make(*place)], self.new_clock()
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
             turns[0]()
-            once = self._once(turns[0])
+            once = _once(clock, turns[0])
             # what takes longer is larger than any cache
             more = min(one.turns, int(each / once)) - 1
             turns += [one.make(*place) for _ in range(more)]
@@ -190,9 +191,13 @@ class _Bench:
 
             references: list[float] = []
             budget = Budget(5, min_time_s=each / 2, max_time_s=each, warmup_s=0.0)
-            refer = partial(_referred_s, self.clock, self.reference)
-            taken = sample(self.clock, lambda: references.append(refer()), bundle, budget)
-            references.append(refer())
+
+            def refer() -> None:
+                known = self.reference and _referred_s(clock, self.reference)
+                references.append(known or 1.0)
+
+            taken = sample(clock, refer, bundle, budget)
+            refer()
         calls = rounds * len(turns)
         last = map(log, references[-len(taken) - 1 :])
         beside = [fmean(both) for both in pairwise(last)]
@@ -202,12 +207,13 @@ class _Bench:
             for own, reference in zip(taken, beside, strict=True)
         ]
 
-    def _once(self, call: Call) -> float:
-        """Seconds of one call, roughly."""
-        start = self.clock.now_s()
-        call()
-        self.clock.settle()
-        return max(1e-7, self.clock.now_s() - start)
+
+def _once(clock: Clock, call: Call) -> float:
+    """Seconds of one call, roughly."""
+    start = clock.now_s()
+    call()
+    clock.settle()
+    return max(1e-7, clock.now_s() - start)
 
 
 def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:

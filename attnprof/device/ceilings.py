@@ -73,8 +73,13 @@ GPUS: tuple[Ceilings, ...] = (
 
 def stated(device_name: str) -> Ceilings | None:
     """The maker's figures for a device by its driver's name for it; None where there are none."""
-    words = re.split(r"[-_ ]", device_name.upper())
-    return next((gpu for gpu in GPUS if set(re.split("[- ]", gpu.name.upper())) <= {*words}), None)
+    return next((gpu for gpu in GPUS if names(gpu.name, device_name)), None)
+
+
+def names(short: str, device_name: str) -> bool:
+    """Whether every word of a short name, like ``H200``, is in the driver's name of a device."""
+    words = (set(re.split(r"[-_ ]", name.upper())) for name in (short, device_name))
+    return set.issubset(*words)
 
 
 RATES = {"flops_per_s": dict[str, float], "bytes_per_s": float, "source": str}

@@ -8,8 +8,9 @@ from math import exp, hypot, inf
 from pathlib import Path
 from typing import Any
 
-from attnprof.device.calibration import Calibration, load
+from attnprof.device.calibration import Calibration, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
+from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.roofline import roofline
 from attnprof.device.times import Times
@@ -20,6 +21,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
 from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
+from attnprof.workload import ITEM_SIZES
 
 #: Standard deviation, in logarithms, of what a sum of single operations leaves out: caches that
 #: the operation before filled, and code between operations.
@@ -43,9 +45,9 @@ def predict_points(
 ) -> Report:  # fmt: skip
     """The report of ``predict``: a record a point, or why it has no numbers.
 
-    ``on`` names a device that is not here, whose stated ceilings give a lower bound; else the
-    calibration of this one, in ``path`` or the cache folder, says how long operations take. Raises
-    :class:`CannotRunError` without a calibration.
+    The calibration of this device, in ``path`` or the cache folder, says how long operations take;
+    or that of another, which ``on`` names. Of one that was not calibrated, the ceilings that its
+    maker states give a lower bound. Raises :class:`CannotRunError` without a calibration.
     """
     environment = point_environment(requests[0])
     point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
@@ -72,13 +74,17 @@ def pricing(
     Raises :class:`CannotRunError` without a calibration, :class:`RequestError` for a device whose
     ceilings nobody states.
     """
-    if on is None:
-        predictor = Predictor(calibration_of(environment, path), kept)
+    calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
+    if calibrated is not None:
+        predictor = Predictor(calibrated, kept)
         return predictor.point, predictor.made_of, INTERVAL
-    ceilings = stated(on)
+    ceilings = stated(on or "")
     if ceilings is None:
         known = ", ".join(gpu.name for gpu in GPUS)
-        raise RequestError(f"--on {on}: no ceilings are stated for it; possible: {known}")
+        raise RequestError(
+            f"--on {on}: it was not calibrated, and no ceilings are stated for it; possible: "
+            f"{known}, or --calibration with a file that calibrate wrote there"
+        )
     return (
         lambda request, _: at_least(request, ceilings),
         f"{ceilings.name}: {ceilings.source}", LOWER,
@@ -152,7 +158,9 @@ class Predictor:
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
-        return Times(known[dtype], 0.0 if self.kept else self.calibration.fault_s)
+        kind = GpuTimes if self.calibration.device.startswith("cuda") else Times
+        fault_s = 0.0 if self.kept else self.calibration.fault_s
+        return kind(known[dtype], fault_s, ITEM_SIZES[dtype])
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """The record of a point: time with an interval, peak memory, what takes how long.
@@ -169,9 +177,9 @@ class Predictor:
         for row in shares:
             bounds[row["bound"]] += row["time_s"]
         return replace(
-            predicted_record(request), time_s=seconds, ci_low_s=seconds / spread,
-            ci_high_s=seconds * spread, bound=bounds.most_common(1)[0][0] if bounds else None,
-            operations=shares[:TOLD],
+            predicted_record(request), device=known.device, time_s=seconds,
+            ci_low_s=seconds / spread, ci_high_s=seconds * spread,
+            bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:TOLD],
         )  # fmt: skip
 
 

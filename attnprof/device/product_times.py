@@ -34,12 +34,28 @@ CACHES = (1e5, 2e6)
 
 #: Layouts of products that calls ask for; both operands transposed are rare.
 LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
-#: Products that are measured; entries of a tensor and multiplications of the largest.
-SHAPES = 1400
-MOST_ENTRIES, MOST_WORK = 20_000_000, 1_200_000_000
+
+
+@dataclass(frozen=True)
+class ProductLimits:
+    """Products that are measured; entries of a tensor and multiplications of the largest.
+
+    ``long_sums`` of a hundred have far longer sums than rows and columns.
+    """
+
+    count: int
+    entries: int
+    work: int
+    long_sums: int = 0
+
+
+ON_CPU = ProductLimits(1400, 20_000_000, 1_200_000_000)
+#: A GPU's kernels differ most in how they divide long sums.
+ON_GPU = ProductLimits(2400, 200_000_000, 200_000_000_000, long_sums=35)
 #: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
 #: how many of a hundred lengths and widths are multiples of 8, and how many powers of two.
 LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 4800)
+LONG = (200, 32768)
 EVEN_LENGTHS, EVEN_WIDTHS, POWERS = 85, 60, 20
 #: Rows a multiple of so many entries apart share few places of a cache.
 CROWDED = 1024
@@ -48,17 +64,21 @@ CROWDED = 1024
 FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 
 
-def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
+def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...]:
     """Random products of all magnitudes, the same ones always: batch, m, n, k and the layout."""
     draw = Random(0)  # noqa: S311 - which shapes, no secret
     found = dict[tuple[int, ...], None]()
-    while len(found) < count:
+    while len(found) < limits.count:
         batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
         m, n, k = (_size(draw) for _ in range(3))
         if draw.random() < 0.25:
             even = draw.random() < 0.5
             n = draw.choice(EVEN_COLUMNS) if even else draw.randint(*FEW_COLUMNS)
         layout = draw.choice(LAYOUTS)
+        if limits.long_sums and draw.random() * 100 < limits.long_sums:
+            m, n, k = (_sized(draw, *ends) for ends in (SMALL, (SMALL[0], LARGE[1]), LONG))
+            m, n = draw.sample((m, n), 2)
+            layout = draw.choice((PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, FIRST_TRANSPOSED))
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
         elif draw.random() < 0.12:
@@ -68,7 +88,7 @@ def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
             n = apart if layout == PLAIN else n
             k = apart if layout == SECOND_TRANSPOSED else k
         entries = batch * max(m * n, m * k, n * k)
-        if entries <= MOST_ENTRIES and batch * m * n * k <= MOST_WORK:
+        if entries <= limits.entries and batch * m * n * k <= limits.work:
             found[batch, m, n, k, layout] = None
     return tuple(found)
 
@@ -76,10 +96,15 @@ def product_shapes(count: int = SHAPES) -> tuple[tuple[int, ...], ...]:
 def _size(draw: Random) -> int:
     length = draw.random() < 0.5
     low, high = LENGTHS if length else SMALL if draw.random() < 0.7 else LARGE
+    return _sized(draw, low, high, EVEN_LENGTHS if length else EVEN_WIDTHS)
+
+
+def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> int:
+    """A size of any magnitude between two: a power of two, a multiple of 8, or any."""
     size = round(exp(draw.uniform(log(low), log(high))))
     if draw.random() * 100 < POWERS:
         return int(2 ** round(log2(size)))
-    even = draw.random() * 100 < (EVEN_LENGTHS if length else EVEN_WIDTHS)
+    even = draw.random() * 100 < even_share
     return max(8, size // 8 * 8) if even else size
 
 
@@ -91,15 +116,21 @@ def layout_of(first: Any, second: Any) -> int:
 
 @dataclass(frozen=True)
 class ProductTimes:
-    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …)."""
+    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …).
+
+    ``aligned`` is how far products whose rows begin at multiples of 8 entries are from others,
+    ``batched`` how far single ones are from several at once.
+    """
 
     seconds: Mapping[Sizes, float]
+    aligned: float = 0.0
+    batched: float = 0.2
 
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Seconds of so many products (m, k) by (k, n)."""
         weights, mean, points, left = self._fitted
         asked = np.array([[batch, m, n, k, layout]], dtype=float)
-        near = _covariance(_features(asked), points) @ left
+        near = _covariance(self._features(asked), points) @ left
         return float(np.exp(np.log(_work(asked) @ weights) + mean + near)[0])
 
     @cached_property
@@ -107,12 +138,37 @@ class ProductTimes:
         """Weights of the sum, its usual error, measured shapes, and what each tells of others."""
         shapes = np.array(list(self.seconds), dtype=float)
         times = np.array(list(self.seconds.values()))
-        work, points = _work(shapes), _features(shapes)
+        work, points = _work(shapes), self._features(shapes)
         weights = _fit(work / times[:, None])
         over = np.log(times) - np.log(work @ weights)
         mean = float(np.median(over))
         known = _covariance(points, points) + NOISE**2 * np.eye(len(points))
         return weights, mean, points, np.linalg.solve(known, over - mean)
+
+    def _features(self, shapes: Array) -> Array:
+        """Where shapes lie among each other; neighbours are about one apart.
+
+        How far each property tells shapes apart was chosen on products of random shapes.
+        """
+        b, m, n, k, layout = shapes.T
+        first, second = _transposed(layout)
+        apart = _rows_apart(m, n, k, layout)
+        crowded = [1.0 * (entries % CROWDED == 0) for entries in apart]
+        aligned = [
+            share * self.aligned * (entries % step != 0)
+            for entries in apart
+            for share, step in ((1.0, 8), (0.6, 2))
+        ]
+        return np.stack(
+            [
+                0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
+                1.0 * second, 0.5 * first, 2 * np.log2(np.minimum(n, 64)),
+                0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0), 0.1 * (n % 2 != 0),
+                0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0), self.batched * (b > 1),
+                *crowded, *aligned,
+            ],
+            axis=1,
+        )  # fmt: skip
 
 
 def _work(shapes: Array) -> Array:
@@ -147,26 +203,6 @@ def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Arr
     """Entries from one row in memory to the next, of the second operand and of the first."""
     first, second = _transposed(layout)
     return np.where(second > 0, k, n), np.where(first > 0, m, k)
-
-
-def _features(shapes: Array) -> Array:
-    """Where shapes lie among each other; neighbours are about one apart.
-
-    How far each property tells shapes apart was chosen on products of random shapes.
-    """
-    b, m, n, k, layout = shapes.T
-    first, second = _transposed(layout)
-    crowded = [1.0 * (apart % CROWDED == 0) for apart in _rows_apart(m, n, k, layout)]
-    return np.stack(
-        [
-            0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
-            1.0 * second, 0.5 * first, 2 * np.log2(np.minimum(n, 64)),
-            0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0), 0.1 * (n % 2 != 0),
-            0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0), 0.2 * (b > 1),
-            *crowded,
-        ],
-        axis=1,
-    )  # fmt: skip
 
 
 def _covariance(some: Array, others: Array) -> Array:

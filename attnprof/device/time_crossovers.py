@@ -41,6 +41,8 @@ def meet(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
             "--kind predicted,measured"
         )
+    if terms.on and contests.MEASURED in kinds:
+        raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
     if counted and others:
         found = measured_crossovers.meet(
             a, b, workload, scope, head_dims, others, counted, axis=axis,

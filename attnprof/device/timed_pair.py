@@ -10,6 +10,7 @@ from typing import Any
 
 from attnprof.closed_form import contests, crossover
 from attnprof.closed_form.axis import CrossoverAxis, curve
+from attnprof.device.calibration import Calibration, elsewhere
 from attnprof.device.operations import operations_of
 from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
@@ -34,7 +35,7 @@ class TimeTerms:
 
     Measured times are kept in ``journal`` as they come, and what is there is not measured again.
     No length is timed of which a call should take longer than ``most_s`` seconds. ``progress`` is
-    told what is in work.
+    told what is in work. ``on`` names a device that is not here, of which the calibration is.
     """
 
     device: str = "auto"
@@ -43,6 +44,7 @@ class TimeTerms:
     journal: Path | None = None
     most_s: float = 2.0
     progress: Callable[[str], None] = lambda _: None
+    on: str | None = None
 
 
 @dataclass
@@ -93,7 +95,7 @@ class TimedPair:
         found = [request_of(side, sizes, **self.how) for side in sides]
         for request in found:
             with refusing(request):
-                if reason := fit(request)[0]:
+                if self.terms.on is None and (reason := fit(request)[0]):
                     raise CannotRunError(f"{request.mechanism} at {self.said(value)} {reason}")
         return found
 
@@ -136,7 +138,7 @@ class TimedPair:
     # -- predicted ---------------------------------------------------------------------
     def prediction(self) -> "PredictedSearch":
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
-        known = calibration_of(self.environment, self.terms.calibration)
+        known = self._calibration()
         predictor = Predictor(known, kept=True)
         times = predictor.times(self.meeting.workload.dtype)
 
@@ -149,6 +151,16 @@ class TimedPair:
             search.at = self.runnable
         search.run()
         return search
+
+    def _calibration(self) -> Calibration:
+        on, path = self.terms.on, self.terms.calibration
+        if on is None:
+            return calibration_of(self.environment, path)
+        if (found := elsewhere(on, path)) is None:
+            raise CannotRunError(
+                f"--on {on}: {path or 'the cache folder'} has no calibration of it"
+            )
+        return found
 
     def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
         search = self.prediction()

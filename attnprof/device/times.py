@@ -54,6 +54,8 @@ class Times:
     tables: Mapping[str, TimeTable]
     #: seconds a byte of memory costs when it is used for the first time
     fault_s: float = 0.0
+    #: bytes of an entry of what the tables were measured on
+    entry_bytes: int = 4
     _known: dict[KernelCall, float] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -141,8 +143,11 @@ class Times:
     def _of(self, operation: KernelCall) -> str:
         """The table of an operation's arithmetic."""
         name = operation.name.rstrip("_")
-        if operation.name != name and AS.get(name) == "eq":
-            name = "mul"  # in place the answer is a number of the same format
+        in_place = operation.name != name
+        if in_place and AS.get(name) == "eq":
+            name = "mul"  # the answer is a number of the same format
+        if in_place and name == "masked_fill":
+            name = "where"  # nothing is copied first
         name = AS.get(name, name)
         return f"of {name if name in OF_ENTRIES or name in OF_MADE else 'mul'}"
 
@@ -197,13 +202,20 @@ class Times:
         form = o.form.removeprefix("strided ")
         moved = 0.0
         if form in self.tables:
-            moved = self._moved(form, count * o.item_bytes / 4, o.away)
+            moved = self._moved(form, count * o.item_bytes / self.entry_bytes, o.away)
             moved -= min(moved, self.tables[form].at((1,)))
         found = self._overhead_s(o) + max(moved, self._arithmetic_s(o, count))
-        if strided:  # measured with as many runs as entries lie apart
-            length, stride = o.sizes[0], max(o.sizes[1], 2)
-            return max(found, self.tables["strided"].at((length, stride)) * o.runs / stride)
-        return found + (self.jumps_s(o.runs, count / o.runs) if o.runs > 1 else 0.0)
+        if strided:
+            return max(found, self._strided_s(o.sizes[0], max(o.sizes[1], 2), o.runs))
+        return self._broken_s(found, o.runs, count / o.runs) if o.runs > 1 else found
+
+    def _strided_s(self, length: int, stride: int, runs: int) -> float:
+        """Seconds of so many runs of entries that lie apart, measured with ``stride`` of them."""
+        return self.tables["strided"].at((length, stride)) * runs / stride
+
+    def _broken_s(self, seconds: float, runs: int, length: float) -> float:
+        """What takes so long in one piece, in so many pieces of entries next to each other."""
+        return seconds + self.jumps_s(runs, length)
 
     def _overhead_s(self, o: KernelCall) -> float:
         """Seconds of a call on next to nothing; a number as an operand is made a tensor first."""

@@ -17,9 +17,10 @@ _Call = Callable[[], object]
 ROUND = 10
 #: More samples than this many times the asked number say nothing new.
 ENOUGH = 10
-#: GPU calls shorter than this are queued behind a kernel that only waits: otherwise the gaps
-#: between launches, which the host makes, would be timed.
-SHORT_S = 200e-6
+#: GPU calls are queued behind a kernel that only waits where they are shorter than this, or where
+#: the host takes more than this share of their time to queue them: otherwise the gaps between
+#: launches, which the host makes, would be timed.
+SHORT_S, QUEUED_SHARE = 200e-6, 0.5
 
 
 class Sample(NamedTuple):
@@ -72,8 +73,8 @@ class CudaClock(Clock):
     """A pair of events around each call on the same stream; one synchronisation at the end.
 
     Before each, ``flush`` writes a buffer larger than the second-level cache (None: it stays as it
-    is). Calls shorter than ``SHORT_S`` run behind a kernel that waits until the host has queued
-    them. ``cuda`` is :mod:`torch.cuda` or a stand-in.
+    is). Calls that may wait for the host run behind a kernel that waits until it has queued them,
+    so that the device's own time is told. ``cuda`` is :mod:`torch.cuda` or a stand-in.
     """
 
     def __init__(self, cuda: Any, flush: _Call | None = None) -> None:
@@ -102,7 +103,10 @@ class CudaClock(Clock):
         return [Sample(start.elapsed_time(end) / 1e3) for start, end in pairs]
 
     def adapt(self, prepare: _Call, call: _Call) -> None:
-        """After warming up: let short calls wait for the host, twice as long as it needs."""
+        """After warming up: let calls wait for the host, twice as long as it needs.
+
+        Of several calls that are timed in turns the longest wait is kept.
+        """
         prepare()
         self._cuda.synchronize()
         start = time.perf_counter()
@@ -110,9 +114,10 @@ class CudaClock(Clock):
         queued = time.perf_counter() - start
         self._cuda.synchronize()
         del kept
-        if min(sample.wall_s for sample in self.times(prepare, call, 3)) < SHORT_S:
+        shortest = min(sample.wall_s for sample in self.times(prepare, call, 3))
+        if shortest < max(SHORT_S, queued / QUEUED_SHARE):
             self.name += "" if self._wait_cycles else ", queued behind a waiting kernel"
-            self._wait_cycles = max(1, int(2 * queued * CYCLES_PER_S))
+            self._wait_cycles = max(self._wait_cycles, 1, int(2 * queued * CYCLES_PER_S))
 
     def settle(self) -> None:
         """Wait for the device."""
@@ -215,6 +220,7 @@ def time_in_turns(
         torch.empty(KEPT, dtype=torch.uint8)
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
+            clock.adapt(subject.prepare, subject.call)
         start = clock.now_s()
         while len(found[0]) < budget.samples and not (
             len(found[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s

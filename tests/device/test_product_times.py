@@ -2,18 +2,25 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from attnprof.device.product_times import (
     FIRST_TRANSPOSED,
+    ON_CPU,
+    ON_GPU,
     PLAIN,
     SECOND_TRANSPOSED,
     ProductTimes,
     layout_of,
     product_shapes,
 )
+
+
+def shapes_of(count):
+    return product_shapes(replace(ON_CPU, count=count))
 
 
 def kernel(batch, m, n, k, layout):
@@ -25,11 +32,11 @@ def kernel(batch, m, n, k, layout):
 
 @pytest.fixture(scope="module")
 def known():
-    return ProductTimes({shape: kernel(*shape) for shape in product_shapes(500)})
+    return ProductTimes({shape: kernel(*shape) for shape in shapes_of(500)})
 
 
 def test_other_shapes_of_a_kernel_have_its_times(known):
-    others = product_shapes(700)[500:]
+    others = shapes_of(700)[500:]
     errors = sorted(abs(math.log(known.at(*shape) / kernel(*shape))) for shape in others)
     assert errors[len(errors) // 2] < 0.03
     assert errors[int(0.9 * len(errors))] < 0.1
@@ -45,7 +52,7 @@ def test_a_kernel_that_is_slow_at_odd_widths_is_predicted_so():
     def slow(batch, m, n, k, layout):
         return kernel(batch, m, n, k, layout) * (3.0 if n % 2 else 1.0)
 
-    known = ProductTimes({shape: slow(*shape) for shape in product_shapes(600)})
+    known = ProductTimes({shape: slow(*shape) for shape in shapes_of(600)})
     draw = random.Random(2)
     shapes = [(1, 8 * draw.randint(10, 90), draw.randint(40, 700), 64, PLAIN) for _ in range(60)]
     errors = sorted(abs(math.log(known.at(*shape) / slow(*shape))) for shape in shapes)
@@ -53,9 +60,26 @@ def test_a_kernel_that_is_slow_at_odd_widths_is_predicted_so():
 
 
 def test_shapes_are_the_same_every_time_and_no_two_alike():
-    shapes = product_shapes(300)
-    assert shapes == product_shapes(300)
+    shapes = shapes_of(300)
+    assert shapes == shapes_of(300)
     assert len(set(shapes)) == 300
+
+
+def test_a_gpu_is_asked_for_long_sums_of_few_rows_and_columns():
+    long = [shape for shape in product_shapes(ON_GPU) if shape[3] > 8 * max(shape[1:3])]
+    assert len(long) > 0.25 * ON_GPU.count
+
+
+def test_where_alignment_tells_kernels_apart_it_is_learnt_from_fewer_shapes():
+    def slow(batch, m, n, k, layout):
+        aligned = (k if layout == SECOND_TRANSPOSED else n) % 8 == 0
+        return kernel(batch, m, n, k, layout) * (1.0 if aligned else 6.0)
+
+    def error(aligned):
+        known = ProductTimes({one: slow(*one) for one in shapes_of(400)}, aligned=aligned)
+        return sorted(abs(math.log(known.at(*x) / slow(*x))) for x in shapes_of(500)[400:])[50]
+
+    assert error(1.0) < error(0.0)
 
 
 def test_layouts_are_read_off_strides():

@@ -131,6 +131,26 @@ def test_only_short_calls_wait_for_the_host(call_s, waits):
     assert [taken.wall_s for taken in timing] == pytest.approx([call_s] * len(timing))
 
 
+def test_calls_in_turns_wait_for_the_host_as_long_as_the_slowest_of_them(monkeypatch):
+    time = FakeTime()
+    cuda = FakeCuda(time)
+    clock = CudaClock(cuda)
+    host = FakeTime()
+    monkeypatch.setattr("attnprof.measure.clocks.time.perf_counter", lambda: host.now / 1e9)
+
+    def call(queued_s):
+        def run():
+            host.spend(queued_s)
+            time.spend(1e-3)  # the device takes as long, and may wait for the host
+
+        return run
+
+    clock.adapt(nothing, call(4e-3))
+    longest = clock._wait_cycles
+    clock.adapt(nothing, call(1e-6))
+    assert clock._wait_cycles == longest >= 2 * 4e-3 * 1.9e9
+
+
 def test_sampling_goes_on_until_the_median_is_known_well_enough():
     time, turn = FakeTime(), [0]
 

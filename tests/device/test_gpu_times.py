@@ -1,0 +1,116 @@
+"""Times of a GPU's own work, without one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attnprof.cli.app import main
+from attnprof.device import calibration
+from attnprof.device.benchmarks import benchmarks
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings
+from attnprof.device.gpu_times import FUSED_SHARE, GpuTimes
+from attnprof.device.grids import CPU_GRIDS, GPU_GRIDS, grids
+from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.prediction import Predictor, predict_points
+from attnprof.device.tables import TimeTable
+from attnprof.errors import CannotRunError
+from attnprof.measure.request import PointRequest
+from tests.device.test_prediction import made_up
+
+LAUNCH_S = 1e-6
+
+
+def on_gpu(**tables):
+    """A made-up GPU, whose pieces cost as many entries."""
+    pieces = TimeTable({(n,): LAUNCH_S + 4e-9 * n for n in (1, 1024, 2**20)})
+    return {**made_up(), "in pieces": pieces, **tables}
+
+
+def test_a_gpu_is_measured_at_larger_sizes():
+    assert grids("cuda:1") is GPU_GRIDS
+    assert grids("cpu") is CPU_GRIDS
+    assert GPU_GRIDS.entries[-1] > 4 * CPU_GRIDS.entries[-1]
+    names = {one.name for one in benchmarks(torch.float32, "cpu")}
+    assert {"broadcast", "strided", "product"} <= names
+    assert "in pieces" not in names
+
+
+def test_pieces_cost_by_how_many_entries_they_have_together():
+    times = GpuTimes(on_gpu())
+    whole, many = (KernelCall("mul", "fill", (2**20,), runs) for runs in (1, 2**17))
+    assert times.seconds(many) == pytest.approx(LAUNCH_S + 4e-9 * 2**20)
+    assert times.seconds(whole) == pytest.approx(4e-9 * 2**20)
+
+
+def test_runs_side_by_side_take_as_long_as_one_of_all_of_them():
+    lengths, strides = (16, 2**16, 2**20), (2, 64)
+    strided = {(n, stride): 3e-9 * n * stride for n in lengths for stride in strides}
+    times = GpuTimes(on_gpu(strided=TimeTable(strided)))
+    few, many = (KernelCall("copy_", "strided unary", (16, 64), runs) for runs in (64, 64 * 1024))
+    assert times.seconds(many) / times.seconds(few) == pytest.approx(1024)
+
+
+def test_fused_attention_takes_its_products_at_a_share_of_the_best_rate():
+    times = GpuTimes(on_gpu())
+    heads, n, d = 8, 4096, 64
+    call = KernelCall("_scaled_dot_product_flash_attention", "fused", (heads, n, n, d, d))
+    flops, best = 4 * heads * n * n * d, 1e10  # as ``made_up`` says
+    assert times.seconds(call) == pytest.approx(flops / (FUSED_SHARE * best), rel=1e-3)
+
+
+def test_entries_of_half_a_format_are_half_as_many_bytes():
+    whole, half = GpuTimes(on_gpu()), GpuTimes(on_gpu(), entry_bytes=2)
+    plain = KernelCall("mul", "unary", (2**16,))
+    assert half.seconds(replace(plain, item_bytes=2)) == whole.seconds(plain)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A file with the calibration of a GPU that is not here."""
+    ceilings = Ceilings("NVIDIA H200", {"float32": 1e13}, 1e12, "made up", measured=True)
+    path = tmp_path / "gpu.json"
+    calibration.save(Calibration(ceilings, "cuda", 16, {"float32": on_gpu()}), path)
+    return path
+
+
+def test_a_calibration_of_a_gpu_prices_as_one(elsewhere):
+    known = calibration.elsewhere("h200", elsewhere)
+    assert isinstance(Predictor(known).times("float32"), GpuTimes)
+    assert calibration.elsewhere("H100", elsewhere) is None
+
+
+def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
+    request = PointRequest("standard", 512, 2, 16)
+    report = predict_points([request], path=elsewhere, on="H200")
+    (record,) = report.records
+    assert record.device == "cuda"
+    assert record.ci_low_s < record.time_s < record.ci_high_s
+    assert report.summary["made_of"].startswith("NVIDIA H200, 16 threads")
+
+
+def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
+    typed = ["crossover", "standard", "linear", "--d", "16", "--metric", "time", "--format", "csv"]
+    typed += ["--on", "H200", "--calibration", str(elsewhere)]
+    with pytest.raises(SystemExit, match="0"):
+        main(typed)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "predicted" in lines[1]
+    with pytest.raises(SystemExit, match="2"):
+        main([*typed, "--kind", "measured"])
+    assert "only what is here is measured" in capsys.readouterr().err
+
+
+def test_where_it_was_not_calibrated_it_says_so(tmp_path):
+    from attnprof import registry
+    from attnprof.device.time_crossovers import meet
+    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.workload import Workload
+
+    pair = registry.configured(["standard", "linear"], {})
+    terms = TimeTerms("cpu", 1, tmp_path / "none.json", on="H200")
+    with pytest.raises(CannotRunError, match=r"none\.json has no calibration of it"):
+        meet(*pair, Workload(1, 1, 16), "core", [16], ["predicted"], ["time"], terms=terms,
+             environment={})  # fmt: skip
