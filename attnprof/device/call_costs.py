@@ -6,7 +6,7 @@ another, show by which share of a call that is dearer; and with much memory gone
 which takes their code's place in a cache, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import sqrt
@@ -33,6 +33,8 @@ CALLS: tuple[Callable[[Tensor], object], ...] = (
 ROWS, AGAIN = 16, 16
 #: Entries of memory that is gone through between operations of a sequence, and how often.
 FLUSHED, EVERY = 2**18, 4
+#: Bytes gone through after which nothing of an operation's code is where it was.
+CODE_BYTES = 2**20
 
 
 def sequences(made: Any) -> list[Benchmark]:
@@ -70,14 +72,29 @@ class CallCosts:
 
     tables: Mapping[str, TimeTable]
 
-    def share(self, kinds: int, bytes_each: float) -> float:
-        """What is added to calls of so many different operations, and memory gone through by each.
+    def shares(self, kinds: Sequence[Hashable], moved: Sequence[int]) -> list[float]:
+        """What is added to each call of a sequence that runs again and again.
 
-        The more kinds there are, the less of their code is still there when one comes again.
+        ``kinds`` tell which operation each is, ``moved`` the bytes that it goes through. The more
+        other kinds come before the same one comes again, and the more bytes are gone through, the
+        less of its code is still there.
         """
         more, most = self._shares
-        broken = min(1.0, bytes_each * EVERY / (4 * FLUSHED))
-        return sqrt(kinds / len(CALLS)) * (more + broken * (most - more))
+        recent: list[Hashable] = []
+        found, last, passed = list[float](), dict[Hashable, int](), 0
+        for turn in range(2):  # the first one tells what comes before each in the second
+            for kind, own in zip(kinds, moved, strict=True):
+                others = recent.index(kind) if kind in last else len(recent)
+                if turn:
+                    broken = min(1.0, (passed - last[kind]) / CODE_BYTES)
+                    among = sqrt(others / (len(CALLS) - 1))
+                    found.append(among * (more + broken * (most - more)))
+                if kind in last:
+                    del recent[others]
+                recent.insert(0, kind)
+                passed += own
+                last[kind] = passed
+        return found
 
     @cached_property
     def _shares(self) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -22,13 +23,13 @@ class Demand:
     """The operations of a call in order.
 
     ``nodes`` are the autograd nodes that they made, ``functions`` the calls of Python functions
-    between them, ``bytes`` the memory that they go through.
+    between them, ``moved`` the bytes of memory that each goes through.
     """
 
     operations: list[KernelCall]
     nodes: int = 0
     functions: int = 0
-    bytes: int = 0
+    moved: Sequence[int] = ()
 
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
@@ -66,7 +67,7 @@ def _watched(subject: Subject, most_s: float, memory: Memory) -> Demand:
         finally:
             sys.setprofile(None)
     nodes, most = _get_sequence_nr() - before, memory.passed - passed
-    return Demand(watch.placed(most), nodes, watch.functions, most)
+    return Demand(watch.placed(most), nodes, watch.functions, watch.moved())
 
 
 class _Observer(TorchDispatchMode):
@@ -91,6 +92,11 @@ class _Observer(TorchDispatchMode):
             call if call.form == "view" else replace(call, away=next(uses).away(most))
             for call in self.seen
         ]
+
+    def moved(self) -> list[int]:
+        """Bytes that each operation goes through; a view goes through none."""
+        uses = iter(self.uses)
+        return [0 if call.form == "view" else next(uses).own for call in self.seen]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -213,8 +213,7 @@ def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
         }
         for operation, count in calls.items()
     ]  # fmt: skip
-    share = times.share_of(work)
-    others = share * sum(map(times.call_s_of, work.operations))
+    share, others = times.dearer(work)
     between = {
         "autograd nodes": (work.nodes, times.node_s * (1 + share)),
         "Python functions": (work.functions, times.function_s * (1 + share)),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, prod
+from operator import mul
+from statistics import fmean
 
 import numpy as np
 
@@ -99,15 +101,16 @@ class Times:
 
     def of(self, work: Demand) -> float:
         """Seconds of a call."""
-        share = self.share_of(work)
+        share, calls = self.dearer(work)
         between = (work.nodes * self.node_s + work.functions * self.function_s) * (1 + share)
-        calls = sum(map(self.call_s_of, work.operations)) * share
         return sum(map(self.seconds, work.operations)) + calls + between
 
-    def share_of(self, work: Demand) -> float:
-        """By which share of a call each costs more because others come between."""
-        kinds = len({(o.name, o.form) for o in work.operations})
-        return self._costs.share(kinds, work.bytes / max(1, len(work.operations)))
+    def dearer(self, work: Demand) -> tuple[float, float]:
+        """By which share a call costs more because others come between, and all seconds of that."""
+        kinds = [(o.name, o.form) for o in work.operations]
+        shares = self._costs.shares(kinds, work.moved or [0] * len(kinds))
+        calls = map(self.call_s_of, work.operations)
+        return fmean(shares or [0.0]), sum(map(mul, shares, calls))
 
     def call_s_of(self, o: KernelCall) -> float:
         """Seconds of the same operation on next to nothing: what code, not memory, decides."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.device.call_costs import AGAIN, CALLS, EVERY, FLUSHED, CallCosts
+from attnprof.device.call_costs import AGAIN, CALLS, CODE_BYTES, EVERY, CallCosts
 from attnprof.device.tables import TimeTable
 
 FLUSHES = len(CALLS) // EVERY
@@ -19,17 +19,30 @@ def costs(plain, broken):
     return CallCosts({name: TimeTable({(16,): float(s)}) for name, s in seconds.items()})
 
 
+def shares(found, kinds, moved=0):
+    return found.shares(kinds, [moved] * len(kinds))
+
+
 def test_a_share_is_what_turns_take_more_than_calls_again_and_again():
-    found = costs(1.5, 2.5)
-    assert found.share(len(CALLS), 0.0) == pytest.approx(0.5)
-    assert found.share(len(CALLS), 100 * FLUSHED) == pytest.approx(1.5)
-    assert 0.5 < found.share(len(CALLS), 0.3 * FLUSHED) < 1.5
+    found, turns = costs(1.5, 2.5), range(len(CALLS))
+    assert shares(found, turns) == pytest.approx([0.5] * len(CALLS))
+    assert shares(found, turns, CODE_BYTES) == pytest.approx([1.5] * len(CALLS))
+    (some, *_) = shares(found, turns, CODE_BYTES // len(CALLS) // 3)
+    assert 0.5 < some < 1.5
 
 
-def test_few_different_operations_are_less_dear():
+def test_what_comes_again_soon_is_less_dear():
     found = costs(1.5, 2.5)
-    assert found.share(len(CALLS) // 4, 0.0) == pytest.approx(found.share(len(CALLS), 0.0) / 2)
+    again, other, once = shares(found, "aab"), shares(found, "abc"), shares(found, "a")
+    assert once == [0.0]
+    assert again[1] == 0.0 < again[0] < other[0]
+    assert other == pytest.approx([0.5 * (2 / (len(CALLS) - 1)) ** 0.5] * 3)
+
+
+def test_bytes_count_since_an_operation_of_the_same_kind():
+    far, near = costs(1.5, 2.5).shares("abab", [0, CODE_BYTES, 0, 0])[2:]
+    assert far > near
 
 
 def test_turns_that_are_no_slower_add_nothing():
-    assert costs(0.9, 0.8).share(len(CALLS), 1e9) == 0.0
+    assert shares(costs(0.9, 0.8), "abc", CODE_BYTES) == [0.0] * 3

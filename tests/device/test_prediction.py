@@ -98,15 +98,20 @@ def test_what_comes_between_calls_makes_them_dearer_whatever_their_size():
     dearer = {"sequence": TimeTable({(1,): 1.5e-30}), "functions": TimeTable({(1,): 1e-3})}
     times = Times({**made_up(), "in place": TimeTable({(1,): 2e-6, (2**20,): 1e-3}), **dearer})
 
-    def more(*sizes):
-        calls = [KernelCall("mul_", "in place", (size,), operands=2) for size in sizes]
+    def pair(size, *names):
+        return [KernelCall(name, "in place", (size,), operands=2) for name in names]
+
+    def more(calls):
         return times.of(Demand(calls)) - sum(map(times.seconds, calls))
 
-    assert more(8, 8) == pytest.approx(2 * more(8)) == pytest.approx(2 * more(2**20))
-    of_one_kind = 0.5 / len(CALLS) ** 0.5
-    alone = Demand([KernelCall("mul_", "in place", (8,))], functions=2)
-    functions = times.of(alone) - times.of(Demand(alone.operations))
-    assert functions == pytest.approx(2 * times.function_s * (1 + of_one_kind))
+    small, large = (more(pair(size, "mul_", "neg_")) for size in (8, 2**20))
+    assert small == pytest.approx(large)
+    assert small > 0
+    assert more(pair(8, "mul_", "mul_")) == 0.0
+    two = Demand(pair(8, "mul_", "neg_"), functions=2)
+    functions = times.of(two) - times.of(Demand(two.operations))
+    of_two_kinds = 0.5 / (len(CALLS) - 1) ** 0.5
+    assert functions == pytest.approx(2 * times.function_s * (1 + of_two_kinds))
 
 
 @pytest.fixture
