@@ -157,6 +157,14 @@ def _rows(made: Any) -> list[Benchmark]:
 
         return call
 
+    def softmax_backward(*, outer: bool = False) -> Callable[..., Call]:
+        def call(rows: int, columns: int) -> Call:
+            size = (columns, rows) if outer else (rows, columns)
+            dy, y = (x.T if outer else x for x in (torch.rand(size, **made) for _ in range(2)))
+            return lambda: torch._softmax_backward_data(dy, y, -1, y.dtype)  # noqa: SLF001
+
+        return call
+
     def norm_backward(rows: int, columns: int) -> Call:
         x, w = torch.rand(rows, columns, **made), torch.ones(columns, **made)
         _, mean, scale = torch.native_layer_norm(x, [columns], w, w, 1e-5)
@@ -168,11 +176,11 @@ def _rows(made: Any) -> list[Benchmark]:
     either: dict[str, Callable[[Tensor], object]] = {
         "sum": lambda x: x.sum(-1), "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
         "amax": lambda x: x.amax(-1), "softmax": lambda x: torch.softmax(x, -1),
-        "softmax backward": lambda x: torch._softmax_backward_data(x, x, -1, x.dtype),  # noqa: SLF001
     }  # fmt: skip
     found = {
         **{name: make(run) for name, run in either.items()},
         **{f"outer {name}": make(run, outer=True) for name, run in either.items()},
+        "softmax backward": softmax_backward(), "outer softmax backward": softmax_backward(outer=True),
         "max": make(lambda x: x.max(-1)), "cumsum": make(lambda x: x.cumsum(-1)),
         "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
         "layer norm backward": norm_backward,

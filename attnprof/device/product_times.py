@@ -57,8 +57,8 @@ ON_GPU = ProductLimits(2400, 200_000_000, 200_000_000_000, long_sums=35)
 LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 4800)
 LONG = (200, 32768)
 EVEN_LENGTHS, EVEN_WIDTHS, POWERS = 85, 60, 20
-#: Rows a multiple of so many entries apart share few places of a cache.
-CROWDED = 1024
+#: Rows a multiple of so many entries apart share few places of a cache, and of twice as many fewer.
+CROWDED = 512
 #: Columns of a quarter of the results, and the multiples of 8 among them that half of these have:
 #: kernels treat each such width in its own way.
 FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
@@ -82,7 +82,7 @@ def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
         elif draw.random() < 0.12:
-            apart = CROWDED * draw.choice((1, 2, 4))
+            apart = CROWDED * draw.choice((1, 2, 4, 8))
             layout = draw.choice((PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED))
             m = apart if layout == FIRST_TRANSPOSED else m
             n = apart if layout == PLAIN else n
@@ -153,7 +153,9 @@ class ProductTimes:
         b, m, n, k, layout = shapes.T
         first, second = _transposed(layout)
         apart = _rows_apart(m, n, k, layout)
-        crowded = [1.0 * (entries % CROWDED == 0) for entries in apart]
+        crowded = [
+            0.7 * (entries % (CROWDED * times) == 0) for entries in apart for times in (1, 2)
+        ]
         aligned = [
             share * self.aligned * (entries % step != 0)
             for entries in apart
@@ -186,9 +188,8 @@ def _work(shapes: Array) -> Array:
     rows_apart = _rows_apart(m, n, k, layout)
     columns += [x * (apart % step != 0) for step in (2, 4, 8)
                 for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
-    columns += [
-        x * (apart % CROWDED == 0) for x, apart in zip((right, left), rows_apart, strict=True)
-    ]
+    columns += [x * (apart % (CROWDED * times) == 0) for times in (1, 2)
+                for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
     columns += [x * (x > cache) for x in (left, right, out) for cache in CACHES]
     columns += [left * (n < 16), right * (m < 16), out * (k < 16)]
     return np.stack([column * ones for column in columns], axis=1)
