@@ -92,8 +92,8 @@ def _made(devices: Sequence[Path]) -> str:
         "and how products are told apart, was chosen on cores of widths 12, 24 and 48, layers of "
         "2 heads of 48 and products of random shapes. That an operation costs more after others "
         "was found, by an earlier version, on TaylorShift of widths 16 and 32 and on the pairs of "
-        "standard with linear, linformer and performer. That products of few columns need shapes of their "
-        "own was found on random products, but after widths 8 and 16 had been seen to be "
+        "standard with linear, linformer and performer. That products of few columns need shapes "
+        "of their own was found on random products, but after widths 8 and 16 had been seen to be "
         "off. How memory at hand and far away, jumps between pieces and calls with a number are "
         "priced was chosen on single operations and on layers of 4 heads of 32, of all mechanisms "
         "at 512 and 2048 tokens; which share calls among others and Python functions cost, on "
@@ -103,8 +103,8 @@ def _made(devices: Sequence[Path]) -> str:
         "width 64 and training at 512 tokens had been seen to be off. Where both sides take the "
         "same time over a range of lengths, as `he` and `standard` in training from 50 to 150 "
         "tokens, a crossing is no number: see the intervals. So these cases are not quite "
-        "unseen. The interval of a measured crossing is one of 95 %, by the scatter of five lengths or more; both measurements "
-        "were made in one process."
+        "unseen. The interval of a measured crossing is one of 95 %, by the scatter of five "
+        "lengths or more; both measurements were made in one process."
     )
 
 
