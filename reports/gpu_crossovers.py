@@ -206,7 +206,7 @@ class Run:
                 row, predicted=at[0], predicted_2=at[1], predicted_3=at[2],
                 low=number(found[0].ci_low), high=number(found[0].ci_high),
             ))  # fmt: skip
-            save(table, Crossing, crossings)
+        save(table, Crossing, crossings)
         (known,) = calibration.entries(devices[0])
         predictor = Predictor(calibration.Calibration.from_dict(known))
         points = []

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from math import exp, hypot, inf
 from pathlib import Path
@@ -141,6 +141,7 @@ class Predictor:
 
     calibration: Calibration
     kept: bool = False
+    _times: dict[str, Times] = field(default_factory=dict, compare=False)
 
     @property
     def made_of(self) -> str:
@@ -158,9 +159,11 @@ class Predictor:
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
-        kind = GpuTimes if self.calibration.device.startswith("cuda") else Times
-        fault_s = 0.0 if self.kept else self.calibration.fault_s
-        return kind(known[dtype], fault_s, ITEM_SIZES[dtype])
+        if dtype not in self._times:  # made once: they remember what they fitted
+            kind = GpuTimes if self.calibration.device.startswith("cuda") else Times
+            fault_s = 0.0 if self.kept else self.calibration.fault_s
+            self._times[dtype] = kind(known[dtype], fault_s, ITEM_SIZES[dtype])
+        return self._times[dtype]
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """The record of a point: time with an interval, peak memory, what takes how long.
