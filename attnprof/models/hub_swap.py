@@ -113,16 +113,17 @@ def _built(build: Callable[[], nn.Module], plan: Mapping[str, _Way]) -> nn.Modul
 # -- what a model's attention is -----------------------------------------------------------
 def _looked_at(subject: WholeModel) -> list[_Seen]:
     """The attention of every layer, in order, by a run of the model."""
-    seen = list[_Seen]()
+    built = list[list[_Seen]]()
 
     def make(_: Any) -> nn.Module:
         model: nn.Module = subject.build()
-        seen[:] = _listening(model, subject.layer_types)
+        built.append(list(_listening(model, subject.layer_types)))
         return model
 
     target = subject.target()
     count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
-    return seen
+    # models that are large are built once more to be weighed, and do not run
+    return next((seen for seen in reversed(built) if any(one.width for one in seen)), built[-1])
 
 
 def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
