@@ -167,8 +167,11 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
             ) from error
         relative = isinstance(error, ImportError) and "relative import" in str(error)
         advice = "; the file is part of a package: type package.module:Name" if relative else ""
+        cause: BaseException = error
+        while isinstance(cause, ImportError) and cause.__cause__ is not None:
+            cause = cause.__cause__  # what a package that imports late was told itself
         raise RequestError(
-            f"{asked}: {place} does not import: {error_text(error)}{advice}"
+            f"{asked}: {place} does not import: {error_text(cause)}{advice}"
         ) from error
 
 
@@ -210,11 +213,15 @@ def loaded(text: str) -> Any:
         names = [f"{path}:{own}" for own in _derivable(module)[:_SHOWN]]
         hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"
         raise RequestError(f"{text}: say what to derive of it; {hint}")
+
+    def has(holder: Any, part: str) -> bool:  # packages that import late do so here
+        return bool(_imported(text, path, lambda: hasattr(holder, part)))
+
     found: Any = module
-    if not hasattr(module, name.partition(".")[0]):
+    if not has(module, name.partition(".")[0]):
         found = _below(text, module, name)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not has(found, part):
             raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
         found = getattr(found, part)
     return found

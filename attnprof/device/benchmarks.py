@@ -180,7 +180,8 @@ def _rows(made: Any) -> list[Benchmark]:
     found = {
         **{name: make(run) for name, run in either.items()},
         **{f"outer {name}": make(run, outer=True) for name, run in either.items()},
-        "softmax backward": softmax_backward(), "outer softmax backward": softmax_backward(outer=True),
+        "softmax backward": softmax_backward(),
+        "outer softmax backward": softmax_backward(outer=True),
         "max": make(lambda x: x.max(-1)), "cumsum": make(lambda x: x.cumsum(-1)),
         "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
         "layer norm backward": norm_backward,

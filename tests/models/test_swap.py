@@ -94,6 +94,12 @@ def test_a_swapped_model_runs_and_keeps_its_other_layers(mechanism):
     assert kinds[0] == kinds[2] == "GPT2Attention"
 
 
+def test_a_model_too_large_to_run_on_real_tensors_is_swapped_too():
+    fields = {**CONFIGS["llama"].to_dict(), "hidden_size": 4096, "intermediate_size": 14336}
+    model = hub_subject(fields, "large", "eager", swaps_of(["taylor-direct"], {}), 24)
+    assert set(model.layer_types) == {"LlamaDecoderLayer (taylor-direct)"}
+
+
 @pytest.mark.parametrize(("name", "causal"), [("bert", False), ("llama", True)])
 @pytest.mark.parametrize("mechanism", ["linear", "taylor-direct"])
 def test_products_of_a_swapped_model_are_those_of_its_parts(name, causal, mechanism):

@@ -405,3 +405,16 @@ def test_an_argument_called_self_is_one():
     assert counted(target)["multiplications"] == 6 * 5
     with pytest.raises(RequestError, match="'self', which cannot be guessed"):
         here("first_of", None, ["other: N, d"])
+
+
+def test_a_package_that_imports_late_and_fails_says_what_it_was_told(tmp_path, monkeypatch):
+    (tmp_path / "late.py").write_text(
+        "def __getattr__(name):\n"
+        "    try:\n"
+        "        raise RuntimeError('no such operator')\n"
+        "    except RuntimeError as error:\n"
+        "        raise ModuleNotFoundError('Could not import') from error\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RequestError, match=r"late:Attention: late does not import: .*no such op"):
+        loaded("late:Attention")
