@@ -418,3 +418,33 @@ def test_a_package_that_imports_late_and_fails_says_what_it_was_told(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RequestError, match=r"late:Attention: late does not import: .*no such op"):
         loaded("late:Attention")
+
+
+def test_an_input_is_as_wide_as_the_code_asks_in_terms_of_the_width(tmp_path):
+    (tmp_path / "beside.py").write_text(
+        "from torch import nn\n"
+        "class Beside(nn.Module):\n"
+        "    def __init__(self, dim, num_heads):\n"
+        "        super().__init__()\n"
+        "        self.q, self.p = nn.Linear(dim, dim), nn.Linear(dim // 4, dim)\n"
+        "    def forward(self, hidden_states, layout_inputs):\n"
+        "        return self.q(hidden_states) + self.p(layout_inputs)\n"
+    )
+    target = target_of(f"{tmp_path / 'beside.py'}:Beside")
+    assert "layout_inputs: B, N, h*d/4" in target.spelled_inputs
+
+
+def test_a_number_is_the_one_that_the_file_gives_it_itself(tmp_path):
+    (tmp_path / "points.py").write_text(
+        "from torch import nn\n"
+        "class Points(nn.Module):\n"
+        "    def __init__(self, dim, n_points):\n"
+        "        super().__init__()\n"
+        "        self.to_points = nn.Linear(dim, n_points)\n"
+        "    def forward(self, x):\n"
+        "        return self.to_points(x)\n"
+        "def layer(dim):\n"
+        "    return Points(dim, n_points=6)\n"
+    )
+    target = target_of(f"{tmp_path / 'points.py'}:Points")
+    assert "n_points=6" in target.notes[0]

@@ -92,3 +92,25 @@ def with_class(inputs: Iterable[Input], width: str) -> Iterator[Repair]:
     for item in inputs:
         if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
             yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {width}"})
+
+
+#: How many times as wide as the model its parts are, or that they are narrower.
+_TIMES = (2, 3, 4, 8)
+
+
+def in_widths(number: int, old: str, value: Any) -> list[str]:
+    """A number as a multiple or a part of what stood there, where it is one, and as it stands.
+
+    ``value`` is the width; lengths ("N") have no parts.
+    """
+    if old == "N":
+        return [str(number)]
+    found = [f"{times}*{old}" for times in _TIMES if number == times * value]
+    found += [f"{old}/{times}" for times in _TIMES if number * times == value]
+    return [*found, str(number)]
+
+
+def resized(bodies: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    """Texts of inputs with another size."""
+    whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
+    return {name: re.sub(whole, new, body) for name, body in bodies.items()}

@@ -1,5 +1,6 @@
 """What code that fails says of what it takes: its text, the line, the numbers of sizes."""
 
+import ast
 import inspect
 import linecache
 import re
@@ -82,3 +83,15 @@ def may_be_none(name: str, owner: Any) -> bool:
     """Whether the constructor of a class asks if an argument of this name is None."""
     code = source_of(getattr(owner, "__init__", owner))
     return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
+
+
+def written(name: str, owner: Any) -> tuple[Any, ...]:
+    """The number or text that the class's own file gives an argument, if any: none, or one."""
+    own = getattr(owner, "__name__", "")
+    code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
+    calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    given = (
+        word.value.value for call in calls if getattr(call.func, "id", "") == own
+        for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)
+    )  # fmt: skip
+    return tuple(value for value in given if value is not None)[:1]

@@ -253,31 +253,30 @@ class Failed:
                     yield Repair(inputs={floats[0].name: one.format(w=self.width, n=side)})
 
     @property
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of a run that fails."""
+        return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
+
+    @property
     def _seen(self) -> set[Any]:
         """The sizes of inputs in a run that fails."""
-        sizes = {name: EVEN.get(name, 16) for name in self.target.symbols}
-        return {at(dim, sizes) for item in self.target.inputs for dim in item.dims}
+        return {at(dim, self._sizes) for item in self.target.inputs for dim in item.dims}
 
     def _numbers(self, text: str) -> Iterator[Repair]:
         """The tokens, or the width, that the message asks for."""
-        own = self._seen
+        own, width = self._seen, at(as_size(self.width), self._sizes)
+        bodies = {name: item.spelled.partition(": ")[2]
+                  for name, item in self.guessed_inputs.items() if not item.literal}  # fmt: skip
         asked = [n for n in dict.fromkeys(map(int, re.findall(r"\d+", text))) if 4 < n < 5000]
         for number in [n for n in asked if n not in own][:4]:
             for old in ("N", self.width):
-                bodies = {
-                    name: item.spelled.partition(": ")[2]
-                    for name, item in self.guessed_inputs.items()
-                    if not item.literal
-                }
-                texts = {
-                    name: re.sub(rf"(?<![\w*]){re.escape(old)}(?![\w*])", str(number), body)
-                    for name, body in bodies.items()
-                }
-                changed = [name for name, text in texts.items() if text != bodies[name]]
-                for name in changed[1:] if old != "N" else ():
-                    yield Repair(inputs={name: texts[name]})
-                if texts:
-                    yield Repair(inputs=texts)
+                for new in lines.in_widths(number, old, width):
+                    texts = lines.resized(bodies, old, new)
+                    changed = [name for name, text in texts.items() if text != bodies[name]]
+                    for name in changed[1:] if old != "N" else ():
+                        yield Repair(inputs={name: texts[name]})
+                    if texts:
+                        yield Repair(inputs=texts)
 
     def _twos(self) -> Iterator[Repair]:
         """Two of what there is one of by default, as scales: some code runs with more alone."""

@@ -57,7 +57,7 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "bias": (True, r".*bias|batch_first"),
     "flag": (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
     "ratio": (4, r"(mlp|ffn|attention|attn|squeeze)_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
-    "reduction": (2, r"(\w+_)?(sr|reduction)_(ratio|factor)"),
+    "reduction": (2, r"((\w+_)?(sr|reduction)_(ratio|factor)|reduction)"),
     "image": (224, r"(img|image)_size|input_resolution"),
     "patch": (16, r"patch_size|patch_len"),
     "window": (7, r"(window|partition)(_size)?|win_size"),
