@@ -140,10 +140,10 @@ def _draw_crossings(to: Path, rows: Sequence[Crossing]) -> None:
         )
     own = [row for row in rows if not isnan(row.measured)]
     axes.loglog([r.measured for r in own], [r.formula for r in own], "x", ms=4, color="0.6",
-                label="equal FLOPs")  # fmt: skip
+                label="where FLOPs are equal")  # fmt: skip
     ends = min(r.measured for r in own) / 1.5, max(r.measured for r in own) * 1.5
     axes.loglog(ends, ends, color="0.7", lw=0.8, zorder=0)
-    axes.set(xlabel="measured crossing, tokens", ylabel="crossing told, tokens")
+    axes.set(xlabel="measured crossing, tokens", ylabel="predicted crossing, tokens")
     axes.set_title("Direct against efficient TaylorShift", fontsize=9)
     axes.legend(fontsize=7)
     figure.savefig(to, dpi=160)
