@@ -48,7 +48,7 @@ RIVALS = ("taylor-efficient", "linformer", "performer", "longformer")
 CORE_S, LAYER_S = 0.2, 0.05
 #: Points of layers of 8 heads of 64.
 LENGTHS, POINT_HEADS = (512, 2048, 8192), 8
-#: Repeats of a part of a calibration get so many seconds.
+#: Seconds of a product or copy in a calibration, as ``calibrate --seconds`` takes them.
 CALIBRATION_S = 0.25
 
 

@@ -11,7 +11,8 @@ from attnprof.device.times import Times
 #: that begin where matrix units want them to. Chosen on products that were left out of the fit.
 ALIGNED, BATCHED, WHOLE_BYTES = 1.0, 0.8, 4
 
-#: Share of the best product's rate that fused kernels of attention reach, forward and backward.
+#: Share of the best product's rate that fused kernels of attention reach, forward and backward: as
+#: those of an H200 did in bfloat16 (``reports/h200``), not measured by a calibration.
 FUSED_SHARE, FUSED_BACKWARD_SHARE = 0.55, 0.45
 #: Products of a block of scores that the forward and the backward pass of a fused kernel make.
 FUSED_PRODUCTS, FUSED_BACKWARD_PRODUCTS = 2, 5

@@ -106,8 +106,16 @@ _ASKED = (
 )  # fmt: skip
 
 
-def calibration_of(environment: Mapping[str, Any], path: Path | None) -> Calibration:
-    """The calibration of this device and number of threads."""
+def calibration_of(
+    environment: Mapping[str, Any], path: Path | None, on: str | None = None
+) -> Calibration:
+    """The calibration of this device and number of threads, or of the one that ``on`` names."""
+    if on is not None:
+        if (there := elsewhere(on, path)) is None:
+            raise CannotRunError(
+                f"--on {on}: {path or 'the cache folder'} has no calibration of it"
+            )
+        return there
     name, threads = str(environment["device_name"]), environment["threads"]
     found = load(name, threads, path)
     if found is None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from attnprof.closed_form import contests, crossover
 from attnprof.closed_form.axis import CrossoverAxis, curve
-from attnprof.device.calibration import Calibration, elsewhere
 from attnprof.device.operations import operations_of
 from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
@@ -138,7 +137,7 @@ class TimedPair:
     # -- predicted ---------------------------------------------------------------------
     def prediction(self) -> "PredictedSearch":
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
-        known = self._calibration()
+        known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(known, kept=True)
         times = predictor.times(self.meeting.workload.dtype)
 
@@ -151,16 +150,6 @@ class TimedPair:
             search.at = self.runnable
         search.run()
         return search
-
-    def _calibration(self) -> Calibration:
-        on, path = self.terms.on, self.terms.calibration
-        if on is None:
-            return calibration_of(self.environment, path)
-        if (found := elsewhere(on, path)) is None:
-            raise CannotRunError(
-                f"--on {on}: {path or 'the cache folder'} has no calibration of it"
-            )
-        return found
 
     def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
         search = self.prediction()
