@@ -62,6 +62,8 @@ def meet(
     metric, kind_at = contests.ALL_METRICS.index, contests.ALL_KINDS.index
     records.sort(key=lambda row: (row.given, metric(row.metric), kind_at(row.kind)))
     summary = {**found.summary, "answer": crossover_answer(records)}
+    if contests.PREDICTED in timed:
+        summary["made_of"] = next((race.made_of for race in races if race.made_of), "")
     if with_curves:
         curves = (curve for race in races for curve in race.curves())
         summary["curves"] = [*summary.get("curves", ()), *curves]

@@ -58,6 +58,8 @@ class TimedPair:
     terms: TimeTerms
     refused: list[RequestError | CannotRunError] = field(default_factory=list)
     times: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
+    #: the calibration that predictions are made of
+    made_of: str = ""
 
     def row(self, kind: str) -> CrossoverRecord:
         """The predicted or the measured row; a refusal is one that says why."""
@@ -139,6 +141,7 @@ class TimedPair:
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
         known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(known, kept=True)
+        self.made_of = predictor.made_of
         times = predictor.times(self.meeting.workload.dtype)
 
         def both(length: int) -> tuple[float, float]:

@@ -101,6 +101,9 @@ def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*typed, "--kind", "measured"])
     assert "only what is here is measured" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main([one if one != "csv" else "table" for one in typed])
+    assert "calibrated: NVIDIA H200, 16 threads" in " ".join(capsys.readouterr().out.split())
 
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):

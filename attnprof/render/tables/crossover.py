@@ -47,6 +47,8 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
+    if made_of := report.summary.get("made_of"):
+        caption.append(f"calibrated: {made_of}")
     if any(row.ci_low or row.ci_high for row in rows):
         caption.append("in brackets: an interval of 95 %")
     if "published" in kinds and len(kinds) > 1:
