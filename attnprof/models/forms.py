@@ -13,12 +13,12 @@ from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
 from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
-from attnprof.trace.events import QUANTITIES, Trace, added, peak, trains, uncounted
+from attnprof.trace.events import QUANTITIES, Trace, added, peak, uncounted
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Target, sizes_text
-from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
+from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import SymbolicRun
 
@@ -116,7 +116,7 @@ class Repeated:
 
     def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
         """A run of so many layers at sizes."""
-        return record(self._target(lengths, phase), sizes, training=trains([phase]))
+        return counted(self._target(lengths, phase), sizes, phase, held=False)[0]
 
 
 def repeated(
@@ -179,7 +179,7 @@ class _Sampled:
         return {q: sums([table.get(key, {}).get(q, 0) for table in self.tables]) for q in names}
 
     def _peak(self, trace: Trace) -> Any:
-        if trace.has_loops or self.found.method != "symbolic":
+        if self.found.method != "symbolic":
             return None
         longest = self.samples.lengths[-1]
         longer = {

@@ -218,7 +218,7 @@ class SwappedKernel(nn.Module):
         self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
     ) -> Tensor:
         """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
-        causal = _is_causal(owner, more) and k.shape[2] == q.shape[2]  # else one token
+        causal = _is_causal(owner, more) and bool(k.shape[2] == q.shape[2])  # else one token
         usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
         if asked is not None and not math.isclose(asked, usual):
             q = q * (asked / usual)  # a mechanism scales by itself

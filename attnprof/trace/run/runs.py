@@ -42,6 +42,7 @@ def record(
     swift: bool = False,
     real: bool = False,
     flipped: int | None = None,
+    once: bool = False,
 ) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
@@ -49,7 +50,8 @@ def record(
     :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each``, called at
     every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
     kernels are not those of a device; ``real`` on real ones, where the truth value number
-    ``flipped`` that the code takes from values is turned round.
+    ``flipped`` that the code takes from values is turned round. Of loops that tell which turns are
+    alike, ``once`` runs one of those, as symbolic sizes do, whose ``environment`` is told.
     """
     real = real or target.real
     swift = swift and not real and not target.routed
@@ -70,7 +72,7 @@ def record(
         values = Values(flipped) if real else None
         check = before_each or Limit(most)
         parts = Submodules(subject)
-        recorder = Recorder(check, values, parts, routing)
+        recorder = Recorder(check, values, parts, routing, environment)
         recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
@@ -78,7 +80,7 @@ def record(
                 if tensor.is_floating_point():
                     tensor.normal_()
             values.given([*parameters, *inputs])
-        with parts.followed(), followed_by(recorder) if environment else nullcontext():
+        with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
             graded = [] if target.data else [x for x in inputs if x.is_floating_point()]
             run = partial(_train if training else _call, subject, positional, named, graded)
             before = _flags(subject)

@@ -68,7 +68,8 @@ class Runs:
     """Runs of a target at shapes for phases of one kind, each made once.
 
     They are on fake tensors; from :meth:`settle` on, on meta tensors where those do the same, three
-    times as fast and counted so (``swift``). One of more than ``longest`` operations raises
+    times as fast and counted so (``swift``). ``once``: they have one of a loop's turns that are
+    alike. One of more than ``longest`` operations raises
     :class:`TooLongError`, one beyond the ``budget`` of all :class:`OutOfBudgetError`.
     """
 
@@ -76,6 +77,7 @@ class Runs:
     phases: Sequence[str]
     longest: int = A_LONG_RUN
     budget: float = inf
+    once: bool = False
     operations: int = 0
     swift: bool | None = None
     _made: int = 0
@@ -164,7 +166,8 @@ class Runs:
         except OutOfBudgetError as error:
             return error
         count, training = Limit(self.longest), trains(self.phases)
-        found = outcome(self.target, sizes, training=training, before_each=count, swift=swift)
+        how = {"before_each": count, "swift": swift, "once": self.once}
+        found = outcome(self.target, sizes, training=training, **how)
         self.operations += count.done * (1 if swift else 3)
         self._made += 1
         return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")

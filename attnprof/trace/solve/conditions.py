@@ -177,14 +177,22 @@ def rounded_up(part: Any) -> Any:
 
 
 def is_wider(bound: Any, other: Any) -> bool:
-    """Whether one bound of a size is farther out than another of its kind."""
-    if type(bound) is not type(other) or bound.args[0] != other.args[0]:
-        return False
-    if not bound.args[0].is_Symbol or not (bound.args[1].is_Integer and other.args[1].is_Integer):
-        return False
-    below = isinstance(bound, sympy.StrictGreaterThan | sympy.GreaterThan)
-    above = isinstance(bound, sympy.StrictLessThan | sympy.LessThan)
-    return bool((below and bound.rhs < other.rhs) or (above and bound.rhs > other.rhs))
+    """Whether one bound of a size is farther out than another on its side."""
+    (size, side, far), (own, its, near) = _bound(bound), _bound(other)
+    return bool(size is not None and size == own and side == its and side * (near - far) > 0)
+
+
+def _bound(condition: Any) -> tuple[Any, int, Any]:
+    """A size, 1 where a condition keeps it above a whole number and -1 below, and that number."""
+    condition = as_whole(condition)
+    sign = _SIGNS.get(type(condition).__name__, "")
+    side = {">": 1, "<": -1}.get(sign[:1], 0)
+    left, right = _sides(condition) if side else (None, None)
+    if side and left.is_Integer:
+        left, right, side = right, left, -side
+    if not side or not (left.is_Symbol and right.is_Integer):
+        return None, 0, 0
+    return left, side, right - side * (len(sign) > 1)
 
 
 def octave(equation: Any) -> list[Any]:

@@ -31,6 +31,8 @@ MOST_FLOPS, MOST_CALLS = 4 * 10**9, 16_000
 #: Lengths, beside small other sizes, at which a run on real tensors is short.
 _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
+#: Operations of loops that are run turn by turn, where one turn could tell of others.
+_TURNS = 20_000
 #: Decisions by values that are tried the other way round.
 _DECISIONS = 12
 #: Operations after which a run is taken to end well.
@@ -64,10 +66,16 @@ def count(
 def counted(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
 ) -> tuple[Trace, Target]:
-    """The same, and the target as it ran: with experts chosen evenly, or on real tensors."""
+    """The same, and the target as it ran: with experts chosen evenly, or on real tensors.
+
+    Not ``held``, a run of very many turns of loops that tell which are alike has one of those.
+    """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
-    trace = failed = outcome(target, sizes, training=training, most=most)
+    trace = failed = outcome(target, sizes, training=training, most=most, once=not held)
+    if not held and isinstance(trace, Trace) and trace.has_loops:
+        turns = sum(call.times for call in trace.calls)
+        trace = trace if turns > _TURNS else outcome(target, sizes, training=training, most=most)
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         trace = outcome(target, sizes, training=training, most=most)

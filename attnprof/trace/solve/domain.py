@@ -119,7 +119,7 @@ class Domain(SizeConditions):
         ]
         self._classes = environment.told().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
-        if environment.own:  # other code has formulas for blocks and a rest
+        if environment.in_blocks:  # other code has formulas for blocks and a rest
             given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
@@ -144,7 +144,7 @@ class Domain(SizeConditions):
             self.relations.append(condition)
             # a remainder, like that of odd sizes, leaves many values
             left = equal and condition.rhs.is_Integer and remainder(condition)
-            if equal and not left and not (environment.own and met > _USUAL):
+            if equal and not left and not (environment.in_blocks and met > _USUAL):
                 self.pins.append(condition)
 
     def _met(self, condition: Any) -> float:

@@ -35,8 +35,11 @@ _FEWER = 256, 64
 _WIDER = 256
 #: Operations of a run that formulas are tried by.
 _SHORT = 400
+#: Operations after which formulas are tried at no more shapes that conditions leave out.
+_OPERATIONS = 30_000
 #: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
 _LOOKED, _DOUBTED = 120, 4
+_ONE_TURN = "verified by runs of one of the turns of each loop that are alike: all are too many"
 #: Up to where the length of another remainder is looked for, and a size that is left out.
 _BESIDE, _SINGLE = 300, 600
 
@@ -68,7 +71,7 @@ def by_turns(
     Loops have more kinds of turns at a longer length; and where one of these sizes makes something
     a single one, that is a case of its own. Rounded quotients of ``classed`` sizes may be fixed.
     """
-    if not target.own or hints.get("N", 1) == 1:
+    if hints.get("N", 1) == 1:
         return run_symbolically(target, hints, phases, classed=classed), None
     found, failed = [], list[NoFormulaError]()
     longer = ({**hints, "N": length} for length in _LENGTHS)
@@ -77,11 +80,15 @@ def by_turns(
         try:
             run = run_symbolically(target, sizes, phases, classed=classed)
         except PinnedError as error:
+            if not (target.own or error.in_blocks):
+                raise
             failed.append(error)
             continue
         except NoFormulaError as error:
             failed.append(error)
             break
+        if not (target.own or run.trace.has_loops):
+            return run, None
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         if not run.trace.has_loops:
@@ -121,7 +128,8 @@ def _settled(
 ) -> tuple[SymbolicRun, list[dict[str, int]]]:
     """The formulas where they hold as far as runs show, and the shapes of these.
 
-    NoFormulaError where too few shapes inside are short ones.
+    Where too few shapes inside are short ones, runs have one of the turns that are alike, too;
+    NoFormulaError where those are too few.
     """
     runs = Runs(target, phases, A_LONG_RUN // 2)
     found = replace(found, guards=SizeConditions(found.guards.telling))
@@ -132,9 +140,14 @@ def _settled(
         agreed = runs.agreeing(wider, _shapes(wider, hints, runs.longest), strict=True)
     except ContradictedError:
         wider, agreed = found, runs.agreeing(found, _shapes(found, hints, runs.longest))
+    if len(agreed) >= HELD_OUT:
+        return wider, agreed
+    runs = Runs(target, phases, A_LONG_RUN // 2, once=True)
+    agreed = runs.agreeing(found, shapes_in(hints, found.holds), strict=True)
     if len(agreed) < HELD_OUT:
         raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
-    return wider, agreed
+    trace = replace(found.trace, notes=[*found.trace.notes, _ONE_TURN])
+    return replace(found, trace=trace), agreed
 
 
 def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
@@ -196,6 +209,8 @@ def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
     for shape, broken in _doubts(found, hints):
+        if runs.operations > _OPERATIONS:
+            break
         if trace := runs.tried(shape):
             counted = totals_by_phase(trace, runs.phases)
             (refused if _differ(found, counted, shape) else agreed).append(broken)
