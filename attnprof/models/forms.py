@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.models.borders import beside_borders, on_symbols
+from attnprof.models.borders import derived_beside, on_symbols
 from attnprof.models.costs import LayerKind, by_part, place_of
 from attnprof.models.model_forms import ModelForms, Parts, of_whole
 from attnprof.models.parts import ModulePlace
@@ -80,9 +80,8 @@ class Repeated:
         if ran.real:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
-        near, known = beside_borders(self._target(self.samples.lengths[0], phase), phase, sizes)
-        target = self._target(longest, phase)
-        found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
+        few = self._target(self.samples.lengths[0], phase)
+        found, near, known = derived_beside(self._target(longest, phase), few, phase, sizes)
         if found.method == "counted":
             return of_whole(found, self.places, self.kinds)
         domains = list(found.domain)

@@ -97,7 +97,7 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     return replace(
         subject, build=partial(_built, subject.build, plan), layer_types=types,
         caches=subject.caches and not no_cache, no_cache=no_cache,
-        notes=(*subject.notes, *notes),
+        notes=(*subject.notes, *notes), in_blocks=True,
     )  # fmt: skip
 
 

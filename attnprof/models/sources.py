@@ -73,5 +73,5 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
     inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
         name, partial(build, config), inputs, steps=steps, layer_types=kinds,
-        num_heads=config.num_heads, head_dim=config.d_model // config.num_heads,
+        num_heads=config.num_heads, head_dim=config.d_model // config.num_heads, in_blocks=True,
     )  # fmt: skip

@@ -37,7 +37,7 @@ class WholeModel:
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
     which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
     ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
-    many tokens that is for; 0 where it does not say.
+    many tokens that is for; 0 where it does not say. ``in_blocks``: mechanisms of ours are in it.
     """
 
     name: str
@@ -55,6 +55,7 @@ class WholeModel:
     num_heads: int = 1
     head_dim: int = 1
     longest: int = 0
+    in_blocks: bool = False
 
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
@@ -94,7 +95,8 @@ class WholeModel:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
         symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth)
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        return replace(self._target({}), symbols=symbols, make=copies, own=True)
+        target = replace(self._target({}), own=True, in_blocks=True)
+        return replace(target, symbols=symbols, make=copies)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
@@ -104,7 +106,7 @@ class WholeModel:
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
             self.name, make, tuple(inputs.values()), symbols, self.dtype, names, data=True,
-            advice=advice,
+            in_blocks=self.in_blocks, advice=advice,
         )  # fmt: skip
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:

@@ -107,9 +107,10 @@ def mechanism_target(
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
     flag = Input("causal", value=causal, literal=True)
+    own = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        own=type(spec).__module__.startswith("attnprof."),
+        own=own, in_blocks=own,
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 

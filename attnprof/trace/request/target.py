@@ -180,7 +180,8 @@ class Target:
     inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
     are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
     ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those;
-    ``own``: the code is attnprof's, which does the same on both; ``routed``: experts are taken to
+    ``own``: the code is attnprof's, which does the same on both; ``in_blocks``: mechanisms of
+    attnprof's are in it, which run in blocks; ``routed``: experts are taken to
     be chosen evenly; ``data``: floating inputs are data, which no gradient is asked of. ``advice``
     ends the message where it does not run.
     """
@@ -195,6 +196,7 @@ class Target:
     step: Self | None = None
     real: bool = False
     own: bool = False
+    in_blocks: bool = False
     routed: bool = False
     data: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -61,8 +61,7 @@ class Recorder(TorchDispatchMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
     What ``before_each`` raises ends the run; ``values`` follows what the code takes from values.
-    ``parts`` are the submodules of what runs, ``routing`` what is known of the experts chosen;
-    the ``environment`` of symbolic sizes is told that loops run ``in_blocks``.
+    ``parts`` are the submodules of what runs, ``routing`` what is known of the experts chosen.
     """
 
     supports_higher_order_operators = True
@@ -74,14 +73,12 @@ class Recorder(TorchDispatchMode):
         values: Values | None = None,
         parts: Submodules | None = None,
         routing: Routing | None = None,
-        environment: Any = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts or Submodules(None)
         self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
         self._routing = routing
-        self._environment = environment
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -139,8 +136,6 @@ class Recorder(TorchDispatchMode):
         ``of``: so many such turns stand for them.
         """
         outer, self.trace.has_loops = self._turns, True
-        if self._environment is not None:
-            self._environment.in_blocks = True
         number = size_of(times)
         if of != 1:
             import sympy

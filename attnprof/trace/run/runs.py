@@ -1,6 +1,6 @@
 """One run of a target at given sizes, concrete or symbolic, recorded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from math import inf
@@ -50,17 +50,15 @@ def record(
     :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each``, called at
     every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
     kernels are not those of a device; ``real`` on real ones, where the truth value number
-    ``flipped`` that the code takes from values is turned round. Of loops that tell which turns are
-    alike, ``once`` runs one of those, as symbolic sizes do, whose ``environment`` is told.
+    ``flipped`` that the code takes from values is turned round. ``once`` runs one of a
+    loop's turns that are alike, as symbolic sizes do.
     """
     real = real or target.real
     swift = swift and not real and not target.routed
-    if real:
-        world: Any = real_world(target.dtype)
-    else:
-        world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
+    world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
     routing = Routing() if target.routed else None
-    with world, adding_in_place(), as_with_values(routing) if routing else nullcontext():
+    chosen = as_with_values(routing) if routing else nullcontext()
+    with world(target.dtype), adding_in_place(), chosen:
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
         parameters, buffers = _weights(subject)
@@ -72,16 +70,15 @@ def record(
         values = Values(flipped) if real else None
         check = before_each or Limit(most)
         parts = Submodules(subject)
-        recorder = Recorder(check, values, parts, routing, environment)
+        recorder = Recorder(check, values, parts, routing)
         recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
-            for tensor in inputs:  # zeros make matrices singular
-                if tensor.is_floating_point():
-                    tensor.normal_()
+            for tensor in _floating(inputs):  # zeros make matrices singular
+                tensor.normal_()
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
-            graded = [] if target.data else [x for x in inputs if x.is_floating_point()]
+            graded = [] if target.data else _floating(inputs)
             run = partial(_train if training else _call, subject, positional, named, graded)
             before = _flags(subject)
             run(recorder)
@@ -94,6 +91,10 @@ def record(
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
         trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return trace
+
+
+def _floating(tensors: Iterable[Any]) -> list[Any]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:

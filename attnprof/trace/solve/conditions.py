@@ -187,10 +187,12 @@ def _bound(condition: Any) -> tuple[Any, int, Any]:
     condition = as_whole(condition)
     sign = _SIGNS.get(type(condition).__name__, "")
     side = {">": 1, "<": -1}.get(sign[:1], 0)
-    left, right = _sides(condition) if side else (None, None)
-    if side and left.is_Integer:
+    if not side:
+        return None, 0, 0
+    left, right = _sides(condition)
+    if left.is_Integer:
         left, right, side = right, left, -side
-    if not side or not (left.is_Symbol and right.is_Integer):
+    if not (left.is_Symbol and right.is_Integer):
         return None, 0, 0
     return left, side, right - side * (len(sign) > 1)
 

@@ -1,6 +1,5 @@
 """The conditions a symbolic run relied on, and whether one of them pins a size."""
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, cycle, product
@@ -22,11 +21,12 @@ from attnprof.trace.solve.conditions import (
     rounds_down,
     rounds_to_none,
 )
+from attnprof.trace.solve.shapes import of_all_magnitudes
 
-#: Shapes at which conditions are compared, to say each once.
-_SHAPES = 400
 #: Shapes that are few, and sizes of all magnitudes that one takes beside them.
 _FEW, _MAGNITUDES = 40, [int(2 ** (power / 2)) for power in range(2, 32)]
+#: Beyond any size: of what torch itself can count to.
+_BITS = 2**60
 #: Where code of ours says which turns of loops are alike, what holds at so many of them is usual.
 _USUAL = 0.6
 
@@ -68,11 +68,11 @@ class SizeConditions:
 
     def _beside(self, shapes: Sequence[dict[str, int]], kept: Sequence[Any]) -> Iterator[Any]:
         """Shapes like these but for one size, of any magnitude, where these conditions hold."""
-        places = [] if self._rests else product(shapes, shapes[0], _MAGNITUDES)
-        for shape, name, size in places:
-            other = {**shape, name: size}
-            if all(evaluate(condition, other) for condition in kept):
-                yield other
+        for name in [] if self._rests else shapes[0]:
+            for shape, size in product(shapes, [*_MAGNITUDES, *self._telling_sizes(name)]):
+                other = {**shape, name: size}
+                if all(evaluate(condition, other) for condition in kept):
+                    yield other
 
     def _near(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Shapes with one size beside a number it is compared with, or a multiple of another.
@@ -80,18 +80,23 @@ class SizeConditions:
         Those of all magnitudes miss conditions that differ at one of few sizes.
         """
         for name in names:
-            alone = [c for c in self.relations if {s.name for s in c.free_symbols} == {name}]
-            numbers = {abs(int(x)) for c in alone for x in c.atoms(sympy.Integer)} - {0, 1}
-            multiples = product(numbers, (1, *numbers), (-1, 0, 1))
-            sizes = {x // unit * unit + turn * unit for x, unit, turn in multiples}
-            for shape, size in zip(cycle(self.sample(names)), sorted(sizes), strict=False):
-                yield {**shape, name: max(2, size)}
+            sizes = self._telling_sizes(name)
+            for shape, size in zip(cycle(self.sample(names)), sizes, strict=False):
+                yield {**shape, name: size}
+
+    def _telling_sizes(self, name: str) -> list[int]:
+        """Those beside the numbers that this size is compared with, and beside their multiples."""
+        alone = [c for c in self.relations if {s.name for s in c.free_symbols} == {name}]
+        numbers = {abs(int(x)) for c in alone for x in c.atoms(sympy.Integer)} - {0, 1}
+        multiples = product(numbers, (1, *numbers), (-1, 0, 1))
+        sizes = {x // unit * unit + turn * unit for x, unit, turn in multiples}
+        return [max(2, size) for size in sorted(sizes)]
 
     def sample(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Shapes of all magnitudes with these sizes; repeatable."""
         blocks = {name: block for name, block in self._rests.items() if name in names}
         others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
-        for found in _sample(tuple(sorted({*names, *others}))):
+        for found in of_all_magnitudes(tuple(sorted({*names, *others}))):
             shape = dict(found)
             for name, block in blocks.items():
                 shape[name] = 2 + shape[name] % max(evaluate(block, shape) - 2, 1)
@@ -136,7 +141,8 @@ class Domain(SizeConditions):
         self._none = {x: zero for x, zero in none.items() if self._met(x.args[0] >= 0) == 1}
         for condition in chain.from_iterable(map(self._plainly, given)):
             equal = isinstance(condition, sympy.Eq)
-            if condition is sympy.true or condition in self.relations:
+            of_torch = any(number > _BITS for number in condition.atoms(sympy.Integer))
+            if of_torch or condition is sympy.true or condition in self.relations:
                 continue
             met = self._met(condition) if equal else 0
             if met == 1:
@@ -260,18 +266,6 @@ def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
     shapes = SizeConditions([], dict(rests)).sample(names)
     met = [bool(evaluate(condition, shape)) for shape in shapes]
     return sum(met) / len(met)
-
-
-@lru_cache(maxsize=64)
-def _sample(names: tuple[str, ...]) -> list[dict[str, int]]:
-    """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
-    chance, found = random.Random(0), []  # noqa: S311 - no secret
-    for count in range(_SHAPES):
-        most = 34 if count % 4 == 3 else 14
-        sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
-        unit = 2 ** chance.randint(0, 8) if count % 2 else 1
-        found.append({name: -(-x // unit) * unit for name, x in zip(names, sizes, strict=True)})
-    return found
 
 
 def _conditions(guard: Any) -> list[Any]:

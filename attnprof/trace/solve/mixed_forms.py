@@ -21,8 +21,6 @@ from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import SizePlan
 
-#: Beyond any size.
-_BITS = 2**60
 #: Layers up to which another case may begin.
 _FEW = 12
 
@@ -163,8 +161,6 @@ def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
     alike: dict[Any, list[Any]] = {}
     for run in solved.runs:
         for relation in run.guards.relations:
-            if any(number > _BITS for number in relation.atoms(sympy.Integer)):
-                continue  # of what torch itself can count to
             compares = isinstance(relation, sympy.Rel)
             parts = terms_of(relation.lhs - relation.rhs) if compares else {}
             kind = relation.func, *sorted(map(str, parts))

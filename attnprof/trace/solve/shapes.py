@@ -6,12 +6,15 @@ Of all magnitudes, and where code likes to branch.
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isqrt, log2
 
 from attnprof.trace.request.target import largest
 
 #: Shapes that are looked at for one inside a domain; sizes of a class that are all run.
 _TRIES, _FEW = 1500, 20
+#: Shapes at which conditions are compared, to say each once.
+_SHAPES = 400
 #: What code rounds lengths up to.
 _BLOCK = 64
 #: Ways to draw a size, from the largest and the hint.
@@ -47,6 +50,18 @@ def shapes_in(
         if shape not in seen and inside(shape):
             seen.append(shape)
             yield shape
+
+
+@lru_cache(maxsize=64)
+def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
+    """Shapes of these sizes, half of them with sizes that powers of two divide; repeatable."""
+    chance, found = random.Random(0), []  # noqa: S311 - no secret
+    for count in range(_SHAPES):
+        most = 34 if count % 4 == 3 else 14
+        sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
+        unit = 2 ** chance.randint(0, 8) if count % 2 else 1
+        found.append({name: -(-x // unit) * unit for name, x in zip(names, sizes, strict=True)})
+    return found
 
 
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:

@@ -37,8 +37,9 @@ from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
+from attnprof.trace.solve.single_sizes import with_single
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import beside, by_turns, in_blocks, with_single
+from attnprof.trace.solve.turns import beside, by_turns, in_blocks
 
 #: Why a peak has none where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
@@ -188,7 +189,7 @@ def by_symbols(attempt: Attempt) -> Forms:
     try:
         found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.classed)
     except budget.NoFormulaError as error:
-        of_class = target.own and attempt.above_one and not attempt.classed
+        of_class = target.in_blocks and attempt.above_one and not attempt.classed
         if of_class and isinstance(error, PinnedError):
             return by_symbols(replace(attempt, classed=attempt.above_one))
         hints = divided_hints_for(target.symbols, attempt.above_one)
@@ -250,7 +251,7 @@ def _meets(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
 
 def in_class(attempt: Attempt) -> Forms:
     """By symbols for the class of asked sizes alone, of which code makes rounded quotients."""
-    if attempt.target.own or not attempt.pins or not attempt.above_one:
+    if attempt.target.in_blocks or not attempt.pins or not attempt.above_one:
         raise budget.NoFormulaError("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 

@@ -31,8 +31,7 @@ class PinnedError(NoFormulaError):
 
     ``pins`` are the conditions that leave a size one value, ``relations`` all until then: where
     those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes; ``refused``:
-    there the code does not run at all, at this shape. ``in_blocks``: its loops tell which turns
-    are alike.
+    there the code does not run at all, at this shape.
     """
 
     refused = False
@@ -44,13 +43,11 @@ class PinnedError(NoFormulaError):
         *,
         integers: bool = True,
         relations: Sequence[Any] = (),
-        in_blocks: bool = False,
     ) -> None:
         super().__init__(message)
         self.pins = pins
         self.integers = integers
         self.relations = relations
-        self.in_blocks = in_blocks
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ def _once(
     environment, sizes, names = symbolic_sizes(
         free, bend, integers=integers, below=blocks, classed=classed
     )
-    environment.in_blocks = target.own
+    environment.in_blocks = target.in_blocks
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
     with spoken(names):
@@ -212,10 +209,7 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
         pinned = f"the code makes a size a number: {'; '.join(guards.pinned)}{where}"
         whole = environment.conversions.whole
         relations = [*guards.relations, *guards.pins]
-        loops = environment.in_blocks
-        raise PinnedError(
-            pinned, guards.pins, integers=whole, relations=relations, in_blocks=loops
-        )
+        raise PinnedError(pinned, guards.pins, integers=whole, relations=relations)
     return guards
 
 

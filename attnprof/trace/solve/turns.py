@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import chain, islice, product
 from typing import Any
 
-from attnprof.trace.events import Call, Trace, totals_by_phase
+from attnprof.errors import RequestError
+from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import (
@@ -40,8 +41,8 @@ _OPERATIONS = 30_000
 #: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
 _LOOKED, _DOUBTED = 120, 4
 _ONE_TURN = "verified by runs of one of the turns of each loop that are alike: all are too many"
-#: Up to where the length of another remainder is looked for, and a size that is left out.
-_BESIDE, _SINGLE = 300, 600
+#: Up to where the length of another remainder is looked for.
+_BESIDE = 300
 
 
 def in_blocks(
@@ -71,24 +72,19 @@ def by_turns(
     Loops have more kinds of turns at a longer length; and where one of these sizes makes something
     a single one, that is a case of its own. Rounded quotients of ``classed`` sizes may be fixed.
     """
-    if hints.get("N", 1) == 1:
+    if not target.in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
-    found, failed = [], list[NoFormulaError]()
-    longer = ({**hints, "N": length} for length in _LENGTHS)
-    tried = chain(beside(hints, asked), longer)
-    for sizes in (x for x in tried if not any(_same_as(error, x) for error in failed)):
+    found, failed = list[tuple[SymbolicRun, Sizes]](), list[NoFormulaError]()
+    for sizes in _tried(hints, asked, failed):
         try:
             run = run_symbolically(target, sizes, phases, classed=classed)
         except PinnedError as error:
-            if not (target.own or error.in_blocks):
-                raise
             failed.append(error)
             continue
-        except NoFormulaError as error:
-            failed.append(error)
+        except (NoFormulaError, RequestError):  # this one where it was built for one length
+            if not (found or failed):
+                raise
             break
-        if not (target.own or run.trace.has_loops):
-            return run, None
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         if not run.trace.has_loops:
@@ -96,12 +92,37 @@ def by_turns(
         found.append((run, sizes))
         if "N" in asked or (sizes is not hints and _share(run, sizes) > _WIDE):
             break
+    if not (found or failed):
+        raise NoFormulaError(f"it does not hold at N = {asked['N']}")
+    return _first_settled(found, failed, target, phases)
+
+
+def _first_settled(
+    found: Sequence[tuple[SymbolicRun, Sizes]],
+    failed: list[NoFormulaError],
+    target: Target,
+    phases: Sequence[str],
+) -> tuple[SymbolicRun, list[dict[str, int]]]:
+    """Of runs that of most lengths which is settled; what failed first where none is."""
     for run, sizes in sorted(found, key=lambda x: -_share(*x)):
         try:
             return _settled(run, sizes, target, phases)
         except NoFormulaError as error:
             failed.append(error)
-    raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked['N']}")
+    raise failed[0]
+
+
+def _tried(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
+    """Sizes of runs, but for those of which one that failed tells that they would, too."""
+    longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
+    for sizes in chain(beside(hints, asked), longer):
+        if not any(_same_as(error, sizes) for error in failed):
+            yield sizes
+
+
+def _has_length(hints: Sizes) -> bool:
+    """Whether the length is a symbol of a run at these hints."""
+    return bool(hints.get("N", 1) > 1)
 
 
 def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
@@ -182,13 +203,14 @@ def _of_few_turns(
     wider = {name: _WIDER * size for name, size in hints.items() if size > 1 and name != "N"}
     most = found.operations(hints)
     wider = {x: y for x, y in wider.items() if found.operations({**hints, x: y}) <= most}
-    near = (shapes_in({**hints, "N": length}, found.holds) for length in _FEWER)
+    lengths = _FEWER if _has_length(hints) else ()
+    near = (shapes_in({**hints, "N": length}, found.holds) for length in lengths)
     drawn = [dict(x) for x in chain(inside, *(islice(shapes, _LOOKED) for shapes in near))]
     for shape, name in product(drawn, looped):
         few = {**shape, name: 2 + shape[name] % 2}
         if found.holds(few):
             shape.update(few)
-    for (name, size), length in product(wider.items(), range(2, _FEWER[0])):
+    for (name, size), length in product(wider.items(), range(2, max(lengths, default=0))):
         few = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
         shape = {**hints, **few, name: size + length % 5, "N": length}
         drawn += [shape] if found.holds(shape) else []
@@ -208,12 +230,14 @@ def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     Other conditions stay: beyond them another moment may be the peak at shapes that nobody tried.
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
+    if not _has_length(hints):
+        return found
     for shape, broken in _doubts(found, hints):
         if runs.operations > _OPERATIONS:
             break
         if trace := runs.tried(shape):
             counted = totals_by_phase(trace, runs.phases)
-            (refused if _differ(found, counted, shape) else agreed).append(broken)
+            (refused if differ(found, counted, shape) else agreed).append(broken)
     told = Counter(chain(*(broken for broken in agreed if all(map(_of_a_rest, broken)))))
     dropped = {condition for condition, times in told.items() if times >= HELD_OUT}
     for broken in refused:
@@ -223,55 +247,13 @@ def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     return replace(found, guards=SizeConditions(kept))
 
 
-def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
-    """The same at sizes that were left out for making something a single one.
-
-    Where runs there do the same operations, and hold the same during each.
-    """
-    if len(found.trace.calls) > _SHORT:
-        return found
-    unequal = [x for x in found.guards.relations if type(x).__name__ == "Unequality"]
-    for condition in [x for x in unequal if len(x.free_symbols) == 1]:
-        (name,) = (size.name for size in condition.free_symbols)
-        for size in range(2, _SINGLE):
-            if evaluate(condition, {name: size}):
-                continue
-            kept = [x for x in found.guards.relations if evaluate(x, {**hints, name: size})]
-            wider = replace(found, guards=SizeConditions(kept))
-            inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
-            tried = list(islice(filter(wider.holds, inside), _DOUBTED))
-            near = ({**hints, name: other} for other in range(2, 4 * size))
-            beside = chain(near, islice(shapes_in(hints, wider.holds), _LOOKED))
-            only = all(found.holds(x) for x in beside if x[name] != size and wider.holds(x))
-            same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
-            alone = len(tried) == _DOUBTED and only
-            if alone and all(same):
-                found = wider
-                break
-    return found
-
-
-def _does_the_same(
-    found: SymbolicRun, trace: Trace | None, sizes: Sizes, phases: Sequence[str]
-) -> bool:
-    if trace is None or len(trace.calls) != len(found.trace.calls):
-        return False
-
-    def told(call: Call) -> tuple[Any, ...]:
-        return call.op, *(evaluate(x, sizes) for x in (call.takes, call.gives, call.workspace))
-
-    pairs = zip(trace.calls, found.trace.calls, strict=True)
-    return all(told(a) == told(b) for a, b in pairs) and not _differ(
-        found, totals_by_phase(trace, phases), sizes
-    )
-
-
 def _of_a_rest(condition: Any) -> bool:
     alone = {size.name for size in condition.free_symbols} == {"N"}
     return alone and hasattr(condition, "lhs") and remainder(condition) is not None
 
 
-def _differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+def differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+    """Whether a run at a shape counted something else than formulas say."""
     try:
         return bool(differences_at(found.forms, counted, shape))
     except ZeroDivisionError:

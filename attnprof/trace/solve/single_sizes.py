@@ -1,0 +1,63 @@
+"""Sizes that a run on symbols leaves out, since at one of them alone something is a single one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+from attnprof.trace.events import Call, Trace, totals_by_phase
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import Runs
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.turns import differ
+
+#: Operations of a run that is not tried at them, and up to where such a size is looked for.
+_LONG, _LARGEST = 400, 600
+#: Shapes that it is tried at, and those beside that are looked at.
+_TRIED, _LOOKED = 4, 120
+
+
+def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+    """The same at sizes that were left out for making something a single one.
+
+    Where runs there do the same operations, and hold the same during each.
+    """
+    if len(found.trace.calls) > _LONG:
+        return found
+    unequal = [x for x in found.guards.relations if type(x).__name__ == "Unequality"]
+    for condition in [x for x in unequal if len(x.free_symbols) == 1]:
+        (name,) = (size.name for size in condition.free_symbols)
+        for size in range(2, _LARGEST):
+            if evaluate(condition, {name: size}):
+                continue
+            kept = [x for x in found.guards.relations if evaluate(x, {**hints, name: size})]
+            wider = replace(found, guards=SizeConditions(kept))
+            inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
+            tried = list(islice(filter(wider.holds, inside), _TRIED))
+            near = ({**hints, name: other} for other in range(2, 4 * size))
+            beside = chain(near, islice(shapes_in(hints, wider.holds), _LOOKED))
+            only = all(found.holds(x) for x in beside if x[name] != size and wider.holds(x))
+            same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
+            alone = len(tried) == _TRIED and only
+            if alone and all(same):
+                found = wider
+                break
+    return found
+
+
+def _does_the_same(
+    found: SymbolicRun, trace: Trace | None, sizes: Sizes, phases: Sequence[str]
+) -> bool:
+    if trace is None or len(trace.calls) != len(found.trace.calls):
+        return False
+
+    def told(call: Call) -> tuple[Any, ...]:
+        return call.op, *(evaluate(x, sizes) for x in (call.takes, call.gives, call.workspace))
+
+    pairs = zip(trace.calls, found.trace.calls, strict=True)
+    return all(told(a) == told(b) for a, b in pairs) and not differ(
+        found, totals_by_phase(trace, phases), sizes
+    )
