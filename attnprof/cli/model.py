@@ -34,7 +34,10 @@ def model(
         None, metavar="CONFIG", show_default=False,
         help="A model's config.json or its folder, a .toml file, a preset, or my.py:factory.",
     ),
-    seq: str = Option("1024", metavar="SIZE", help="Tokens: of a prompt, or before a decoded one."),
+    seq: str | None = Option(
+        None, metavar="SIZE",
+        help="Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
+    ),
     target_seq: str | None = Option(
         None, metavar="SIZE",
         help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
@@ -105,6 +108,8 @@ def _derived(
         from attnprof.models.sources import subject_of
 
         where = opt.environment(torch=torch.__version__)
+        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=inputs).usual_length
+        sizes = {"N": usual, **sizes}
         subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.apart() if "M" in sizes else subject
         report = model_report(subject, phases, sizes, **how, environment=where)

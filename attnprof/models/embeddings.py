@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, one_hot
+from torch.nn.functional import gelu
 
 from attnprof.errors import RequestError
 from attnprof.models.config import ModelConfig
@@ -67,7 +67,9 @@ class ConvolutionStem(nn.Module):
         """Tokens (b, n) or an image → (b, n, d_model)."""
         first, *others = self.convolutions
         if self.vocabulary is not None:
-            x = one_hot(x, self.vocabulary).to(next(first.parameters()).dtype).mT
+            (samples, tokens), dtype = x.shape, next(first.parameters()).dtype
+            numbers = x.unsqueeze(1)
+            x = x.new_zeros(samples, self.vocabulary, tokens, dtype=dtype).scatter_(1, numbers, 1)
         x = first(x)
         for convolution in others:
             x = convolution(gelu(x))

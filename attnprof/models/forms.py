@@ -1,12 +1,12 @@
 """Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.models.borders import derived_beside, on_symbols
+from attnprof.models.borders import derived_beside, on_symbols, reaching
 from attnprof.models.costs import LayerKind, by_part, place_of
 from attnprof.models.model_forms import ModelForms, Parts, of_whole
 from attnprof.models.parts import ModulePlace
@@ -15,7 +15,7 @@ from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, peak, uncounted
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.request.target import Target, sizes_text
+from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import counted
@@ -81,18 +81,18 @@ class Repeated:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
         few = self._target(self.samples.lengths[0], phase)
-        found, near, known = derived_beside(self._target(longest, phase), few, phase, sizes)
+        found, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
         if found.method == "counted":
             return of_whole(found, self.places, self.kinds)
         domains = list(found.domain)
-        traces = list[Trace]()
+        traces, known = list[Trace](), run_near
         for lengths in shorter:
             trace, domain = _sampled(self._target(lengths, phase), phase, near, found, known)
             known = None  # that is the shortest one's
             traces.append(trace)
             domains += [told for told in domain if told not in domains]
         sampled = _Sampled(self, phase, found, [*traces, found.trace])
-        return sampled.held_against(run, sizes, tuple(domains))
+        return sampled.held_against(run, sizes, tuple(domains), near, run_near)
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
         return replace(self._with(lengths).target(phase), routed=self._routed)
@@ -193,14 +193,19 @@ class _Sampled:
         return place_of(module, self.model.places).layer
 
     def held_against(
-        self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...]
-    ) -> ModelForms:
-        """The forms without what runs of all layers, and of some more than sampled, contradict."""
+        self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...],
+        near: Mapping[str, int], known: SymbolicRun | None,
+    ) -> ModelForms:  # fmt: skip
+        """The forms without what runs of all layers, and of some more than sampled, contradict.
+
+        They were derived ``near`` the asked sizes, where the run on symbols is ``known``.
+        """
+        holds, domain = self._reached(sizes, domain, near, known)
         shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
         more = list(self._more())
         for lengths in more:
             self._hold(self.model.counted(lengths, self.phase, shape), shape, lengths)
-        if self.found.holds(sizes):
+        if holds(sizes):
             self._hold(run, sizes, self._all)
         elif not more:  # the asked sizes are another case, as a batch of one
             self._hold(self.model.counted(self._all, self.phase, shape), shape, self._all)
@@ -211,16 +216,31 @@ class _Sampled:
             seen.append({**sizes, **layers})
             fixed = {self.samples.symbols.get(s.path): len(s) for s in self._fixed}
             told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
-            known = told and "peak_bytes" in self.whole
-            self.notes += [f"the formula of peak memory is for {told}"] if known else []
+            peak_known = told and "peak_bytes" in self.whole
+            self.notes += [f"the formula of peak memory is for {told}"] if peak_known else []
         gaps = uncounted(run, self.phase).items()
         left_out = [f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps]
         parts = {key: {q: x for q, x in own.items() if q in self.whole}
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.found.method, parts, self.whole, tuple(domains), tuple(seen), tuple(left_out),
-            tuple(self.notes), layers, self.found.holds,
+            tuple(self.notes), layers, holds,
         )  # fmt: skip
+
+    def _reached(
+        self, sizes: Sizes, domain: tuple[str, ...], near: Sizes, known: SymbolicRun | None
+    ) -> tuple[Callable[[Sizes], bool], tuple[str, ...]]:
+        """Where the forms hold: at the asked length, too, if they do what a run there counts."""
+        length, holds = sizes.get("N"), self.found.holds
+        above_one = {name: max(2, size) for name, size in sizes.items()}
+        if known is None or near.get("N") in (None, length) or holds(above_one):
+            return holds, domain
+        wider = reaching(domain, known, above_one)
+        if wider is None:
+            return holds, domain
+        if self._wrong(self.model.counted(self._all, self.phase, above_one), above_one, self._all):
+            return holds, domain
+        return lambda x: holds({**x, "N": near["N"]} if x["N"] == length else x), wider
 
     def _more(self) -> Iterator[Lengths]:
         """Numbers of layers that are no sample, with which formulas are to hold, too."""
@@ -240,9 +260,17 @@ class _Sampled:
 
     def _hold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
         """Withhold what a run contradicts; UnlikeError where that is what it computes."""
+        at, wrong = {**sizes, **self.samples.numbers(lengths)}, self._wrong(run, sizes, lengths)
+        if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
+            raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
+        for name, told in wrong.items():
+            self.whole.pop(name, None)
+            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+
+    def _wrong(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> dict[str, str]:
+        """What a run of so many layers contradicts, and how."""
         counted = by_part(run, self.phase, self.model.places, self.model.kinds)
         weights = self.samples.weights_of(lengths)
-        at = {**sizes, **self.samples.numbers(lengths)}
         wrong = dict[str, str]()
         for key in {**self.parts, **counted}:
             for name in counted.get(key) or self.parts[key]:
@@ -255,14 +283,11 @@ class _Sampled:
                     wrong.setdefault(name, f"{name} of {key[1]} are {number}, not {ours}")
         known = all(lengths[stack.path] == len(stack) for stack in self._fixed)
         if "peak_bytes" in self.whole and known:
+            at = {**sizes, **self.samples.numbers(lengths)}
             held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
             if held != ours:
                 wrong["peak_bytes"] = f"a run holds {held}, not {ours}"
-        if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
-            raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
-        for name, told in wrong.items():
-            self.whole.pop(name, None)
-            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+        return wrong
 
     @property
     def _fixed(self) -> list[LayerStack]:

@@ -74,4 +74,5 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
     return WholeModel(
         name, partial(build, config), inputs, steps=steps, layer_types=kinds,
         num_heads=config.num_heads, head_dim=config.d_model // config.num_heads, in_blocks=True,
+        longest=config.seq_len,
     )  # fmt: skip

@@ -16,6 +16,8 @@ from attnprof.trace.request.texts import parse_inputs, symbols_in
 _DECODED = ("decoder_input_ids", "input_ids")
 #: What it calls the tokens that an encoder-decoder gives.
 _TARGETS = ("decoder_input_ids", "target")
+#: Tokens of a model that takes so many.
+_USUAL = 1024
 #: Where a result keeps what the next token needs, and what a forward pass calls it.
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 
@@ -56,6 +58,11 @@ class WholeModel:
     head_dim: int = 1
     longest: int = 0
     in_blocks: bool = False
+
+    @property
+    def usual_length(self) -> int:
+        """Tokens of a request that says nothing else."""
+        return min(_USUAL, self.longest or _USUAL)
 
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""

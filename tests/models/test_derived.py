@@ -12,7 +12,7 @@ from attnprof.models.hub import hub_subject
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
+from attnprof.models.sources import config_subject, subject_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -61,6 +61,20 @@ def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_
 
 def _model(config):
     return WholeModel("ours", partial(build, config), input_texts(config))
+
+
+def test_formulas_reach_the_longest_text_that_a_model_takes():
+    config = ModelConfig(num_layers=5, d_model=8, num_heads=2, vocab_size=11, seq_len=24)
+    subject = config_subject("short", config)
+    assert subject.usual_length == 24
+    report = model_report(subject, ["forward"], {"B": 1, "N": 24})
+    assert "N <= 24" in report.summary["phases"]["forward"]["domain"]
+    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
+    for n in (24, 9):
+        ours = totals(count(subject.target(), {"B": 2, "N": n}, "forward"), "forward")
+        for row in (row for row in report.records if row.part == "total" and row.quantity in ours):
+            formula = sympy.sympify(row.expression, names)
+            assert formula.subs({"B": 2, "N": n, "L": 5}) == ours[row.quantity], row.quantity
 
 
 def test_numbers_are_there_where_formulas_would_take_too_long():

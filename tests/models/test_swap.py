@@ -19,7 +19,8 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.trace.events import totals
-from attnprof.trace.solve.count import count
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.count import count, counted
 from attnprof.workload import Workload
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
@@ -237,3 +238,38 @@ def test_formulas_by_part_are_those_of_the_parts_or_there_are_none():
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
     assert all(sympify(row.expression, {"B": 1, "N": 128}) == row.value for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("swap", "window", "n", "others"),
+    [("sliding@even", 16, 384, (448, 1024)), ("neural@1", None, 40, (30, 44))],
+)
+def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, window, n, others):
+    settings = {"window": window} if window else {}
+
+    def model(layers: int):
+        fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": layers}
+        return hub_subject(fields, "loops", None, swaps_of([swap], settings), n)
+
+    report = model_report(model(8), ["train"], {"B": 2, "N": n})
+    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    assert report.summary["phases"]["train"]["method"] == "symbolic"
+    for length in (n, *others):
+        layers = 8 if length == n else 10
+        ran = totals(
+            record(model(layers).target("train"), {"B": 2, "N": length}, training=True), "train"
+        )
+        for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
+            value = sympify(found[name], {"B": 2, "N": length, "L": layers})
+            assert value == ran[name], (name, length)
+
+
+def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
+    fields = CONFIGS["llama"].to_dict()
+    made = hub_subject(fields, "turns", None, swaps_of(["sliding"], {"window": 16}), 512)
+    target, sizes = made.target("train"), {"B": 2, "N": 530}
+    every = record(target, sizes, training=True)
+    monkeypatch.setattr("attnprof.trace.solve.count._TURNS", 100)
+    once, _ = counted(target, sizes, "train", held=False)
+    assert len(once.calls) < len(every.calls)
+    assert totals(once, "train") == totals(every, "train")

@@ -1,23 +1,20 @@
 """Code whose loops tell which turns are alike: the run on symbols, and where its formulas hold."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice, product
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
+from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import (
-    A_LONG_RUN,
-    HELD_OUT,
-    ContradictedError,
-    NoFormulaError,
-    Runs,
-)
-from attnprof.trace.solve.budget import differences as differences_at
+from attnprof.trace.solve import budget
+from attnprof.trace.solve.budget import HELD_OUT, ContradictedError, NoFormulaError, Runs
 from attnprof.trace.solve.conditions import remainder
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in
@@ -28,6 +25,8 @@ from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolic
 _LENGTHS = 1021, 4133
 #: Where blocks depend on the width, the last one of a length is one row at some widths, or whole.
 _OTHER_WIDTHS = 48, 24, 40, 64, 16, 96, 8, 128
+#: Samples that are more than those of the hints.
+_SAMPLES = 13
 #: The share of all lengths at which formulas hold that are looked no further for.
 _WIDE = 0.15
 #: Lengths near which there are shorter runs.
@@ -74,48 +73,56 @@ def by_turns(
     """
     if not target.in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
-    found, failed = list[tuple[SymbolicRun, Sizes]](), list[NoFormulaError]()
-    for sizes in _tried(hints, asked, failed):
-        try:
-            run = run_symbolically(target, sizes, phases, classed=classed)
-        except PinnedError as error:
-            failed.append(error)
-            continue
-        except (NoFormulaError, RequestError):  # this one where it was built for one length
-            if not (found or failed):
-                raise
-            break
-        if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
-            continue
+    failed = list[NoFormulaError]()
+    found: Iterable[tuple[SymbolicRun, Sizes]]
+    found = _found(
+        partial(run_symbolically, target, phases=phases, classed=classed), hints, asked, failed
+    )
+    if not _is_alone(hints, asked):
+        found = sorted(found, key=lambda x: -_share(*x))
+    for run, sizes in found:
         if not run.trace.has_loops:
             return run, None
-        found.append((run, sizes))
-        if "N" in asked or (sizes is not hints and _share(run, sizes) > _WIDE):
-            break
-    if not (found or failed):
-        raise NoFormulaError(f"it does not hold at N = {asked['N']}")
-    return _first_settled(found, failed, target, phases)
-
-
-def _first_settled(
-    found: Sequence[tuple[SymbolicRun, Sizes]],
-    failed: list[NoFormulaError],
-    target: Target,
-    phases: Sequence[str],
-) -> tuple[SymbolicRun, list[dict[str, int]]]:
-    """Of runs that of most lengths which is settled; what failed first where none is."""
-    for run, sizes in sorted(found, key=lambda x: -_share(*x)):
         try:
             return _settled(run, sizes, target, phases)
         except NoFormulaError as error:
             failed.append(error)
-    raise failed[0]
+    raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked['N']}")
+
+
+def _found(
+    ran: Callable[..., SymbolicRun], hints: Sizes, asked: Sizes, failed: list[NoFormulaError]
+) -> Iterator[tuple[SymbolicRun, Sizes]]:
+    """Runs that hold at the asked length, and their sizes; what others failed for joins those."""
+    some = False
+    for sizes in _tried(hints, asked, failed):
+        try:
+            run = ran(hints=sizes)
+        except PinnedError as error:
+            failed.append(error)
+            continue
+        except (NoFormulaError, RequestError):  # this one where it was built for one length
+            if not (some or failed):
+                raise
+            return
+        if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
+            continue
+        yield run, sizes
+        some = True
+        wide = "N" not in asked and sizes is not hints and _share(run, sizes) > _WIDE
+        if wide or not run.trace.has_loops:
+            return
 
 
 def _tried(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
-    """Sizes of runs, but for those of which one that failed tells that they would, too."""
+    """Sizes of runs, but for those of which one that failed tells that they would, too.
+
+    Where a length is asked for, formulas may hold for fewer samples than there are heads.
+    """
+    more = _is_alone(hints, asked) and "B" not in asked and hints.get("B", 1) > 1
     longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
-    for sizes in chain(beside(hints, asked), longer):
+    samples = [{**hints, "B": _SAMPLES}] if more else []
+    for sizes in chain(beside(hints, asked), samples, longer):
         if not any(_same_as(error, sizes) for error in failed):
             yield sizes
 
@@ -123,6 +130,11 @@ def _tried(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iter
 def _has_length(hints: Sizes) -> bool:
     """Whether the length is a symbol of a run at these hints."""
     return bool(hints.get("N", 1) > 1)
+
+
+def _is_alone(hints: Sizes, asked: Sizes) -> bool:
+    """Whether formulas are for a length that is asked for, or the only one."""
+    return "N" in asked or not _has_length(hints)
 
 
 def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
@@ -152,18 +164,20 @@ def _settled(
     Where too few shapes inside are short ones, runs have one of the turns that are alike, too;
     NoFormulaError where those are too few.
     """
-    runs = Runs(target, phases, A_LONG_RUN // 2)
+    runs = Runs(target, phases, budget.A_LONG_RUN // 2)
+    agreed = list[dict[str, int]]()
     found = replace(found, guards=SizeConditions(found.guards.telling))
-    for shape in islice(_shapes(found, hints, runs.longest), 1):
-        runs.settle(shape)
-    wider = _widened(found, runs, hints)
-    try:
-        agreed = runs.agreeing(wider, _shapes(wider, hints, runs.longest), strict=True)
-    except ContradictedError:
-        wider, agreed = found, runs.agreeing(found, _shapes(found, hints, runs.longest))
+    with suppress(TooLongError):
+        for shape in islice(_shapes(found, hints, runs.longest), 1):
+            runs.settle(shape)
+        wider = _widened(found, runs, hints)
+        try:
+            agreed = runs.agreeing(wider, _shapes(wider, hints, runs.longest), strict=True)
+        except ContradictedError:
+            wider, agreed = found, runs.agreeing(found, _shapes(found, hints, runs.longest))
     if len(agreed) >= HELD_OUT:
         return wider, agreed
-    runs = Runs(target, phases, A_LONG_RUN // 2, once=True)
+    runs = Runs(target, phases, budget.A_LONG_RUN // 2, once=True)
     agreed = runs.agreeing(found, shapes_in(hints, found.holds), strict=True)
     if len(agreed) < HELD_OUT:
         raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
@@ -255,7 +269,7 @@ def _of_a_rest(condition: Any) -> bool:
 def differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
     """Whether a run at a shape counted something else than formulas say."""
     try:
-        return bool(differences_at(found.forms, counted, shape))
+        return bool(budget.differences(found.forms, counted, shape))
     except ZeroDivisionError:
         return True
 
