@@ -1,13 +1,13 @@
 """Lengths that are a case of their own, as just a window's: formulas are derived beside them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.request.target import Target, hints_for
+from attnprof.trace.request.target import Sizes, Target, hints_for
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import NoFormulaError
@@ -72,14 +72,26 @@ def derived_beside(
     return counted[0]  # type: ignore[no-any-return]
 
 
-def reaching(
-    domain: Sequence[str], known: SymbolicRun, sizes: Mapping[str, int]
-) -> tuple[str, ...] | None:
-    """Where formulas hold that hold at these sizes, too; None where more than a bound says not."""
-    out = [condition for condition in known.guards.relations if not evaluate(condition, sizes)]
-    told = {
-        text: text.replace(" < ", " <= ").replace(" > ", " >= ")
-        for text in map(condition_text, out)
-    }
-    bounds = {f"N {sign} {sizes['N']}" for sign in "<>"}
-    return tuple(told.get(text, text) for text in domain) if {*told} <= bounds else None
+def reached(
+    forms: PhaseForms,
+    near: Mapping[str, int],
+    known: SymbolicRun | None,
+    sizes: Mapping[str, int],
+    meets: Callable[[Sizes], bool],
+) -> PhaseForms:
+    """Formulas that were derived ``near`` the asked sizes, to hold at that length, too, if they do.
+
+    That is if a bound alone keeps it out, and a run at such sizes ``meets`` the formulas.
+    """
+    length, above_one = sizes.get("N"), {name: max(2, size) for name, size in sizes.items()}
+    if known is None or near.get("N") in (None, length) or forms.holds(above_one):
+        return forms
+    out = [x for x in known.guards.relations if not evaluate(x, above_one)]
+    wider = {f"N {sign} {length}": f"N {sign}= {length}" for sign in "<>"}
+    if not {*map(condition_text, out)} <= wider.keys() or not meets(above_one):
+        return forms
+
+    def holds(sizes: Sizes) -> bool:
+        return forms.holds({**sizes, "N": near["N"]} if sizes["N"] == length else sizes)
+
+    return replace(forms, domain=tuple(wider.get(x, x) for x in forms.domain), holds=holds)

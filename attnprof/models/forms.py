@@ -1,12 +1,12 @@
 """Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.models.borders import derived_beside, on_symbols, reaching
+from attnprof.models.borders import derived_beside, on_symbols, reached
 from attnprof.models.costs import LayerKind, by_part, place_of
 from attnprof.models.model_forms import ModelForms, Parts, of_whole
 from attnprof.models.parts import ModulePlace
@@ -200,16 +200,17 @@ class _Sampled:
 
         They were derived ``near`` the asked sizes, where the run on symbols is ``known``.
         """
-        holds, domain = self._reached(sizes, domain, near, known)
+        forms = replace(self.found, domain=domain)
+        forms = reached(forms, near, known, sizes, self._meets)
         shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
         more = list(self._more())
         for lengths in more:
             self._hold(self.model.counted(lengths, self.phase, shape), shape, lengths)
-        if holds(sizes):
+        if forms.holds(sizes):
             self._hold(run, sizes, self._all)
         elif not more:  # the asked sizes are another case, as a batch of one
             self._hold(self.model.counted(self._all, self.phase, shape), shape, self._all)
-        domains, seen = list(domain), [dict(shape) for shape in self.found.verified_at]
+        domains, seen = list(forms.domain), [dict(shape) for shape in self.found.verified_at]
         layers = self.samples.layers
         if layers:
             domains += self.model.domain(layers)
@@ -224,23 +225,12 @@ class _Sampled:
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.found.method, parts, self.whole, tuple(domains), tuple(seen), tuple(left_out),
-            tuple(self.notes), layers, holds,
+            tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 
-    def _reached(
-        self, sizes: Sizes, domain: tuple[str, ...], near: Sizes, known: SymbolicRun | None
-    ) -> tuple[Callable[[Sizes], bool], tuple[str, ...]]:
-        """Where the forms hold: at the asked length, too, if they do what a run there counts."""
-        length, holds = sizes.get("N"), self.found.holds
-        above_one = {name: max(2, size) for name, size in sizes.items()}
-        if known is None or near.get("N") in (None, length) or holds(above_one):
-            return holds, domain
-        wider = reaching(domain, known, above_one)
-        if wider is None:
-            return holds, domain
-        if self._wrong(self.model.counted(self._all, self.phase, above_one), above_one, self._all):
-            return holds, domain
-        return lambda x: holds({**x, "N": near["N"]} if x["N"] == length else x), wider
+    def _meets(self, sizes: Sizes) -> bool:
+        """Whether a run of all layers contradicts nothing there."""
+        return not self._wrong(self.model.counted(self._all, self.phase, sizes), sizes, self._all)
 
     def _more(self) -> Iterator[Lengths]:
         """Numbers of layers that are no sample, with which formulas are to hold, too."""

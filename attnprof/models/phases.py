@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, RequestError
+from attnprof.models.borders import derived_beside, reached
 from attnprof.models.costs import LayerKind, by_kind
 from attnprof.models.forms import Repeated, UnlikeError, repeated
 from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
-from attnprof.trace.events import Trace, trains
-from attnprof.trace.request.target import Target
+from attnprof.trace.events import Trace, totals, trains
+from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, held, tried
-from attnprof.trace.solve.derive import derived
 
 #: Sizes at which a run on real tensors is short.
 _SHORT = {"B": 2, "N": 16, "M": 16}
@@ -118,8 +119,14 @@ def _derived(
         return run
     try:
         run = replace(run, trace=count(target, asked, phase))
-        near = {name: size for name, size in asked.items() if size > 1}
-        forms = derived(replace(target, step=target), (phase,), near).phases[phase]
+        forms, near, known = derived_beside(target, target, phase, asked)
+
+        def meets(sizes: Sizes) -> bool:
+            counted = totals(count(target, sizes, phase, held=False), phase)
+            own = {x: formula.expression for x, formula in forms.formulas.items()}
+            return all(evaluate(x, sizes) == counted[q] for q, x in own.items() if x is not None)
+
+        forms = reached(forms, near, known, asked, meets)
     except (AttnprofError, TooLongError) as error:
         return replace(run, missing=str(error))
     return replace(run, forms=of_whole(forms, model.places, model.kinds))

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
+from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
 from attnprof.trace.events import Call, Trace, added
 from attnprof.trace.rules.in_place import adding_in_place
@@ -105,7 +106,7 @@ def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
         return error
 
 
-class TooLargeError(Exception):
+class TooLargeError(CannotRunError):
     """A run on real tensors takes too much memory."""
 
 
