@@ -65,8 +65,11 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   long as each other, as of an encoder and a decoder, have it both, of others each has its own, like
   `L_encoder` and `L_decoder`. Where they do not repeat, all layers are derived in one run, in `B`
   and `N`.
+- Without `--seq` a text has 1,024 tokens, or as many as the configuration says that the model
+  takes. At that length, too, formulas are in `N`: derived at one token less, and extended where a
+  run of all layers at the longest text does what they say.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
-  domain, too.
+  domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - All formulas together get three minutes of processor time, an equal share of what is left for
   each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
   then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
