@@ -119,7 +119,7 @@ def _derived(
         return run
     try:
         run = replace(run, trace=count(target, asked, phase))
-        forms, near, known = derived_beside(target, target, phase, asked)
+        forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
