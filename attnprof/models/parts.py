@@ -10,9 +10,9 @@ PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 #: The path of the layer that a module is, or is inside of: up to its first number.
 _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 _HEAD = re.compile(
-    r"(lm_head|head|heads|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
-    r"|generator_lm_head|generator_predictions|final_logits_bias|vocab_\w+|output_projection"
-    r"|(visual|text)_projection|entity_predictions|projection_head|altup_unembed_projections|fc)"
+    r"((\w+_)?heads?|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
+    r"|generator_predictions|final_logits_bias|vocab_\w+|output_projection"
+    r"|(visual|text)_projection|entity_predictions|altup_unembed_projections|fc)"
 )
 #: What mixes rows without attention, by its own name or that of its class.
 _RECURRENT = re.compile(
