@@ -36,8 +36,8 @@ def derive(
         None, metavar="PHASES", show_default="forward,backward",
         help="Of forward, backward, train (both), decode.",
     ),
-    at: str | None = Option(
-        None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."
+    at: list[str] | None = Option(
+        None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64; repeatable."
     ),
     quantity: opt.QuantityOption = None,
     scope: opt.OwnScopeOption = None,

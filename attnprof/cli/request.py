@@ -53,16 +53,20 @@ def parse_size(text: str, flag: str) -> int:
     return sizes[0]
 
 
-def parse_named_sizes(text: str | None, flag: str) -> dict[str, int]:
-    """``B=1,N=4096`` as a mapping; none where nothing is asked."""
+def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
+    """``B=1,N=4096`` as a mapping, and further such texts; none where nothing is asked."""
     found: dict[str, int] = {}
-    for part in (text or "").split(",") if text else ():
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not name_of(name):
-            raise RequestError(
-                f"{flag} {short(str(text))}: type names and sizes, like B=1,N=4096,h=8,d=64"
-            )
-        found[name_of(name)] = parse_size(value, f"{flag} {name} =")
+    for text in filter(None, texts or ()):
+        for part in text.split(","):
+            typed, equals, value = (piece.strip() for piece in part.partition("="))
+            name = name_of(typed)
+            if not equals or not name:
+                raise RequestError(
+                    f"{flag} {short(text)}: type names and sizes, like B=1,N=4096,h=8,d=64"
+                )
+            size = parse_size(value, f"{flag} {typed} =")
+            if found.setdefault(name, size) != size:
+                raise RequestError(f"{flag}: {name} is {found[name]} and {size}; type one of them")
     return found
 
 

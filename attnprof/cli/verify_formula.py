@@ -33,7 +33,9 @@ class Reading:
     growing: str | None = Option(
         None, "--in", metavar="NAMES", help="Sizes that grow: others do not."
     )
-    at: str | None = Option(None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64.")
+    at: list[str] | None = Option(
+        None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64; repeatable."
+    )
 
 
 def verify_formula(

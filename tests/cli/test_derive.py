@@ -257,6 +257,7 @@ def test_what_a_module_prints_is_no_data(attnprof, tmp_path):
         (("derive", MINE, "--at", "M=3"), "--at M=3"),
         (("derive", MINE, "--at", "N"), "type names and sizes, like B=1"),
         (("derive", MINE, "--at", "N=0"), "must be at least 1"),
+        (("derive", MINE, "--at", "N=4", "--at", "B=1,N=5"), "--at: N is 4 and 5"),
         (("derive", MINE, "--phase", "decode"), "has no decoding step"),
         (("derive", MINE, "--quantity", "time"), "--quantity time"),
         (("derive", MINE, "--dtype", "int8"), "--dtype int8"),
@@ -316,7 +317,7 @@ def test_what_cannot_be_symbolic_is_interpolated_and_says_so(attnprof):
 
 
 def test_a_size_of_one_is_its_own_case_also_where_others_are_not_asked(attnprof):
-    ended = attnprof(("derive", MINE, "--at", "B=1,N=6"), "--phase forward -f json")
+    ended = attnprof(("derive", MINE, "--at", "B=1", "--at", "N=6"), "--phase forward -f json")
     records = {r["quantity"]: r for r in ended.json["records"]}
     assert "B = 1" in records["bytes_moved"]["domain"]
     run = package.derive(MINE, at={"B": 1, "N": 6, "h": 3, "d": 4}, phases=["forward"])
