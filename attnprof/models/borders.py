@@ -44,9 +44,18 @@ def _beside_borders(
             if not more:
                 break
         else:
+            here = hints_for(target.symbols, near)
+            if more < 0 and not _is_bounded(run, here):
+                continue  # other turns of loops, or another rest of blocks
             yield sizes, run
             return
     yield near, None
+
+
+def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
+    """Whether nothing but a bound of the length keeps these sizes out of where a run holds."""
+    out = (condition for condition in run.guards.relations if not evaluate(condition, sizes))
+    return {*map(condition_text, out)} <= {f"N {sign} {sizes['N']}" for sign in "<>"}
 
 
 def derived_beside(
@@ -86,10 +95,9 @@ def reached(
     length, above_one = sizes.get("N"), {name: max(2, size) for name, size in sizes.items()}
     if known is None or near.get("N") in (None, length) or forms.holds(above_one):
         return forms
-    out = [x for x in known.guards.relations if not evaluate(x, above_one)]
-    wider = {f"N {sign} {length}": f"N {sign}= {length}" for sign in "<>"}
-    if not {*map(condition_text, out)} <= wider.keys() or not meets(above_one):
+    if not _is_bounded(known, above_one) or not meets(above_one):
         return forms
+    wider = {f"N {sign} {length}": f"N {sign}= {length}" for sign in "<>"}
 
     def holds(sizes: Sizes) -> bool:
         return forms.holds({**sizes, "N": near["N"]} if sizes["N"] == length else sizes)

@@ -115,14 +115,9 @@ def _found(
 
 
 def _tried(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
-    """Sizes of runs, but for those of which one that failed tells that they would, too.
-
-    Where a length is asked for, formulas may hold for fewer samples than there are heads.
-    """
-    more = _is_alone(hints, asked) and "B" not in asked and hints.get("B", 1) > 1
+    """Sizes of runs, but for those of which one that failed tells that they would, too."""
     longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
-    samples = [{**hints, "B": _SAMPLES}] if more else []
-    for sizes in chain(beside(hints, asked), samples, longer):
+    for sizes in chain(beside(hints, asked), longer):
         if not any(_same_as(error, sizes) for error in failed):
             yield sizes
 
@@ -138,10 +133,15 @@ def _is_alone(hints: Sizes, asked: Sizes) -> bool:
 
 
 def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
-    """The hints; where a length is asked for, others, at which its last block may be longer."""
+    """The hints; where a length is asked for, others, at which its last block may be longer.
+
+    There formulas for fewer samples than heads may be tried at too few shapes: more are others.
+    """
     yield hints
     if "N" in asked and "d" in hints and "d" not in asked:
         yield from ({**hints, "d": width} for width in _OTHER_WIDTHS)
+    if _is_alone(hints, asked) and "B" not in asked and hints.get("B", 1) > 1:
+        yield {**hints, "B": _SAMPLES}
 
 
 def _same_as(failed: NoFormulaError, sizes: Sizes) -> bool:
