@@ -118,7 +118,8 @@ def _derived(
     if not is_patient():
         return run
     try:
-        run = replace(run, trace=count(target, asked, phase))
+        if not run.trace.has_loops:  # else all turns of those are too many
+            run = replace(run, trace=count(target, asked, phase))
         forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
 
         def meets(sizes: Sizes) -> bool:

@@ -68,7 +68,7 @@ def counted(
 ) -> tuple[Trace, Target]:
     """The same, and the target as it ran: with experts chosen evenly, or on real tensors.
 
-    Not ``held``, a run of very many turns of loops that tell which are alike has one of those.
+    Without ``held``, one turn stands for those like it where loops that tell so have very many.
     """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
