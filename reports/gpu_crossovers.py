@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf, nan
+from math import inf, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -157,6 +157,8 @@ class Run:
         for place, row in enumerate(rows):
             if time.monotonic() > self.until:
                 break
+            if not isnan(row.again):
+                continue
             second = self._measured(cases[row.case], CORE_S)
             rows[place] = replace(row, again=number(second.crossover_seq_len))
             save(table, Crossing, rows)
@@ -178,10 +180,17 @@ class Run:
         """Single layers of all mechanisms."""
         import torch
 
+        known = {
+            (x.seq_len, x.dtype, x.phase, x.mechanism)
+            for x in earlier(self.folder / "points.csv", TimedPoint)
+        }
+
         def rows() -> Iterator[TimedPoint]:
             for length, dtype, phase, name in product(
                 LENGTHS, DTYPES, ("forward", "train", "decode"), registry.names()
             ):
+                if (length, dtype, phase, name) in known:
+                    continue
                 if time.monotonic() > self.until:
                     return
                 point = point_request(TimedPoint(name, phase, length, dtype, nan, nan))
