@@ -10,12 +10,7 @@ from torch import Tensor
 from attnprof.device.call_costs import sequences
 from attnprof.device.fourier_sizes import PRIMES, points_of
 from attnprof.device.grids import grids
-from attnprof.device.product_times import (
-    FIRST_TRANSPOSED,
-    PLAIN,
-    SECOND_TRANSPOSED,
-    product_shapes,
-)
+from attnprof.device.product_times import AS_A_BATCH, PLAIN, product_shapes, transposed
 from attnprof.device.tables import Benchmark, Call
 
 #: Calls in turns: each finds memory as it left it, as the last one but one did, as one long ago.
@@ -42,15 +37,16 @@ def _products(made: Any) -> list[Benchmark]:
     limits = grids(made["device"]).products
     shapes = product_shapes(limits)
 
-    def matrix(batch: int, rows: int, columns: int, transposed: bool) -> Tensor:
-        size = (batch, columns, rows) if transposed else (batch, rows, columns)
+    def matrix(batch: int, rows: int, columns: int, by_columns: bool) -> Tensor:
+        size = (batch, columns, rows) if by_columns else (batch, rows, columns)
         x = torch.randn(size[-1], **made).expand(size).clone()  # far quicker than all at random
-        return x.mT if transposed else x
+        return x.mT if by_columns else x
 
     def call(batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> Call:
-        a = matrix(batch, m, k, layout == FIRST_TRANSPOSED)
-        b = matrix(batch, k, n, layout == SECOND_TRANSPOSED)
-        return (lambda: torch.mm(a[0], b[0])) if batch == 1 else lambda: torch.bmm(a, b)
+        first, second = transposed(layout)
+        a, b = matrix(batch, m, k, first > 0), matrix(batch, k, n, second > 0)
+        in_batches = batch > 1 or layout > AS_A_BATCH
+        return (lambda: torch.bmm(a, b)) if in_batches else lambda: torch.mm(a[0], b[0])
 
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
@@ -148,20 +144,27 @@ WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 
 
 def _rows(made: Any) -> list[Benchmark]:
-    def make(run: Callable[[Tensor], object], *, outer: bool = False) -> Callable[..., Call]:
-        """Over rows whose entries lie next to each other, or else a row apart."""
+    sizes = grids(made["device"])
 
-        def call(rows: int, columns: int) -> Call:
-            x = torch.rand(columns, rows, **made).T if outer else torch.rand(rows, columns, **made)
-            return partial(run, x)
+    def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
+        """Rows whose entries lie next to each other, or else a row apart, and their dimension.
 
-        return call
+        A kernel of a GPU is told that dimension, and does as many of the next one at once.
+        """
+        if not outer:
+            return torch.rand(rows, columns, **made), -1
+        if sizes.beside is None:
+            return torch.rand(columns, rows, **made).T, -1
+        beside = min(rows, sizes.beside)
+        return torch.rand(rows // beside, columns, beside, **made), 1
+
+    def make(run: Callable[[Tensor, int], object], *, outer: bool = False) -> Callable[..., Call]:
+        return lambda rows, columns: partial(run, *tensor(rows, columns, outer))
 
     def softmax_backward(*, outer: bool = False) -> Callable[..., Call]:
         def call(rows: int, columns: int) -> Call:
-            size = (columns, rows) if outer else (rows, columns)
-            dy, y = (x.T if outer else x for x in (torch.rand(size, **made) for _ in range(2)))
-            return lambda: torch._softmax_backward_data(dy, y, -1, y.dtype)  # noqa: SLF001
+            (dy, dim), (y, _) = (tensor(rows, columns, outer) for _ in range(2))
+            return lambda: torch._softmax_backward_data(dy, y, dim, y.dtype)  # noqa: SLF001
 
         return call
 
@@ -173,20 +176,19 @@ def _rows(made: Any) -> list[Benchmark]:
             x, x, [columns], mean, scale, w, w, masks
         )
 
-    either: dict[str, Callable[[Tensor], object]] = {
-        "sum": lambda x: x.sum(-1), "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
-        "amax": lambda x: x.amax(-1), "softmax": lambda x: torch.softmax(x, -1),
+    either: dict[str, Callable[[Tensor, int], object]] = {
+        "sum": torch.sum, "norm": lambda x, dim: torch.linalg.vector_norm(x, dim=dim),
+        "amax": torch.amax, "softmax": torch.softmax,
     }  # fmt: skip
     found = {
         **{name: make(run) for name, run in either.items()},
         **{f"outer {name}": make(run, outer=True) for name, run in either.items()},
         "softmax backward": softmax_backward(),
         "outer softmax backward": softmax_backward(outer=True),
-        "max": make(lambda x: x.max(-1)), "cumsum": make(lambda x: x.cumsum(-1)),
-        "layer norm": make(lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
+        "max": make(torch.max), "cumsum": make(torch.cumsum),
+        "layer norm": make(lambda x, _: torch.nn.functional.layer_norm(x, x.shape[-1:])),
         "layer norm backward": norm_backward,
     }  # fmt: skip
-    sizes = grids(made["device"])
     return [
         Benchmark(name, (sizes.rows, sizes.columns), run, sizes.most) for name, run in found.items()
     ]
@@ -236,8 +238,8 @@ def _moves(made: Any) -> list[Benchmark]:
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
         Benchmark("fourier of primes", ((16,), PRIMES), fourier_of(fourier), 2**20),
         Benchmark("inverse fourier of primes", ((16,), PRIMES), fourier_of(fourier_back), 2**20),
-        Benchmark("4 views", ((1,),), view, 1, often=True),
-        Benchmark("functions", ((1,),), functions, 1, often=True),
+        Benchmark("4 views", ((1,),), view, 1, often=True, host=True),
+        Benchmark("functions", ((1,),), functions, 1, often=True, host=True),
         *_autograd(made["device"]),
     ]
 
@@ -290,4 +292,7 @@ def _autograd(device: str) -> list[Benchmark]:
         return make
 
     kinds = {"chain": (False, False), "recorded": (True, False), "played": (True, True)}
-    return [Benchmark(name, ((1,),), chain(*how), 1, often=True) for name, how in kinds.items()]
+    return [
+        Benchmark(name, ((1,),), chain(*how), 1, often=True, host=True)
+        for name, how in kinds.items()
+    ]

@@ -14,8 +14,8 @@ from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back
 from attnprof.record.report import fits
 
-#: Version of the tables; others are measured anew.
-VERSION = 4
+#: Versions of the tables of a CPU and of a GPU; others are measured anew.
+VERSION, GPU_VERSION = 4, 5
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Calibration:
     difference between two measurements of the same, as a share; ``unsteadiness`` the standard
     deviation, in logarithms, of how slow the processor was meanwhile, ``reference_s`` the usual
     time of the operation that showed it; ``cpu_share`` the share of it that the calibration had.
+    ``processors`` are a GPU's multiprocessors.
     """
 
     ceilings: Ceilings
@@ -38,6 +39,7 @@ class Calibration:
     cpu_share: float | None = None
     unsteadiness: float | None = None
     reference_s: float | None = None
+    processors: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -49,9 +51,8 @@ class Calibration:
         return {
             "name": self.ceilings.name, "device": self.device, "threads": self.threads,
             **{name: getattr(self.ceilings, name) for name in RATES},
-            "version": VERSION, "fault_s": self.fault_s, "repeatability": self.repeatability,
-            "cpu_share": self.cpu_share, "unsteadiness": self.unsteadiness,
-            "reference_s": self.reference_s,
+            "version": version_of(self.device),
+            **{name: getattr(self, name) for name in _MORE},
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -63,7 +64,7 @@ class Calibration:
     def from_dict(cls, entry: Mapping[str, Any]) -> "Calibration":
         """What :meth:`to_dict` wrote; tables of another version are left out."""
         rates = {name: entry[name] for name in RATES}
-        same = entry.get("version") == VERSION
+        same = entry.get("version") == version_of(entry["device"])
         tables = {
             dtype: {
                 name: TimeTable({tuple(place): seconds for *place, seconds in rows})
@@ -78,10 +79,15 @@ class Calibration:
         )  # fmt: skip
 
 
+def version_of(device: str) -> int:
+    """The version of the tables that are measured on a device, ``cpu`` or one of CUDA's."""
+    return GPU_VERSION if device.startswith("cuda") else VERSION
+
+
 _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
 _MORE = {
     "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
-    "unsteadiness": float | None, "reference_s": float | None,
+    "unsteadiness": float | None, "reference_s": float | None, "processors": int | None,
 }  # fmt: skip
 _ANEW = "move it away and run attnprof calibrate"
 
@@ -138,7 +144,7 @@ def _is_entry(entry: Any) -> bool:
     """Whether a value of a file is a calibration, with or without tables."""
     if not is_ceiling(entry, _ENTRY):
         return False
-    if entry.get("version") != VERSION:
+    if entry.get("version") != version_of(entry["device"]):
         return True  # ceilings alone, or tables of another version
     tables = entry.get("tables")
     return (

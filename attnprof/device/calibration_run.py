@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
@@ -19,8 +18,8 @@ from attnprof.device.ceilings import Ceilings
 from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.errors import CannotRunError
-from attnprof.measure.clocks import Clock, CudaClock, sample
-from attnprof.measure.environment import device_name
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample
+from attnprof.measure.environment import device_name, processors
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget
 
@@ -76,7 +75,7 @@ def calibrate(
         for dtype in known.flops_per_s:
             on_progress(dtype)
             bench = _Bench(
-                partial(_clock, device),
+                lambda one: _clock(device, host=one.host),
                 seconds,
                 benchmarks(getattr(torch, dtype), device),
                 reference_operation(device) if device == "cpu" else None,
@@ -90,13 +89,14 @@ def calibrate(
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if any(references) else None,
         reference_s=exp(usual_of(references)) if any(references) else None,
+        processors=processors(device),
     )  # fmt: skip
 
 
-def _clock(device: str) -> Clock:
+def _clock(device: str, *, host: bool = False) -> Clock:
     """What times are taken by: of one thread its processor time, which others disturb least."""
     if device.startswith("cuda"):
-        return CudaClock(torch.cuda)
+        return HostClock(torch.cuda) if host else CudaClock(torch.cuda)
     return Clock(now_ns=time.thread_time_ns) if torch.get_num_threads() == 1 else Clock()
 
 
@@ -118,7 +118,7 @@ class _Bench:
     readings count as made at one speed. ``flops_per_s`` is the fastest product's rate.
     """
 
-    new_clock: Callable[[], Clock]
+    new_clock: Callable[[Benchmark], Clock]
     seconds: float
     benchmarks: Sequence[Benchmark]
     reference: Call | None
@@ -173,7 +173,7 @@ class _Bench:
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:
-        turns, clock = [one.make(*place)], self.new_clock()
+        turns, clock = [one.make(*place)], self.new_clock(one)
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
             turns[0]()

@@ -1,30 +1,85 @@
 """How long an operation takes on a GPU, which does thousands of pieces of it at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from attnprof.device.benchmarks import PIECE
-from attnprof.device.product_times import ProductTimes
+from attnprof.device.call_costs import ASKED_FOR, CALLS, ROWS
+from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.operations import Demand
+from attnprof.device.product_times import Likeness, ProductTimes
 from attnprof.device.times import Times
 
-#: How products are told apart: batches have kernels of their own, and so have rows of half formats
-#: that begin where matrix units want them to. Chosen on products that were left out of the fit.
-ALIGNED, BATCHED, WHOLE_BYTES = 1.0, 0.8, 4
+#: How products are told apart: batches have kernels of their own, and so have rows and columns of
+#: half formats that begin where matrix units want them to. Chosen on products that were left out of
+#: the fit.
+PRODUCTS = Likeness(rows=0.35, columns=0.75, batched=1.5, left_over=0.5, noise=0.05)
+HALF_PRODUCTS, WHOLE_BYTES = replace(PRODUCTS, aligned=1.0, odd=1.0), 4
+#: Launches that a GPU's queue holds: the host goes on until there are so many, then waits.
+QUEUED = 1023
 
-#: Share of the best product's rate that fused kernels of attention reach, forward and backward: as
-#: those of an H200 did in bfloat16 (``reports/h200``), not measured by a calibration.
-FUSED_SHARE, FUSED_BACKWARD_SHARE = 0.55, 0.45
-#: Products of a block of scores that the forward and the backward pass of a fused kernel make.
-FUSED_PRODUCTS, FUSED_BACKWARD_PRODUCTS = 2, 5
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """What a fused kernel of attention does, in multiplications at the best product's rate.
+
+    A block of ``rows`` queries goes through all keys, for every score ``score`` and ``width`` for
+    each of both widths' entries, as often as all processors have blocks; a processor with one block
+    alone takes at least ``alone`` for a score. As an H200's did, not measured by a calibration.
+    """
+
+    rows: int
+    score: float
+    width: float
+    alone: float = 0.0
+
+    def work(self, heads: int, n: int, m: int, widths: int, processors: int) -> float:
+        """Multiplications in whose time so many heads are done, by so many processors (0: any)."""
+        each = self.score + self.width * widths
+        blocks = heads * ceil(n / self.rows)
+        return self.rows * m * max(each * blocks, max(each, self.alone) * processors)
+
+
+#: Fused kernels forward and backward, of formats of four bytes and of two (``reports/h200``).
+FUSED = {
+    (False, False): FusedKernel(64, 121, 0.68, alone=330), (False, True): FusedKernel(64, 250, 1.5),
+    (True, False): FusedKernel(128, 112, 0.875), (True, True): FusedKernel(128, 300, 2.2),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GpuTimes(Times):
     """Seconds of a GPU's own work on operations: launches are hidden behind it.
 
-    What a launch costs the device itself is in every table; the host's functions, autograd nodes
-    and views are next to nothing in theirs.
+    What a launch costs the device itself is in every table. The host's calls, functions, autograd
+    nodes and views count where it asks for more than the queue holds: the rest, which it asks for
+    while the device works, takes as long as it does. ``processors`` are the multiprocessors.
     """
+
+    processors: int | None = None
+
+    def between(self, work: Demand) -> dict[str, tuple[int, float]]:
+        """Calls among others, and waiting for a host that asks for more than the queue holds."""
+        others = "operations after others"
+        calls = {others: super().between(work)[others]}
+        views = sum(o.form == "view" for o in work.operations)
+        launches = len(work.operations) - views
+        if launches <= QUEUED:
+            return calls
+        asked_s = launches * self.tables[ASKED_FOR].at((ROWS,)) / len(CALLS)
+        asked_s += views * self.view_s + work.nodes * self.node_s
+        asked_s += work.functions * self.function_s
+        own_s = sum(map(self.seconds, work.operations)) + calls[others][1]
+        waiting = max(0.0, asked_s * (1 - QUEUED / launches) - own_s)
+        return {**calls, "waiting for the host": (launches - QUEUED, waiting)}
+
+    def _priced(self, o: KernelCall) -> float:
+        return 0.0 if o.form == "view" else super()._priced(o)
+
+    def call_s_of(self, o: KernelCall) -> float:
+        """Seconds of the same operation on next to nothing; a view takes the device none."""
+        return 0.0 if o.form == "view" else super().call_s_of(o)
 
     def _strided_s(self, length: int, stride: int, runs: int) -> float:
         """Runs side by side take as long as one that is as long as all of them."""
@@ -37,8 +92,8 @@ class GpuTimes(Times):
 
     @cached_property
     def _products(self) -> ProductTimes:
-        aligned = ALIGNED if self.entry_bytes < WHOLE_BYTES else 0.0
-        return ProductTimes(self.tables["product"].seconds, aligned, BATCHED)
+        likeness = PRODUCTS if self.entry_bytes >= WHOLE_BYTES else HALF_PRODUCTS
+        return ProductTimes(self.tables["product"].seconds, likeness)
 
     @cached_property
     def _best_rate(self) -> float:
@@ -47,8 +102,7 @@ class GpuTimes(Times):
         return max(b * m * n * k / seconds for (b, m, n, k, _), seconds in products)
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
-        """A fused kernel: products at a share of the best rate."""
-        share = FUSED_BACKWARD_SHARE if backward else FUSED_SHARE
-        products = FUSED_BACKWARD_PRODUCTS if backward else FUSED_PRODUCTS
-        work = heads * n * m * (d + v) / 2 * products
-        return self.call_s + work / (share * self._best_rate)
+        """A fused kernel, whose blocks the processors share."""
+        kernel = FUSED[self.entry_bytes < WHOLE_BYTES, backward]
+        work = kernel.work(heads, n, m, d + v, self.processors or 0)
+        return self.call_s + work / self._best_rate

@@ -12,7 +12,8 @@ class Grids:
     ``entries`` reach to where no cache holds them, closer to each other where one cache after
     another stops holding them; at a ``few`` single operations are told apart: overhead, one
     thread, all threads. ``runs`` are entries that lie apart. ``most`` entries are those of rows,
-    of runs, and of pieces that are moved.
+    of runs, and of pieces that are moved. Rows whose entries do not lie next to each other lie
+    ``beside`` so many others (None: beside all of them).
     """
 
     entries: tuple[int, ...]
@@ -24,6 +25,7 @@ class Grids:
     pieces: tuple[int, ...]
     most: int
     products: ProductLimits
+    beside: int | None = None
 
 
 CPU_GRIDS = Grids(
@@ -48,6 +50,7 @@ GPU_GRIDS = Grids(
     pieces=(16, 256, 4096, 65536, 2**20),
     most=2**28,
     products=ON_GPU,
+    beside=64,
 )
 
 

@@ -168,9 +168,12 @@ class Predictor:
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
-            kind = GpuTimes if self.calibration.device.startswith("cuda") else Times
             fault_s = 0.0 if self.kept else self.calibration.fault_s
-            self._times[dtype] = kind(known[dtype], fault_s, ITEM_SIZES[dtype])
+            own = known[dtype], fault_s, ITEM_SIZES[dtype]
+            on_gpu = self.calibration.device.startswith("cuda")
+            self._times[dtype] = (
+                GpuTimes(*own, processors=self.calibration.processors) if on_gpu else Times(*own)
+            )
         return self._times[dtype]
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
@@ -224,15 +227,9 @@ def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
         }
         for operation, count in calls.items()
     ]  # fmt: skip
-    share, others = times.dearer(work)
-    between = {
-        "autograd nodes": (work.nodes, times.node_s * (1 + share)),
-        "Python functions": (work.functions, times.function_s * (1 + share)),
-        "operations after others": (len(work.operations), others / max(1, len(work.operations))),
-    }
     rows += [
-        {"name": name, "sizes": [], "calls": count, "time_s": count * each, "bound": "overhead",
+        {"name": name, "sizes": [], "calls": count, "time_s": seconds, "bound": "overhead",
          "part": "both"}
-        for name, (count, each) in between.items() if count
+        for name, (count, seconds) in times.between(work).items() if count
     ]  # fmt: skip
     return sorted(rows, key=lambda row: -row["time_s"])

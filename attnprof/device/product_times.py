@@ -22,8 +22,9 @@ Array = NDArray[np.float64]
 
 #: How operands lie: row by row (1), the second transposed (2), the first (3), both (4).
 PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, BOTH_TRANSPOSED = 1, 2, 3, 4
-#: Standard deviations, in logarithms, of what the sum leaves over and of a measured time.
-LEFT_OVER, NOISE = 0.3, 0.1
+#: Added to the layout of a single product that is asked for as a batch of one, which some devices
+#: have other kernels for.
+AS_A_BATCH = 4
 #: Rounds of the fit, each weighing shapes by how far off they were, and sweeps in one.
 ROUNDS, SWEEPS = 12, 30
 #: Logarithms of a time's error beyond which a shape counts less.
@@ -40,22 +41,27 @@ LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
 class ProductLimits:
     """Products that are measured; entries of a tensor and multiplications of the largest.
 
-    ``long_sums`` of a hundred have far longer sums than rows and columns.
+    ``long_sums`` of a hundred have far longer sums than rows and columns, ``many`` of a hundred
+    are batches of very many small ones, ``as_batches`` of a hundred single ones are batches of one.
     """
 
     count: int
     entries: int
     work: int
     long_sums: int = 0
+    many: int = 0
+    as_batches: int = 0
 
 
 ON_CPU = ProductLimits(1400, 20_000_000, 1_200_000_000)
-#: A GPU's kernels differ most in how they divide long sums.
-ON_GPU = ProductLimits(2400, 200_000_000, 200_000_000_000, long_sums=35)
+#: A GPU's kernels differ most in how they divide long sums, and whether they are asked for batches.
+ON_GPU = ProductLimits(3600, 200_000_000, 200_000_000_000, long_sums=35, many=8, as_batches=50)
 #: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
 #: how many of a hundred lengths and widths are multiples of 8, and how many powers of two.
 LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 4800)
 LONG = (200, 32768)
+#: Products of a batch of very many, from and to.
+MANY = (256, 65536)
 EVEN_LENGTHS, EVEN_WIDTHS, POWERS = 85, 60, 20
 #: Rows a multiple of so many entries apart share few places of a cache, and of twice as many fewer.
 CROWDED = 512
@@ -78,7 +84,11 @@ def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...
         if limits.long_sums and draw.random() * 100 < limits.long_sums:
             m, n, k = (_sized(draw, *ends) for ends in (SMALL, (SMALL[0], LARGE[1]), LONG))
             m, n = draw.sample((m, n), 2)
-            layout = draw.choice((PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, FIRST_TRANSPOSED))
+            layout = draw.choice((*LAYOUTS[1:], FIRST_TRANSPOSED, BOTH_TRANSPOSED))
+        if limits.many and draw.random() * 100 < limits.many:
+            batch = _sized(draw, *MANY)
+            m, n, k = (_sized(draw, *SMALL) for _ in range(3))
+            m, n = draw.sample((m, draw.choice((1, n))), 2)
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
         elif draw.random() < 0.12:
@@ -87,6 +97,8 @@ def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...
             m = apart if layout == FIRST_TRANSPOSED else m
             n = apart if layout == PLAIN else n
             k = apart if layout == SECOND_TRANSPOSED else k
+        if limits.as_batches and batch == 1 and draw.random() * 100 < limits.as_batches:
+            layout += AS_A_BATCH
         entries = batch * max(m * n, m * k, n * k)
         if entries <= limits.entries and batch * m * n * k <= limits.work:
             found[batch, m, n, k, layout] = None
@@ -109,29 +121,51 @@ def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> 
 
 
 def layout_of(first: Any, second: Any) -> int:
-    """Which of two matrices' entries lie column by column, by their strides."""
+    """Which of two matrices' entries lie column by column, by their strides; whether in a batch."""
     left, right = (bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second))
-    return PLAIN + right + 2 * left
+    alone = bool(first.dim() == 3 and first.shape[0] == 1)
+    return PLAIN + right + 2 * left + AS_A_BATCH * alone
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How far properties tell products apart; neighbours are about one apart.
+
+    Of twice the ``rows`` or the length of sums, of twice the ``columns`` up to 64; of one or
+    several at once (``batched``); of rows that begin at multiples of 8 entries or do not
+    (``aligned``), and even or odd columns. ``left_over`` and ``noise`` are standard deviations, in
+    logarithms, of what the sum leaves over and of a measured time.
+    """
+
+    rows: float = 0.5
+    columns: float = 2.0
+    batched: float = 0.2
+    aligned: float = 0.0
+    odd: float = 0.1
+    left_over: float = 0.3
+    noise: float = 0.1
 
 
 @dataclass(frozen=True)
 class ProductTimes:
-    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …).
-
-    ``aligned`` is how far products whose rows begin at multiples of 8 entries are from others,
-    ``batched`` how far single ones are from several at once.
-    """
+    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …)."""
 
     seconds: Mapping[Sizes, float]
-    aligned: float = 0.0
-    batched: float = 0.2
+    likeness: Likeness = Likeness()
 
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Seconds of so many products (m, k) by (k, n)."""
         weights, mean, points, left = self._fitted
+        if not self._as_batches:
+            layout = layout - AS_A_BATCH * (layout > AS_A_BATCH)
         asked = np.array([[batch, m, n, k, layout]], dtype=float)
-        near = _covariance(self._features(asked), points) @ left
+        near = self._covariance(self._features(asked), points) @ left
         return float(np.exp(np.log(_work(asked) @ weights) + mean + near)[0])
+
+    @cached_property
+    def _as_batches(self) -> bool:
+        """Whether batches of one were measured, too."""
+        return any(layout > AS_A_BATCH for *_, layout in self.seconds)
 
     @cached_property
     def _fitted(self) -> tuple[Array, float, Array, Array]:
@@ -142,42 +176,51 @@ class ProductTimes:
         weights = _fit(work / times[:, None])
         over = np.log(times) - np.log(work @ weights)
         mean = float(np.median(over))
-        known = _covariance(points, points) + NOISE**2 * np.eye(len(points))
+        known = self._covariance(points, points) + self.likeness.noise**2 * np.eye(len(points))
         return weights, mean, points, np.linalg.solve(known, over - mean)
 
     def _features(self, shapes: Array) -> Array:
-        """Where shapes lie among each other; neighbours are about one apart.
-
-        How far each property tells shapes apart was chosen on products of random shapes.
-        """
+        """Where shapes lie among each other, as chosen on products of random shapes."""
         b, m, n, k, layout = shapes.T
-        first, second = _transposed(layout)
+        like = self.likeness
+        first, second = transposed(layout)
         apart = _rows_apart(m, n, k, layout)
         crowded = [
             0.7 * (entries % (CROWDED * times) == 0) for entries in apart for times in (1, 2)
         ]
         aligned = [
-            share * self.aligned * (entries % step != 0)
+            share * like.aligned * (entries % step != 0)
             for entries in apart
             for share, step in ((1.0, 8), (0.6, 2))
         ]
         return np.stack(
             [
-                0.5 * np.log2(m), 0.5 * np.log2(n), 0.5 * np.log2(k), 0.5 * np.log2(b),
-                1.0 * second, 0.5 * first, 2 * np.log2(np.minimum(n, 64)),
-                0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0), 0.1 * (n % 2 != 0),
-                0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0), self.batched * (b > 1),
+                like.rows * np.log2(m), 0.5 * np.log2(n), like.rows * np.log2(k), 0.5 * np.log2(b),
+                1.0 * second, 0.5 * first, like.columns * np.log2(np.minimum(n, 64)),
+                0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0),
+                like.odd * (n % 2 != 0), 0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0),
+                like.batched * _in_batches(b, layout),
                 *crowded, *aligned,
             ],
             axis=1,
         )  # fmt: skip
 
+    def _covariance(self, some: Array, others: Array) -> Array:
+        """How much what one shape leaves over tells of another's."""
+        apart = some @ others.T
+        apart *= -2.0
+        apart += (some**2).sum(1)[:, None] + (others**2).sum(1)
+        np.sqrt(3 * np.maximum(apart, 0.0, out=apart), out=apart)
+        covariance: Array = self.likeness.left_over**2 * (1 + apart)
+        covariance *= np.exp(np.negative(apart, out=apart), out=apart)
+        return covariance
+
 
 def _work(shapes: Array) -> Array:
     """What a product's time is a sum of, a column each."""
     b, m, n, k, layout = shapes.T
-    first, second = _transposed(layout)
-    ones, pieces = np.ones_like(b), (b > 1) * 1.0
+    first, second = transposed(layout)
+    ones, pieces = np.ones_like(b), _in_batches(b, layout)
     left, right, out = b * m * k, b * n * k, b * m * n
     columns: list[Any] = [1 - pieces, pieces, b * pieces, out * k, left, right, out]
     columns += [left * first, right * second, b * m, b * n, b * k]
@@ -195,23 +238,21 @@ def _work(shapes: Array) -> Array:
     return np.stack([column * ones for column in columns], axis=1)
 
 
-def _transposed(layout: Array) -> tuple[Array, Array]:
-    """Whether the first and the second operand lie column by column."""
-    return (layout >= FIRST_TRANSPOSED).astype(float), (layout % 2 == 0).astype(float)
+def transposed(layout: Any) -> tuple[Any, Any]:
+    """Whether the first and the second operand lie column by column, 1 or 0."""
+    first = (layout - 1) % AS_A_BATCH + 1 >= FIRST_TRANSPOSED
+    return first * 1.0, (layout % 2 == 0) * 1.0
+
+
+def _in_batches(b: Array, layout: Array) -> Array:
+    """Whether products are asked for several at once, be it one."""
+    return ((b > 1) | (layout > AS_A_BATCH)).astype(float)
 
 
 def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:
     """Entries from one row in memory to the next, of the second operand and of the first."""
-    first, second = _transposed(layout)
+    first, second = transposed(layout)
     return np.where(second > 0, k, n), np.where(first > 0, m, k)
-
-
-def _covariance(some: Array, others: Array) -> Array:
-    """How much what one shape leaves over tells of another's."""
-    squares = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
-    apart = np.sqrt(3 * np.maximum(squares, 0.0))
-    covariance: Array = LEFT_OVER**2 * (1 + apart) * np.exp(-apart)
-    return covariance
 
 
 def _fit(shares: Array) -> Array:

@@ -19,6 +19,7 @@ class Benchmark:
     Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
     ``scattered`` are places of no grid, of which every pass measures others. What is measured
     ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
+    Of what is the ``host``'s, its own time counts, not that of a GPU which it gives work to.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Benchmark:
     often: bool = False
     scattered: tuple[Sizes, ...] = ()
     flops: int = 0
+    host: bool = False
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
         """Sizes that are measured in a pass, little work first in a grid."""

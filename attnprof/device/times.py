@@ -101,16 +101,22 @@ class Times:
 
     def of(self, work: Demand) -> float:
         """Seconds of a call."""
-        share, calls = self.dearer(work)
-        between = (work.nodes * self.node_s + work.functions * self.function_s) * (1 + share)
-        return sum(map(self.seconds, work.operations)) + calls + between
+        between = self.between(work).values()
+        return sum(map(self.seconds, work.operations)) + sum(seconds for _, seconds in between)
 
-    def dearer(self, work: Demand) -> tuple[float, float]:
-        """By which share a call costs more because others come between, and all seconds of that."""
+    def between(self, work: Demand) -> dict[str, tuple[int, float]]:
+        """What comes between the operations: how often, and all seconds of it.
+
+        Calls among others cost more by a share of them, of which functions and nodes have the mean.
+        """
         kinds = [(o.name, o.form) for o in work.operations]
         shares = self._costs.shares(kinds, work.moved or [0] * len(kinds))
-        calls = map(self.call_s_of, work.operations)
-        return fmean(shares or [0.0]), sum(map(mul, shares, calls))
+        dearer, calls = 1 + fmean(shares or [0.0]), map(self.call_s_of, work.operations)
+        return {
+            "autograd nodes": (work.nodes, work.nodes * self.node_s * dearer),
+            "Python functions": (work.functions, work.functions * self.function_s * dearer),
+            "operations after others": (len(kinds), sum(map(mul, shares, calls))),
+        }
 
     def call_s_of(self, o: KernelCall) -> float:
         """Seconds of the same operation on next to nothing: what code, not memory, decides."""

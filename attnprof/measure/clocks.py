@@ -124,6 +124,32 @@ class CudaClock(Clock):
         self._cuda.synchronize()
 
 
+class HostClock(Clock):
+    """What the host takes to ask a GPU for work: it waits until nothing is left before each call.
+
+    Calls must ask for less than the GPU's queue holds, or they wait, too.
+    """
+
+    name = "perf_counter_ns of the host"
+
+    def __init__(self, cuda: Any) -> None:
+        super().__init__()
+        self._cuda = cuda
+
+    def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
+        """Seconds until each call has asked for its work."""
+
+        def ready() -> None:
+            prepare()
+            self.settle()
+
+        return super().times(ready, call, count)
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        self._cuda.synchronize()
+
+
 #: Above every GPU's clock: a wait in cycles lasts at least as long as asked.
 CYCLES_PER_S = 2.5e9
 

@@ -145,6 +145,15 @@ def device_name(device: str) -> str:
     return cpu_model()
 
 
+def processors(device: str) -> int | None:
+    """A GPU's multiprocessors, each of which does blocks of work of its own."""
+    import torch
+
+    if device == "cpu":
+        return None
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 @cache
 def git_state(here: Path | None = None) -> str | None:
     """Commit of a folder or the working one, ``+changes`` where files differ; None outside git."""

@@ -27,7 +27,7 @@ def test_a_place_has_the_seconds_of_one_call():
         return call
 
     bench = calibration_run._Bench(
-        lambda: Clock(lambda: now[0], lambda: now[0]), 0.5,
+        lambda _: Clock(lambda: now[0], lambda: now[0]), 0.5,
         [Benchmark("one", ((1, 8), (2, 4)), make, 16)],
         lambda: None, 1e12,
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
         return waiting(1000 * a)
 
     bench = calibration_run._Bench(
-        lambda: Clock(lambda: now[0], lambda: now[0]), 0.5,
+        lambda _: Clock(lambda: now[0], lambda: now[0]), 0.5,
         [Benchmark("one", ((1, 8),), make, 8)],
         waiting(500), 1e12,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
 
 def test_products_of_a_slow_format_are_small():
     one = Benchmark("product", ((1, 8, 64),), lambda n: lambda: n, 64, flops=2)
-    bench = calibration_run._Bench(Clock, 0.5, [one], lambda: None, 1000.0)
+    bench = calibration_run._Bench(lambda _: Clock(), 0.5, [one], lambda: None, 1000.0)
     tables, _ = bench.tables()
     assert list(tables["product"].seconds) == [(1,), (8,)]  # 64 would take 0.128 s
 

@@ -9,10 +9,12 @@ from attnprof.cli.app import main
 from attnprof.device import calibration
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration
+from attnprof.device.call_costs import ASKED_FOR
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.gpu_times import FUSED_SHARE, GpuTimes
+from attnprof.device.gpu_times import FUSED, QUEUED, GpuTimes
 from attnprof.device.grids import CPU_GRIDS, GPU_GRIDS, grids
 from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.operations import Demand
 from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.tables import TimeTable
 from attnprof.errors import CannotRunError
@@ -25,7 +27,8 @@ LAUNCH_S = 1e-6
 def on_gpu(**tables):
     """A made-up GPU, whose pieces cost as many entries."""
     pieces = TimeTable({(n,): LAUNCH_S + 4e-9 * n for n in (1, 1024, 2**20)})
-    return {**made_up(), "in pieces": pieces, **tables}
+    asked_for = TimeTable({(16,): 24e-8})
+    return {**made_up(), "in pieces": pieces, ASKED_FOR: asked_for, **tables}
 
 
 def test_a_gpu_is_measured_at_larger_sizes():
@@ -52,12 +55,38 @@ def test_runs_side_by_side_take_as_long_as_one_of_all_of_them():
     assert times.seconds(many) / times.seconds(few) == pytest.approx(1024)
 
 
-def test_fused_attention_takes_its_products_at_a_share_of_the_best_rate():
-    times = GpuTimes(on_gpu())
-    heads, n, d = 8, 4096, 64
-    call = KernelCall("_scaled_dot_product_flash_attention", "fused", (heads, n, n, d, d))
-    flops, best = 4 * heads * n * n * d, 1e10  # as ``made_up`` says
-    assert times.seconds(call) == pytest.approx(flops / (FUSED_SHARE * best), rel=1e-3)
+def fused(heads, n, m, d=64):
+    return KernelCall("_scaled_dot_product_flash_attention", "fused", (heads, n, m, d, d))
+
+
+def test_fused_attention_grows_with_its_scores_where_all_processors_have_work():
+    times = GpuTimes(on_gpu(), processors=100)
+    large, longer = (times.seconds(fused(64, n, 2048)) for n in (8192, 16384))
+    assert longer / large == pytest.approx(2, rel=1e-3)
+
+
+def test_fused_attention_with_few_queries_takes_as_long_as_one_block_of_them():
+    times, rows = GpuTimes(on_gpu(), processors=100), FUSED[False, False].rows
+    token, block = (times.seconds(fused(8, n, 4096)) for n in (1, rows))
+    assert token == block
+    assert times.seconds(fused(8, 1, 8192)) == pytest.approx(2 * token, rel=1e-3)
+    assert GpuTimes(on_gpu()).seconds(fused(8, 1, 4096)) < token  # where nobody says how many
+
+
+def test_what_is_queued_hides_the_host_and_more_waits_for_it():
+    times = GpuTimes(on_gpu(**{ASKED_FOR: TimeTable({(16,): 24e-5})}))  # 10 µs a call
+    small = KernelCall("mul", "unary", (8,))
+    assert times.of(Demand([small] * QUEUED)) < 1e-3
+    waits = times.of(Demand([small] * 4 * QUEUED))
+    assert waits == pytest.approx(3 * QUEUED * 10e-6, rel=1e-2)
+    slow = times.of(Demand([replace(small, sizes=(2**18,))] * 4 * QUEUED))
+    assert slow == pytest.approx(4 * QUEUED * times.seconds(replace(small, sizes=(2**18,))))
+
+
+def test_views_and_functions_cost_a_gpu_nothing():
+    times = GpuTimes(on_gpu(**{"4 views": TimeTable({(1,): 1e-5})}))
+    work = Demand([KernelCall("view", "view")] * 9, nodes=9, functions=100)
+    assert times.of(work) == 0.0
 
 
 def test_entries_of_half_a_format_are_half_as_many_bytes():

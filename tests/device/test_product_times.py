@@ -13,6 +13,7 @@ from attnprof.device.product_times import (
     ON_GPU,
     PLAIN,
     SECOND_TRANSPOSED,
+    Likeness,
     ProductTimes,
     layout_of,
     product_shapes,
@@ -76,7 +77,7 @@ def test_where_alignment_tells_kernels_apart_it_is_learnt_from_fewer_shapes():
         return kernel(batch, m, n, k, layout) * (1.0 if aligned else 6.0)
 
     def error(aligned):
-        known = ProductTimes({one: slow(*one) for one in shapes_of(400)}, aligned=aligned)
+        known = ProductTimes({one: slow(*one) for one in shapes_of(400)}, Likeness(aligned=aligned))
         return sorted(abs(math.log(known.at(*x) / slow(*x))) for x in shapes_of(500)[400:])[50]
 
     assert error(1.0) < error(0.0)

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import Clock, CudaClock, sample, warm_up
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample, warm_up
 from attnprof.measure.request import Budget
 
 
@@ -129,6 +129,16 @@ def test_only_short_calls_wait_for_the_host(call_s, waits):
     assert (cuda.slept > 0) == waits
     assert ("waiting kernel" in clock.name) == waits
     assert [taken.wall_s for taken in timing] == pytest.approx([call_s] * len(timing))
+
+
+def test_the_host_is_timed_while_the_device_has_nothing_to_do(monkeypatch):
+    host = FakeTime()
+    cuda = FakeCuda(host)
+    clock = HostClock(cuda)
+    clock._now_ns = host
+    monkeypatch.setattr(cuda, "synchronize", lambda: host.spend(7))
+    times = clock.times(nothing, lambda: host.spend(2e-3), 3)
+    assert [taken.wall_s for taken in times] == pytest.approx([2e-3] * 3)
 
 
 def test_calls_in_turns_wait_for_the_host_as_long_as_the_slowest_of_them(monkeypatch):
