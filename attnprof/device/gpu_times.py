@@ -14,7 +14,7 @@ from attnprof.device.times import Times
 #: How products are told apart: batches have kernels of their own, and so have rows and columns of
 #: half formats that begin where matrix units want them to. Chosen on products that were left out of
 #: the fit.
-PRODUCTS = Likeness(rows=0.35, columns=0.75, batched=1.5, left_over=0.5, noise=0.05)
+PRODUCTS = Likeness(rows=0.35, columns=0.3, batched=1.5, left_over=0.5, noise=0.05)
 HALF_PRODUCTS, WHOLE_BYTES = replace(PRODUCTS, aligned=1.0, odd=1.0), 4
 #: Launches that a GPU's queue holds: the host goes on until there are so many, then waits.
 QUEUED = 1023
@@ -24,15 +24,16 @@ QUEUED = 1023
 class FusedKernel:
     """What a fused kernel of attention does, in multiplications at the best product's rate.
 
-    A block of ``rows`` queries goes through all keys, for every score ``score`` and ``width`` for
-    each of both widths' entries, as often as all processors have blocks; a processor with one block
-    alone takes at least ``alone`` for a score. As an H200's did, not measured by a calibration.
+    A block of ``rows`` queries goes through all keys: a score takes ``score`` and for each of both
+    widths' entries ``width``, at least ``alone`` where a processor has no other block. Starting it
+    takes ``calls`` operations' time. As those of an H200 did, not measured by a calibration.
     """
 
     rows: int
     score: float
     width: float
-    alone: float = 0.0
+    alone: float
+    calls: int = 1
 
     def work(self, heads: int, n: int, m: int, widths: int, processors: int) -> float:
         """Multiplications in whose time so many heads are done, by so many processors (0: any)."""
@@ -41,11 +42,13 @@ class FusedKernel:
         return self.rows * m * max(each * blocks, max(each, self.alone) * processors)
 
 
-#: Fused kernels forward and backward, of formats of four bytes and of two (``reports/h200``).
+#: Fused kernels of formats of four bytes and of two, forward and backward (``reports/h200``).
 FUSED = {
-    (False, False): FusedKernel(64, 121, 0.68, alone=330), (False, True): FusedKernel(64, 250, 1.5),
-    (True, False): FusedKernel(128, 112, 0.875), (True, True): FusedKernel(128, 300, 2.2),
-}  # fmt: skip
+    (False, False): FusedKernel(64, 130, 0.65, alone=320),
+    (False, True): FusedKernel(64, 330, 1.6, alone=700),
+    (True, False): FusedKernel(128, 100, 0.85, alone=240, calls=3),
+    (True, True): FusedKernel(128, 420, 1.6, alone=600, calls=7),
+}
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class GpuTimes(Times):
 
     def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
         """A fused kernel, whose blocks the processors share."""
-        kernel = FUSED[self.entry_bytes < WHOLE_BYTES, backward]
+        half = self.entry_bytes < WHOLE_BYTES
+        kernel = FUSED[half, backward]
+        start_s = kernel.calls * self.call_s
+        if half and n == 1:  # the keys are shared out, and reading them is all
+            return start_s + self.tables["unary"].at((heads * m * (d + v) / 2,))
         work = kernel.work(heads, n, m, d + v, self.processors or 0)
-        return self.call_s + work / self._best_rate
+        return start_s + work / self._best_rate
