@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import exp, isnan, log, nan
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,13 @@ def page(
     points: Sequence[TimedPoint], curves: Sequence[Curve],
 ) -> None:  # fmt: skip
     """The page and its figures."""
+    calibrations = len(list(folder.glob("device_*.json")))
     lines = [f"# {known['name']}: crossovers in time", "", *_how(folder, known), ""]
     lines += ["![crossovers](crossovers.png)", ""]
     for dtype in dict.fromkeys(row.case.rsplit(", ", 1)[1] for row in crossings):
         own = [row for row in crossings if row.case.endswith(f", {dtype}")]
         lines += [f"## Direct against efficient TaylorShift, forward, {dtype}", ""]
-        lines += [*crossings_table(own, 1), "", *errors_table(own, law=True), ""]
+        lines += [*crossings_table(own, calibrations), "", *errors_table(own, law=True), ""]
     lines += ["## Against fused attention: layers of 16 heads of 64, one sequence", ""]
     lines += [f"- {_sentence(row)}" for row in fused]
     lines += ["", "![times of layers](layers.png)", "", *_points(points)]
@@ -97,6 +99,8 @@ def _sentence(row: Fused) -> str:
         "crosses": f"faster from {row.measured:,.0f} tokens on ({row.low:,.0f} to {row.high:,.0f})",
         "never": f"not faster at any length up to {row.longest:,} tokens",
         "always": f"faster at all lengths up to {row.longest:,} tokens",
+        "several": "the order changes several times, the last time at "
+        f"{row.measured:,.0f} tokens ({row.low:,.0f} to {row.high:,.0f})",
         "not measured": "not measured",
     }[row.verdict]
     told = {
@@ -152,27 +156,28 @@ def _draw_crossings(to: Path, rows: Sequence[Crossing]) -> None:
 
 def _draw_layers(to: Path, curves: Sequence[Curve], fused: Sequence[Fused]) -> None:
     """Measured times of layers over length, a panel a phase."""
-    cases = list(dict.fromkeys((row.case, row.phase) for row in curves
-                               if row.case in {x.case for x in fused}))  # fmt: skip
-    phases = list(dict.fromkeys(phase for _, phase in cases))
+    layers = [row for row in curves if row.case in {x.case for x in fused}]
+    phases = list(dict.fromkeys(row.phase for row in layers))
+    dtypes = list(dict.fromkeys(row.case.split(", ")[1] for row in layers))
     if not phases:
         return
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, len(phases), figsize=(3.6 * len(phases), 3.2),
-                                  layout="constrained", squeeze=False)  # fmt: skip
-    for axes, phase in zip(panels[0], phases, strict=True):
-        times: dict[str, dict[int, float]] = {}
-        for row in curves:
-            if (row.case, row.phase) in cases and row.phase == phase:
-                times.setdefault(row.mechanism, {})[row.seq_len] = row.seconds
+    figure, panels = plt.subplots(
+        len(dtypes), len(phases), figsize=(3.6 * len(phases), 2.8 * len(dtypes)),
+        layout="constrained", squeeze=False,
+    )  # fmt: skip
+    for (row, dtype), (column, phase) in product(enumerate(dtypes), enumerate(phases)):
+        axes, times = panels[row][column], dict[str, dict[int, float]]()
+        for one in layers:
+            if one.phase == phase and one.case.endswith(f", {dtype}"):
+                times.setdefault(one.mechanism, {})[one.seq_len] = one.seconds
         for name, seen in sorted(times.items(), key=lambda item: item[0] != "sdpa"):
             lengths = sorted(n for n in seen if n >= 64)
             style = {"color": "k", "lw": 1.6} if name == "sdpa" else {"lw": 1.1}
             axes.loglog(lengths, [1e3 * seen[n] for n in lengths], label=name, **style)
-        axes.set(xlabel="tokens", ylabel="ms", title=phase)
+        axes.set(xlabel="tokens", ylabel="ms", title=f"{phase}, {dtype}")
         axes.legend(fontsize=7)
-    dtypes = sorted({case.split(", ")[1] for case, _ in cases})
-    figure.suptitle(f"Layers of 16 heads of 64, {', '.join(dtypes)}", fontsize=9)
+    figure.suptitle("Layers of 16 heads of 64", fontsize=9)
     figure.savefig(to, dpi=160)
     plt.close(figure)

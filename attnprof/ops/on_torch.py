@@ -3,11 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, clone
 from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from attnprof.ops.function import Function
+
+
+#: Whether torch's compiler, as that of 2.11, loses the gradient of results that were written to.
+_LOSES_WRITTEN = torch.__version__ < (2, 13)  # type: ignore[operator]  # of its own versions
 
 
 class OwnBackward(torch.autograd.Function):
@@ -19,6 +23,8 @@ class OwnBackward(torch.autograd.Function):
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)
+        if _LOSES_WRITTEN and torch.compiler.is_compiling():
+            return tuple(map(clone, results)) if isinstance(results, tuple) else clone(results)
         return results
 
     @staticmethod
