@@ -7,7 +7,7 @@ which takes their code's place in a cache, too.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import sqrt
 from typing import Any
@@ -33,8 +33,6 @@ CALLS: tuple[Callable[[Tensor], object], ...] = (
 ROWS, AGAIN = 16, 16
 #: Entries of memory that is gone through between operations of a sequence, and how often.
 FLUSHED, EVERY = 2**18, 4
-#: The table of the sequence's time on the host, which a GPU's own work takes none of.
-ASKED_FOR = "sequence asked for"
 #: Bytes gone through after which nothing of an operation's code is where it was.
 CODE_BYTES = 2**20
 
@@ -65,10 +63,7 @@ def sequences(made: Any) -> list[Benchmark]:
         "alone": sequence(AGAIN), "sequence": sequence(),
         "broken sequence": sequence(flushes=True), "flush": flush,
     }  # fmt: skip
-    found = [Benchmark(name, ((ROWS,),), make, ROWS, 1, often=True) for name, make in kinds.items()]
-    if made["device"] != "cpu":
-        found.append(replace(found[1], name=ASKED_FOR, host=True))
-    return found
+    return [Benchmark(name, ((ROWS,),), make, ROWS, 1, often=True) for name, make in kinds.items()]
 
 
 @dataclass(frozen=True)

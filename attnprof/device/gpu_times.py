@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from attnprof.device.benchmarks import PIECE
-from attnprof.device.call_costs import ASKED_FOR, CALLS, ROWS
+from attnprof.device.benchmarks import CHAIN, PIECE
 from attnprof.device.kernel_calls import KernelCall
 from attnprof.device.operations import Demand
 from attnprof.device.product_times import Likeness, ProductTimes
@@ -14,7 +13,7 @@ from attnprof.device.times import Times
 #: How products are told apart: batches have kernels of their own, and so have rows and columns of
 #: half formats that begin where matrix units want them to. Chosen on products that were left out of
 #: the fit.
-PRODUCTS = Likeness(rows=0.35, columns=0.3, batched=1.5, left_over=0.5, noise=0.05)
+PRODUCTS = Likeness(rows=0.35, columns=0.3, batched=1.5, as_batch=0.2, left_over=0.5, noise=0.05)
 HALF_PRODUCTS, WHOLE_BYTES = replace(PRODUCTS, aligned=1.0, odd=1.0), 4
 #: Launches that a GPU's queue holds: the host goes on until there are so many, then waits.
 QUEUED = 1023
@@ -70,7 +69,7 @@ class GpuTimes(Times):
         launches = len(work.operations) - views
         if launches <= QUEUED:
             return calls
-        asked_s = launches * self.tables[ASKED_FOR].at((ROWS,)) / len(CALLS)
+        asked_s = launches * self.tables["chain"].at((1,)) / CHAIN
         asked_s += views * self.view_s + work.nodes * self.node_s
         asked_s += work.functions * self.function_s
         own_s = sum(map(self.seconds, work.operations)) + calls[others][1]

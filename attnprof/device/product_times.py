@@ -132,14 +132,15 @@ class Likeness:
     """How far properties tell products apart; neighbours are about one apart.
 
     Of twice the ``rows`` or the length of sums, of twice the ``columns`` up to 64; of one or
-    several at once (``batched``); of rows that begin at multiples of 8 entries or do not
-    (``aligned``), and even or odd columns. ``left_over`` and ``noise`` are standard deviations, in
-    logarithms, of what the sum leaves over and of a measured time.
+    several at once (``batched``), of one alone or in a batch (``as_batch``); of rows that begin at
+    multiples of 8 entries or do not (``aligned``), and even or odd columns. ``left_over`` and
+    ``noise`` are standard deviations, in logarithms, of what the sum leaves over and of a time.
     """
 
     rows: float = 0.5
     columns: float = 2.0
     batched: float = 0.2
+    as_batch: float = 0.0
     aligned: float = 0.0
     odd: float = 0.1
     left_over: float = 0.3
@@ -156,16 +157,9 @@ class ProductTimes:
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Seconds of so many products (m, k) by (k, n)."""
         weights, mean, points, left = self._fitted
-        if not self._as_batches:
-            layout = layout - AS_A_BATCH * (layout > AS_A_BATCH)
         asked = np.array([[batch, m, n, k, layout]], dtype=float)
         near = self._covariance(self._features(asked), points) @ left
         return float(np.exp(np.log(_work(asked) @ weights) + mean + near)[0])
-
-    @cached_property
-    def _as_batches(self) -> bool:
-        """Whether batches of one were measured, too."""
-        return any(layout > AS_A_BATCH for *_, layout in self.seconds)
 
     @cached_property
     def _fitted(self) -> tuple[Array, float, Array, Array]:
@@ -199,7 +193,7 @@ class ProductTimes:
                 1.0 * second, 0.5 * first, like.columns * np.log2(np.minimum(n, 64)),
                 0.5 * (n % 16 != 0), 0.35 * (n % 8 != 0), 0.3 * (n % 4 != 0),
                 like.odd * (n % 2 != 0), 0.2 * (m % 8 != 0), 0.1 * (k % 8 != 0),
-                like.batched * _in_batches(b, layout),
+                like.batched * (b > 1), like.as_batch * (layout > AS_A_BATCH),
                 *crowded, *aligned,
             ],
             axis=1,
@@ -220,7 +214,7 @@ def _work(shapes: Array) -> Array:
     """What a product's time is a sum of, a column each."""
     b, m, n, k, layout = shapes.T
     first, second = transposed(layout)
-    ones, pieces = np.ones_like(b), _in_batches(b, layout)
+    ones, pieces = np.ones_like(b), (b > 1) * 1.0
     left, right, out = b * m * k, b * n * k, b * m * n
     columns: list[Any] = [1 - pieces, pieces, b * pieces, out * k, left, right, out]
     columns += [left * first, right * second, b * m, b * n, b * k]
@@ -242,11 +236,6 @@ def transposed(layout: Any) -> tuple[Any, Any]:
     """Whether the first and the second operand lie column by column, 1 or 0."""
     first = (layout - 1) % AS_A_BATCH + 1 >= FIRST_TRANSPOSED
     return first * 1.0, (layout % 2 == 0) * 1.0
-
-
-def _in_batches(b: Array, layout: Array) -> Array:
-    """Whether products are asked for several at once, be it one."""
-    return ((b > 1) | (layout > AS_A_BATCH)).astype(float)
 
 
 def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:

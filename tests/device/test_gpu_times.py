@@ -7,9 +7,8 @@ import torch
 
 from attnprof.cli.app import main
 from attnprof.device import calibration
-from attnprof.device.benchmarks import benchmarks
+from attnprof.device.benchmarks import CHAIN, benchmarks
 from attnprof.device.calibration import Calibration
-from attnprof.device.call_costs import ASKED_FOR
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.gpu_times import FUSED, QUEUED, GpuTimes
 from attnprof.device.grids import CPU_GRIDS, GPU_GRIDS, grids
@@ -27,8 +26,7 @@ LAUNCH_S = 1e-6
 def on_gpu(**tables):
     """A made-up GPU, whose pieces cost as many entries."""
     pieces = TimeTable({(n,): LAUNCH_S + 4e-9 * n for n in (1, 1024, 2**20)})
-    asked_for = TimeTable({(16,): 24e-8})
-    return {**made_up(), "in pieces": pieces, ASKED_FOR: asked_for, **tables}
+    return {**made_up(), "in pieces": pieces, **tables}
 
 
 def test_a_gpu_is_measured_at_larger_sizes():
@@ -74,7 +72,7 @@ def test_fused_attention_with_few_queries_takes_as_long_as_one_block_of_them():
 
 
 def test_what_is_queued_hides_the_host_and_more_waits_for_it():
-    times = GpuTimes(on_gpu(**{ASKED_FOR: TimeTable({(16,): 24e-5})}))  # 10 µs a call
+    times = GpuTimes(on_gpu(chain=TimeTable({(1,): CHAIN * 1e-5})))  # 10 µs a call
     small = KernelCall("mul", "unary", (8,))
     assert times.of(Demand([small] * QUEUED)) < 1e-3
     waits = times.of(Demand([small] * 4 * QUEUED))
