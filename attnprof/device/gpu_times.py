@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import ClassVar
 
 from attnprof.device.benchmarks import CHAIN, PIECE
 from attnprof.device.kernel_calls import KernelCall
@@ -58,6 +59,10 @@ class GpuTimes(Times):
     nodes and views count where it asks for more than the queue holds: the rest, which it asks for
     while the device works, takes as long as it does. ``processors`` are the multiprocessors.
     """
+
+    #: wider than a CPU's: kernels of products differ by shape in ways that are not measured
+    spread: ClassVar[float] = 0.25
+    ratio_spread: ClassVar[float] = 0.17
 
     processors: int | None = None
 

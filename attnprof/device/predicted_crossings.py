@@ -1,7 +1,7 @@
 """Where two predicted times cross: powers of two, and halves between two that differ."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log
@@ -10,14 +10,13 @@ from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.time_crossings import SHORTEST, TimeCrossing
 
-#: Standard deviation, in logarithms, of a predicted ratio of two times: less than that of either,
-#: as a machine's weather changes both.
-RATIO_SPREAD = 0.10
 #: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
 LONGEST_CALL_S, SLOW_S = 60.0, 2.0
 #: That grows with the length if twice as many tokens take so much more.
 GROWN = 1.5
 LONGEST = 2**20
+#: Logarithms of ratios as near to one tell no order, unless there is no crossing otherwise.
+TIE = 0.03
 #: A predicted crossing is bisected until its bracket is this narrow.
 FINE = 1.02
 
@@ -27,17 +26,20 @@ class PredictedSearch:
     """Both predicted times at powers of two, and where they cross in between.
 
     From ``shortest`` on to ``longest``, each where ``at`` says that a usual one is; ``said`` names
-    one.
+    one. ``spread`` is the standard deviation, in logarithms, of a predicted ratio of two times.
     """
 
     both: Callable[[int], tuple[float, float]]
     runnable: Callable[[int], int | None]
+    spread: float
     shortest: int = SHORTEST
     longest: int = LONGEST
     at: Callable[[int], int | None] = lambda length: length
     said: Callable[[int], str] = "{:,} tokens".format
     seen: dict[int, tuple[float, float]] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
+    #: the lengths that tell the order below the first crossing and above the last
+    ends: tuple[int, int] = (0, 0)
     end: str = ""
 
     def run(self) -> None:
@@ -64,8 +66,15 @@ class PredictedSearch:
         if not self.seen:
             raise first or CannotRunError("both run nowhere")
         lengths = sorted(self.seen)
-        brackets = [(x, y) for x, y in pairwise(lengths) if self.sign(x) != self.sign(y)]
+        told = [length for length in lengths if abs(self.ratio(length)) > TIE]
+        brackets = self._changes(told)
+        self.ends = (told[0], told[-1]) if brackets else (lengths[0], lengths[-1])
+        brackets = brackets or self._changes(lengths)
         self.crossings = [self._between(low, high) for low, high in brackets]
+
+    def _changes(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
+        """Neighbours whose order differs."""
+        return [(x, y) for x, y in pairwise(lengths) if self.sign(x) != self.sign(y)]
 
     def ratio(self, length: int) -> float:
         """Logarithm of A's time over B's."""
@@ -90,7 +99,7 @@ class PredictedSearch:
 
     def _reached(self, at: float, side: int) -> float | None:
         """Where the ratio is told from one on a side of a crossing; None where it never is."""
-        reach = REACH * RATIO_SPREAD
+        reach = REACH * self.spread
         before = (at, 0.0)
         lengths = sorted(self.seen, reverse=side < 0)
         for length in (n for n in lengths if side * (n - at) > 0):

@@ -23,9 +23,6 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
-#: Standard deviation, in logarithms, of what a sum of single operations leaves out: caches that
-#: the operation before filled, and code between operations.
-SPREAD = 0.15
 #: Half width of an interval of 95 %, in standard deviations.
 REACH = 1.96
 #: Operations that are told one by one.
@@ -184,7 +181,7 @@ class Predictor:
         work, times = operations_of(request, most_s), self.times(request.dtype)
         seconds = times.of(work)
         known = self.calibration
-        spreads = (SPREAD, known.repeatability or 0.0, known.unsteadiness or 0.0)
+        spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
         spread = exp(REACH * hypot(*spreads))
         shares = _shares(work, times)
         bounds: Counter[str] = Counter()

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import groupby
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import Any
 
 from attnprof import registry
-from attnprof.device.prediction import REACH, SPREAD, Point, predicted_record, pricing
+from attnprof.device.prediction import Point, predicted_record, pricing
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
 from attnprof.measure.point import available_bytes, needed_bytes
@@ -122,10 +122,11 @@ def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> 
     """The time that grows with a power of the length, by those of two shorter lengths."""
     growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
     seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
-    wide = exp(2 * REACH * SPREAD)
+    known = more.ci_high_s is not None and more.time_s
+    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if known else 1.0
     return replace(
-        predicted_record(request), time_s=seconds, bound=more.bound,
-        ci_low_s=seconds / wide, ci_high_s=seconds * wide,
+        predicted_record(request), time_s=seconds, bound=more.bound, ci_low_s=seconds / wide,
+        ci_high_s=seconds * wide if known else None,
     )  # fmt: skip
 
 

@@ -148,7 +148,9 @@ class TimedPair:
             first, second = self.requests(length)
             return _seconds(first, times), _seconds(second, times)
 
-        search = PredictedSearch(both, self.runnable, said=self.said, **self._ends())
+        search = PredictedSearch(
+            both, self.runnable, times.ratio_spread, said=self.said, **self._ends()
+        )
         if self.axis.name != "seq":
             search.at = self.runnable
         search.run()
@@ -157,7 +159,7 @@ class TimedPair:
     def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
         search = self.prediction()
         self.times[contests.PREDICTED] = search.seen
-        signs = [search.sign(length) for length in (min(search.seen), max(search.seen))]
+        signs = [search.sign(length) for length in search.ends]
         return self._with(empty, search.crossings, signs, search.seen, 0, search.end)
 
     # -- measured ----------------------------------------------------------------------

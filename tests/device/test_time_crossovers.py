@@ -19,7 +19,7 @@ def predicted(a, b, *, most=2**20):
             raise CannotRunError("too long")
         return 1e-6 * a(length), 1e-6 * b(length)
 
-    search = PredictedSearch(both, lambda n: n)
+    search = PredictedSearch(both, lambda n: n, 0.1)
     search.run()
     return search
 
@@ -36,6 +36,16 @@ def test_a_predicted_crossing_is_where_both_take_as_long():
 def test_an_end_of_the_interval_that_is_never_reached_is_not_told():
     (found,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).crossings
     assert (found.low, found.high) == (None, None)
+
+
+def test_a_tie_at_the_shortest_lengths_is_no_crossing_of_its_own():
+    search = predicted(lambda n: n**2 + 16_000 * (n < 17), lambda n: 1000 * n, most=4096)
+    assert search.sign(16) != search.sign(32)
+    (found,) = search.crossings
+    assert found.at == pytest.approx(1000, rel=0.01)
+    assert search.sign(search.ends[0]) == -1
+    flat = predicted(lambda n: 1.02 if n > 500 else 1.0, lambda _: 1.01)  # ties are all there is
+    assert len(flat.crossings) == 1
 
 
 def timed(*kinds, journal=None, **sizes):
