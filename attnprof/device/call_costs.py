@@ -9,7 +9,6 @@ which takes their code's place in a cache, too.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import sqrt
 from typing import Any
 
 import torch
@@ -33,6 +32,9 @@ CALLS: tuple[Callable[[Tensor], object], ...] = (
 ROWS, AGAIN = 16, 16
 #: Entries of memory that is gone through between operations of a sequence, and how often.
 FLUSHED, EVERY = 2**18, 4
+#: So many times as much as in the sequence is added to a call at most, however many kinds of others
+#: come in between: code is not fetched from farther away then.
+MOST_AMONG = 1.5
 #: Bytes gone through after which nothing of an operation's code is where it was.
 CODE_BYTES = 2**20
 
@@ -87,7 +89,7 @@ class CallCosts:
                 others = recent.index(kind) if kind in last else len(recent)
                 if turn:
                     broken = min(1.0, (passed - last[kind]) / CODE_BYTES)
-                    among = sqrt(others / (len(CALLS) - 1))
+                    among = min(MOST_AMONG, others / (len(CALLS) - 1))
                     found.append(among * (more + broken * (most - more)))
                 if kind in last:
                     del recent[others]

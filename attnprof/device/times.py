@@ -118,7 +118,7 @@ class Times:
 
         Calls among others cost more by a share of them, of which functions and nodes have the mean.
         """
-        kinds = [(o.name, o.form) for o in work.operations]
+        kinds = [(o.name, o.form, o.backward) for o in work.operations]
         shares = self._costs.shares(kinds, work.moved or [0] * len(kinds))
         dearer, calls = 1 + fmean(shares or [0.0]), map(self.call_s_of, work.operations)
         return {

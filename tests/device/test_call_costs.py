@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.device.call_costs import AGAIN, CALLS, CODE_BYTES, EVERY, CallCosts
+from attnprof.device.call_costs import AGAIN, CALLS, CODE_BYTES, EVERY, MOST_AMONG, CallCosts
 from attnprof.device.tables import TimeTable
 
 FLUSHES = len(CALLS) // EVERY
@@ -36,7 +36,8 @@ def test_what_comes_again_soon_is_less_dear():
     again, other, once = shares(found, "aab"), shares(found, "abc"), shares(found, "a")
     assert once == [0.0]
     assert again[1] == 0.0 < again[0] < other[0]
-    assert other == pytest.approx([0.5 * (2 / (len(CALLS) - 1)) ** 0.5] * 3)
+    assert other == pytest.approx([0.5 * 2 / (len(CALLS) - 1)] * 3)
+    assert max(shares(found, range(100))) == pytest.approx(MOST_AMONG * 0.5)
 
 
 def test_bytes_count_since_an_operation_of_the_same_kind():
