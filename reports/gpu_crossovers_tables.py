@@ -96,21 +96,27 @@ def _sentence(row: Fused) -> str:
     """Whether a layer ever overtakes fused attention, and from where."""
     name, dtype = row.case.split(", ")
     said = {
-        "crosses": f"faster from {row.measured:,.0f} tokens on ({row.low:,.0f} to {row.high:,.0f})",
+        "crosses": f"faster from {row.measured:,.0f} tokens on ({_ends(row.low, row.high)})",
         "never": f"not faster at any length up to {row.longest:,} tokens",
         "always": f"faster at all lengths up to {row.longest:,} tokens",
         "several": "the order changes several times, the last time at "
-        f"{row.measured:,.0f} tokens ({row.low:,.0f} to {row.high:,.0f})",
+        f"{row.measured:,.0f} tokens ({_ends(row.low, row.high)})",
         "not measured": "not measured",
     }[row.verdict]
     told = {
-        "crosses": f"from {row.predicted:,.0f} ({row.predicted_low:,.0f} to "
-        f"{row.predicted_high:,.0f})",
+        "crosses": f"from {row.predicted:,.0f} ({_ends(row.predicted_low, row.predicted_high)})",
         "never": f"never up to {row.predicted_to:,}",
         "always": "always",
         "several": f"several crossings, the last at {row.predicted:,.0f}",
     }.get(row.predicted_verdict, "nothing")
     return f"**{name}**, {row.phase}, {dtype}: {said}; predicted: {told}."
+
+
+def _ends(low: float, high: float) -> str:
+    """An interval, of which an end may not be known."""
+    if isnan(low):
+        return f"up to {high:,.0f}"
+    return f"{low:,.0f} to {high:,.0f}" if not isnan(high) else f"{low:,.0f} and more"
 
 
 def _points(points: Sequence[TimedPoint]) -> list[str]:

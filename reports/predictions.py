@@ -45,10 +45,10 @@ from attnprof.measure.subject import build_subject
 
 LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
 HEADS, HEAD_DIM = 4, 32
-#: In each pass at least three calls, at most ten; about a third of a second. There are more passes
+#: In each pass at least three calls, at most ten; about half a second. There are more passes
 #: than the least over points with fewer calls at the calibration's speed than tell a time.
 PASSES, MOST_PASSES = 2, 8
-BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.3, warmup_s=0.05, least=3)
+BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.5, warmup_s=0.05, least=3)
 #: Predicted seconds beyond which a point is left out.
 LONGEST_S = 3.0
 
@@ -160,15 +160,21 @@ def told(taken: Sequence[TimeReading], usual: float | None) -> bool:
 
 
 def readings(request: PointRequest) -> list[TimeReading]:
-    """Calls of a point, and of the reference operation beside each."""
+    """Calls of a point, each after one of its own, and of the reference operation beside each."""
     try:
         point = build_subject(request)
+
+        def as_again_and_again() -> None:
+            point.prepare()
+            point.call()
+            point.prepare()
+
         operation = reference_operation("cpu")
         refer = replace(
             point, prepare=partial(repeated, operation, UNTIMED),
             call=partial(repeated, operation, REFERRED),
         )  # fmt: skip
-        taken = time_in_turns([point, refer], BUDGET)
+        taken = time_in_turns([replace(point, prepare=as_again_and_again), refer], BUDGET)
     except AttnprofError:
         return []
     calls, references = taken
@@ -194,7 +200,8 @@ def page(rows: Sequence[Point], known: calibration.Calibration, made_by: str) ->
         "every point in the CSV beside it. "
         f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
         f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} to {MOST_PASSES} times "
-        f"{BUDGET.least} to {BUDGET.samples} calls a point, minutes apart; "
+        f"{BUDGET.least} to {BUDGET.samples} calls a point, each after an untimed one of it, "
+        f"minutes apart; "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
         f"±{known.repeatability or 0:.0%}."
     )

@@ -61,8 +61,8 @@ class GpuTimes(Times):
     """
 
     #: wider than a CPU's: kernels of products differ by shape in ways that are not measured
-    spread: ClassVar[float] = 0.25
-    ratio_spread: ClassVar[float] = 0.17
+    spread: ClassVar[float] = 0.3
+    ratio_spread: ClassVar[float] = 0.25
 
     processors: int | None = None
 
