@@ -82,6 +82,8 @@ class GpuTimes(Times):
         return {**calls, "waiting for the host": (launches - QUEUED, waiting)}
 
     def _priced(self, o: KernelCall) -> float:
+        if o.form == "fused":
+            return self._fused(*o.sizes, backward="backward" in o.name)
         return 0.0 if o.form == "view" else super()._priced(o)
 
     def call_s_of(self, o: KernelCall) -> float:

@@ -181,7 +181,10 @@ class Times:
                 seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
             return seconds
         if o.form == "fused":
-            return self._fused(*o.sizes, backward="backward" in o.name)
+            seconds = self._fused(*o.sizes, backward="backward" in o.name)
+            heads, n, m, d, _ = o.sizes
+            far = self._farther("vector product", (1, m, heads * d), o.away) if n == 1 else 1.0
+            return seconds * far
         if "fourier" in o.form:
             return self._fourier(o.form, *o.sizes)
         if o.form in self.tables and len(o.sizes) > 1:
@@ -269,8 +272,14 @@ class Times:
         """A fused kernel: both products of every block, and passes over its scores in a cache.
 
         The passes find maxima, scale, take a quick exponential and add up; no call lies between.
-        The backward pass makes five products of a block where the forward one makes two.
+        The backward pass makes five products of a block where the forward one makes two. A single
+        query goes through keys and values once.
         """
+        if n == 1 and not backward:
+            products = self.product(heads, 1, m, d, SECOND_TRANSPOSED) + self.product(
+                heads, 1, v, m
+            )
+            return products + self.tables["softmax"].at((heads, m))
         rows = min(n, next(rows for least, rows in QUERY_BLOCKS if n >= least))
         columns = min(m, KEY_BLOCK)
         blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)

@@ -172,3 +172,15 @@ def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["command"] == "predict"
     assert found["records"][0]["time_s"] > 0
+
+
+def test_a_single_query_of_fused_attention_goes_through_keys_and_values_once():
+    times = Times(made_up())
+    fused = KernelCall("_scaled_dot_product_flash_attention_for_cpu", "fused", (8, 1, 4096, 64, 64))
+    scores, values = (
+        KernelCall("bmm", "product", sizes, layout=layout)
+        for sizes, layout in (((8, 1, 4096, 64), 2), ((8, 1, 64, 4096), 1))
+    )
+    softmax = KernelCall("_softmax", "softmax", (8, 4096))
+    together = sum(map(times.seconds, (scores, softmax, values)))
+    assert times.seconds(fused) == pytest.approx(together)
