@@ -105,11 +105,10 @@ def _made(devices: Sequence[Path]) -> str:
         "chosen on layers of 2 heads of 48 at 64, 256 and 1000 tokens, when these cases had been "
         "measured: decoding was predicted a quarter too slow. Fused attention of a single query is "
         "priced by two products of a batch since it was the one recommendation that was off. Where "
-        "both sides take the "
-        "same time over a range of lengths, as `he` and `standard` in training from 50 to 150 "
-        "tokens, a crossing is no number: see the intervals. So these cases are not quite "
-        "unseen. The interval of a measured crossing is one of 95 %, by the scatter of five "
-        "lengths or more; both measurements were made in one process."
+        "both sides take the same time over a range of lengths, as `he` and `standard` in "
+        "training from 50 to 150 tokens, a crossing is no number: see the intervals. So these "
+        "cases are not quite unseen. The interval of a measured crossing is one of 95 %, by the "
+        "scatter of five lengths or more; both measurements were made in one process."
     )
 
 

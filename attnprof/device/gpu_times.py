@@ -82,8 +82,6 @@ class GpuTimes(Times):
         return {**calls, "waiting for the host": (launches - QUEUED, waiting)}
 
     def _priced(self, o: KernelCall) -> float:
-        if o.form == "fused":
-            return self._fused(*o.sizes, backward="backward" in o.name)
         return 0.0 if o.form == "view" else super()._priced(o)
 
     def call_s_of(self, o: KernelCall) -> float:
@@ -110,10 +108,11 @@ class GpuTimes(Times):
         products = self.tables["product"].seconds.items()
         return max(b * m * n * k / seconds for (b, m, n, k, _), seconds in products)
 
-    def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
+    def _fused(self, o: KernelCall) -> float:
         """A fused kernel, whose blocks the processors share."""
+        heads, n, m, d, v = o.sizes
         half = self.entry_bytes < WHOLE_BYTES
-        kernel = FUSED[half, backward]
+        kernel = FUSED[half, "backward" in o.name]
         start_s = kernel.calls * self.call_s
         if half and n == 1:  # the keys are shared out, and reading them is all
             return start_s + self.tables["unary"].at((heads * m * (d + v) / 2,))

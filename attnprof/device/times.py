@@ -181,10 +181,7 @@ class Times:
                 seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
             return seconds
         if o.form == "fused":
-            seconds = self._fused(*o.sizes, backward="backward" in o.name)
-            heads, n, m, d, _ = o.sizes
-            far = self._farther("vector product", (1, m, heads * d), o.away) if n == 1 else 1.0
-            return seconds * far
+            return self._fused(o)
         if "fourier" in o.form:
             return self._fourier(o.form, *o.sizes)
         if o.form in self.tables and len(o.sizes) > 1:
@@ -268,18 +265,19 @@ class Times:
         more: float = max(1.0, far / near) ** min(1.0, log(1 + away) / log(FAR))
         return more
 
-    def _fused(self, heads: int, n: int, m: int, d: int, v: int, *, backward: bool) -> float:
+    def _fused(self, o: KernelCall) -> float:
         """A fused kernel: both products of every block, and passes over its scores in a cache.
 
         The passes find maxima, scale, take a quick exponential and add up; no call lies between.
         The backward pass makes five products of a block where the forward one makes two. A single
         query goes through keys and values once.
         """
+        heads, n, m, d, v = o.sizes
+        backward = "backward" in o.name
         if n == 1 and not backward:
-            products = self.product(heads, 1, m, d, SECOND_TRANSPOSED) + self.product(
-                heads, 1, v, m
-            )
-            return products + self.tables["softmax"].at((heads, m))
+            scores = self.product(heads, 1, m, d, SECOND_TRANSPOSED)
+            seconds = scores + self.tables["softmax"].at((heads, m)) + self.product(heads, 1, v, m)
+            return seconds * self._farther("vector product", (1, m, heads * d), o.away)
         rows = min(n, next(rows for least, rows in QUERY_BLOCKS if n >= least))
         columns = min(m, KEY_BLOCK)
         blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)

@@ -149,7 +149,7 @@ def processors(device: str) -> int | None:
     """A GPU's multiprocessors, each of which does blocks of work of its own."""
     import torch
 
-    if device == "cpu":
+    if not device.startswith("cuda"):
         return None
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 

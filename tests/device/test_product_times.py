@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnprof.device.product_times import (
+    AS_A_BATCH,
     FIRST_TRANSPOSED,
     ON_CPU,
     ON_GPU,
@@ -17,6 +18,7 @@ from attnprof.device.product_times import (
     ProductTimes,
     layout_of,
     product_shapes,
+    transposed,
 )
 
 
@@ -88,3 +90,8 @@ def test_layouts_are_read_off_strides():
     assert layout_of(x, y) == PLAIN
     assert layout_of(x, torch.empty(2, 5, 4).mT) == SECOND_TRANSPOSED
     assert layout_of(torch.empty(2, 4, 3).mT, y) == FIRST_TRANSPOSED
+    one, by_columns = torch.empty(1, 3, 4), torch.empty(1, 5, 4).mT
+    assert layout_of(one, by_columns) == SECOND_TRANSPOSED + AS_A_BATCH
+    assert layout_of(one[0], by_columns[0]) == SECOND_TRANSPOSED
+    for layout in (PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED):
+        assert transposed(layout + AS_A_BATCH) == transposed(layout)
