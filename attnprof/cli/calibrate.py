@@ -1,11 +1,10 @@
 """`attnprof calibrate`: this device's own ceilings and operations, measured."""
 
-import os
 from pathlib import Path
 
 from typer import Option
 
-from attnprof.cli.measurement import THREADS
+from attnprof.cli.measurement import THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.device.calibration import Calibration, default_path, entries, save
@@ -32,6 +31,7 @@ def calibrate(
         False, "--contended", help="Go on where other processes use the processor."
     ),
     threads: int | None = THREADS,
+    wait_policy: str = WAIT_POLICY,
     file: Path | None = Option(None, metavar="FILE", help="Keep it here, not in the cache folder."),
     to: Output,
 ) -> None:  # fmt: skip
@@ -54,7 +54,7 @@ def calibrate(
     if not to.force:
         with reading_back():
             entries(path)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_wait_policy(wait_policy)
     import torch
 
     from attnprof.device.calibration_run import calibrate as run

@@ -1,6 +1,5 @@
 """``attnprof crossover``: from which length on one mechanism is cheaper than another."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typer import Argument, Option
 from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.measurement import CALIBRATION, THREADS
+from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.over import Over
 from attnprof.closed_form.axis import CrossoverAxis
 from attnprof.closed_form.contests import (
@@ -67,6 +66,8 @@ class Timing:
     """How times are predicted and measured."""
 
     threads: int | None = THREADS
+    wait_policy: str = WAIT_POLICY
+    kept: bool = KEPT
     calibration: Path | None = CALIBRATION
     on: str | None = Option(
         None, metavar="NAME", help="Predict on a device that is not here, by its calibration."
@@ -80,7 +81,10 @@ class Timing:
 
     def flags(self) -> list[str]:
         """The flags that were typed."""
-        usual = Timing(threads=None, calibration=None, on=None, journal=None, longest_call=2.0)
+        usual = Timing(
+            threads=None, wait_policy="default", kept=False, calibration=None, on=None,
+            journal=None, longest_call=2.0,
+        )  # fmt: skip
         return [f"--{name.replace('_', '-')}" for name, value in vars(self).items()
                 if value != getattr(usual, name)]  # fmt: skip
 
@@ -185,7 +189,7 @@ def _between(
 
 def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
     """The report with rows of time; a line tells what is in work."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_wait_policy(timing.wait_policy)
     from attnprof.device.time_crossovers import meet
     from attnprof.device.timed_pair import TimeTerms
     from attnprof.measure.clocks import threads
@@ -194,7 +198,7 @@ def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
     with working("crossover") as show, threads(timing.threads):
         terms = TimeTerms(
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call, show,
-            timing.on,
+            timing.on, kept=timing.kept,
         )  # fmt: skip
         return meet(*pair, terms=terms, **how)
 

@@ -1,5 +1,6 @@
 """How points are measured, and which: of a grid, or of a suite of cases."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from attnprof.measure.sweep.runner import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
+WAIT_POLICY: Any = Option(
+    "default", "--wait-policy", metavar="NAME",
+    help="How compute threads wait for each other: default (as in any torch program), passive "
+    "(asleep) or active (spinning).",
+)  # fmt: skip
+KEPT: Any = Option(
+    False, "--kept", help="As where freed memory stays with the process: no page faults."
+)
 CALIBRATION: Any = Option(
     None, "--calibration", metavar="FILE",
     help="What calibrate wrote (default: the cache folder's).",
@@ -29,6 +38,18 @@ ON: Any = Option(
     help="A device that is not here, like H100, by its calibration; or else a lower bound from its "
     "maker's figures.",
 )  # fmt: skip
+
+
+def set_wait_policy(name: str) -> None:
+    """Set how OpenMP's threads wait; torch reads it when it is imported, once.
+
+    ``default`` keeps what the user's own programs have, so that times are theirs.
+    """
+    policies = ("default", "passive", "active")
+    if name.lower() not in policies:
+        raise RequestError(f"--wait-policy {name}: possible are {', '.join(policies)}")
+    if name.lower() != "default":
+        os.environ["OMP_WAIT_POLICY"] = name.upper()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +62,7 @@ class Measurement:
     spread: float = Option(0.05, metavar="SHARE", help="Stop when the median is known this well.")
     seed: int = opt.whole(0, "--seed", "Seed of weights and inputs.", 0, 2**63 - 1)
     threads: int | None = THREADS
+    wait_policy: str = WAIT_POLICY
     check: bool = Option(
         True, "--check/--no-check", help="See first whether a mechanism computes what it claims."
     )

@@ -1,13 +1,12 @@
 """`attnprof predict`: time and memory of a point, from a calibration."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import CALIBRATION, ON, THREADS
+from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -22,9 +21,7 @@ def predict(
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,
     threads: int | None = THREADS,
-    kept: bool = Option(
-        False, "--kept", help="As where freed memory stays with the process: no page faults."
-    ),
+    kept: bool = KEPT,
     calibration: Path | None = CALIBRATION,
     on: str | None = ON,
     to: opt.Output,
@@ -46,7 +43,6 @@ def predict(
     names = parse_names(shape.attention)
     chosen = configured(names, parse_set(conditions.settings), modules.args, modules.inputs)
     workloads = shape.workloads(conditions)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from attnprof.device.prediction import predict_points
     from attnprof.measure.batch import plan_points
 

@@ -1,11 +1,9 @@
 """`attnprof profile`: the real module, timed, measured and counted beside its closed form."""
 
-import os
-
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import Measurement
+from attnprof.cli.measurement import Measurement, set_wait_policy
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -45,8 +43,7 @@ def profile(
     names = parse_names(shape.attention)
     chosen = configured(names, parse_set(conditions.settings), modules.args, modules.inputs)
     workloads = shape.workloads(conditions)
-    # threads that spin while they wait double the times of a busy machine; read at torch's import
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_wait_policy(measurement.wait_policy)
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 

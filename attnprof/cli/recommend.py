@@ -1,6 +1,5 @@
 """`attnprof recommend`: which attention to take for a request."""
 
-import os
 from pathlib import Path
 
 from typer import Option
@@ -45,7 +44,6 @@ def recommend(
         raise RequestError(
             f"--seq {shape.seq}: recommend takes one length; it looks at others, too"
         )
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from attnprof.device.recommendation import recommend as rank
 
     to.deliver(

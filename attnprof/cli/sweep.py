@@ -1,6 +1,5 @@
 """`attnprof sweep`: grids of measurements into one file that can be resumed."""
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +67,7 @@ def sweep(
       attnprof sweep -a sdpa --seq 1024,2048 --phase train --processes 3
       attnprof sweep --grid grid.toml -o sweep.csv
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_wait_policy(measurement.wait_policy)
     files = _Files(output, force=to.force)
     if grid is None:
         points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")

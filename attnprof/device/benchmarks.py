@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnprof.device.call_costs import sequences
 from attnprof.device.fourier_sizes import PRIMES, points_of
+from attnprof.device.fused_times import fused_benchmarks
 from attnprof.device.grids import grids
 from attnprof.device.product_times import AS_A_BATCH, PLAIN, product_shapes, transposed
 from attnprof.device.tables import Benchmark, Call
@@ -30,6 +31,7 @@ def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
         *_rows(made),
         *_moves(made),
         *sequences(made),
+        *(fused_benchmarks(made) if device == "cpu" else ()),
     ]
 
 

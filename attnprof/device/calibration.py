@@ -15,7 +15,7 @@ from attnprof.record.recognition import SCHEMA, reading_back
 from attnprof.record.report import fits
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
-VERSION, GPU_VERSION = 4, 5
+VERSION, GPU_VERSION = 5, 5
 
 
 @dataclass(frozen=True)

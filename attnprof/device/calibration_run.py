@@ -169,7 +169,7 @@ class _Bench:
         if one.flops:
             most = min(most, LARGEST_S * self.flops_per_s / one.flops)
         # a product's layout, its fifth size, is no work
-        places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
+        places = [place for place in one.places(turn, PASSES) if one.work(*place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:

@@ -35,6 +35,8 @@ class KernelCall:
     operands: int = 1
 
 
+#: Forms of fused attention, without and with a causal mask.
+FUSED = ("fused", "fused causal")
 #: Operations over rows of a tensor, by the name of the table that prices them.
 ROWS = {
     "_softmax": "softmax", "softmax": "softmax", "_log_softmax": "softmax",
@@ -105,6 +107,77 @@ def _form(call: _Dispatched) -> Form:
     if call.name.startswith("_scaled_dot_product"):
         return _fused(call)
     return OWN_FORMS.get(call.name, _entries)(call)
+
+
+def _factors(call: _Dispatched) -> tuple[Any, Any]:
+    """What a product multiplies."""
+    a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
+    return a, b
+
+
+def _product(call: _Dispatched) -> Form:
+    """Batch, rows, columns and the length of the sums."""
+    a, b = _factors(call)
+    batch = a.shape[0] if a.dim() == 3 else 1
+    return "product", (batch, a.shape[-2], b.shape[-1], a.shape[-1]), 1
+
+
+def _rows(call: _Dispatched) -> Form:
+    """Rows and their length; of a sum, whether its terms lie next to each other."""
+    table = ROWS[call.name]
+    x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
+    count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
+    given = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
+    dims = next((arg for arg in given if isinstance(arg, (int, list, tuple))), -1)
+    over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
+            if isinstance(dim, int)}  # fmt: skip
+    outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))
+    if table == "sum" and left == count:  # over a dimension of size 1
+        return "unary", (count,), 1
+    columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
+    rows = left if table == "sum" else max(1, count // columns)
+    own = f"outer {table}" if outer and table in OUTER else table
+    return own, (rows, max(1, count // rows)), 1
+
+
+def _fourier(call: _Dispatched) -> Form:
+    """Rows and their points."""
+    real = call.inputs[0] if call.name == "_fft_r2c" else call.results[0]
+    points = max(1, real.shape[-1])
+    table = "inverse fourier" if call.name == "_fft_c2r" else "fourier"
+    return table, (max(1, real.numel() // points), points), 1
+
+
+def _gather(call: _Dispatched) -> Form:
+    """How many pieces are moved, and their entries."""
+    moved = max([*call.results, call.inputs[0]], key=lambda x: x.numel())
+    return "gather", _pieces(call, moved), 1
+
+
+def _scatter(call: _Dispatched) -> Form:
+    """The same of what is written to places of another tensor, which may be far larger."""
+    gradients = call.name == "embedding_dense_backward"
+    moved = max(call.inputs[not gradients :], key=lambda x: x.numel())
+    return "scatter", _pieces(call, moved), 1
+
+
+def _pieces(call: _Dispatched, moved: Any) -> tuple[int, int]:
+    """Pieces of memory that are found by an index, and their entries."""
+    alone = call.name in ONE_BY_ONE or moved.dim() == 0
+    run = 1 if alone else max(1, moved.shape[-1])
+    return max(1, moved.numel() // run), run
+
+
+def _fused(call: _Dispatched) -> Form:
+    """Attention as one kernel: heads of all rows, queries, keys, and both widths."""
+    backward = "backward" in call.name
+    q, k, v = call.inputs[1:4] if backward else call.inputs[:3]
+    causal = next((arg for arg in call.args if isinstance(arg, bool)), False)
+    sizes = q.shape[0] * q.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]
+    return "fused causal" if causal else "fused", sizes, 1
+
+
+OWN_FORMS.get(call.name, _entries)(call)
 
 
 def _factors(call: _Dispatched) -> tuple[Any, Any]:

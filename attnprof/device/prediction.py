@@ -142,10 +142,14 @@ def _answer(records: Sequence[PredictRecord]) -> str:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions by a calibration; ``kept``: freed memory stays with the process."""
+    """Predictions by a calibration; ``kept``: freed memory stays with the process.
+
+    ``slowdown``: so many times slower than when it was calibrated is the machine now.
+    """
 
     calibration: Calibration
     kept: bool = False
+    slowdown: float = 1.0
     _times: dict[str, Times] = field(default_factory=dict, compare=False)
 
     @property
@@ -179,17 +183,17 @@ class Predictor:
         Raises what :func:`attnprof.device.operations.operations_of` raises.
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
-        seconds = times.of(work)
-        known = self.calibration
+        known, check = self.calibration, self.calibration.checks.get(request.dtype)
+        seconds = times.of(work) * (exp(check.bias) if check else 1.0)
         spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
-        spread = exp(REACH * hypot(*spreads))
+        spread = exp(check.reach if check else REACH * hypot(*spreads))
         shares = _shares(work, times)
         bounds: Counter[str] = Counter()
         for row in shares:
             bounds[row["bound"]] += row["time_s"]
         return replace(
             predicted_record(request), device=known.device, time_s=seconds,
-            ci_low_s=seconds / spread, ci_high_s=seconds * spread,
+            ci_low_s=seconds / spread, ci_high_s=seconds * spread * self.slowdown,
             bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:TOLD],
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ class Benchmark:
 
     What has the limit are entries, or multiplications of a product with so many ``flops`` each.
     Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
-    ``scattered`` are places of no grid, of which every pass measures others. What is measured
+    ``work`` says how much a place is. ``scattered`` are places of no grid, of which every pass measures others. What is measured
     ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
     Of what is the ``host``'s, its own time counts, not that of a GPU which it gives work to.
     """
@@ -31,12 +31,13 @@ class Benchmark:
     scattered: tuple[Sizes, ...] = ()
     flops: int = 0
     host: bool = False
+    work: Callable[..., int] = lambda *sizes: prod(sizes)
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
         """Sizes that are measured in a pass, little work first in a grid."""
         if self.scattered:
             return iter(self.scattered[turn::passes])
-        return (place for place in product(*self.axes) if prod(place) <= self.most)
+        return (place for place in product(*self.axes) if self.work(*place) <= self.most)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class TimeTerms:
 
     Measured times are kept in ``journal`` as they come, and what is there is not measured again.
     No length is timed of which a call should take longer than ``most_s`` seconds. ``progress`` is
-    told what is in work. ``on`` names a device that is not here, of which the calibration is.
+    told what is in work. ``on`` names a device that is not here, of which the calibration is. With
+    ``kept`` freed memory stays with the process, so that no call pays for new pages.
     """
 
     device: str = "auto"
@@ -44,6 +45,7 @@ class TimeTerms:
     most_s: float = 2.0
     progress: Callable[[str], None] = lambda _: None
     on: str | None = None
+    kept: bool = False
 
 
 @dataclass
@@ -140,7 +142,7 @@ class TimedPair:
     def prediction(self) -> "PredictedSearch":
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
         known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
-        predictor = Predictor(known, kept=True)
+        predictor = Predictor(known, kept=self.terms.kept)
         self.made_of = predictor.made_of
         times = predictor.times(self.meeting.workload.dtype)
 
@@ -166,8 +168,8 @@ class TimedPair:
     def _measured(self, empty: CrossoverRecord) -> CrossoverRecord:
         guesses = self._guesses()
         with ExitStack() as stack:
-            on_cpu = self.how["device"] == "cpu"
-            stack.enter_context(memory_kept() if on_cpu else nullcontext())
+            kept = self.terms.kept and self.how["device"] == "cpu"
+            stack.enter_context(memory_kept() if kept else nullcontext())
             compare = _Kept(self._compare, self._key(), self.terms.journal)
             stack.enter_context(compare.opened())
             search = TimeSearch(

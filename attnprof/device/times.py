@@ -25,9 +25,10 @@ from attnprof.device.benchmarks import (
 )  # fmt: skip
 from attnprof.device.call_costs import CallCosts
 from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
-from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.fused_times import fused_s
+from attnprof.device.kernel_calls import FUSED, KernelCall
 from attnprof.device.operations import Demand
-from attnprof.device.product_times import PLAIN, SECOND_TRANSPOSED, ProductTimes
+from attnprof.device.product_times import PLAIN, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.measure.kept_memory import LARGEST_KEPT
 
@@ -137,7 +138,7 @@ class Times:
         table = self.tables.get(o.form)
         if table is not None and len(o.sizes) > 1 and "strided" not in o.form:
             return table.at([axis[0] for axis in table.axes])
-        return self.call_s if o.form == "fused" else self._overhead_s(o)
+        return self.call_s if o.form in FUSED else self._overhead_s(o)
 
     def seconds(self, operation: KernelCall) -> float:
         """Seconds of one operation, with the page faults of large new memory."""
@@ -150,7 +151,7 @@ class Times:
         """What an operation's time is of: ``compute``, ``memory`` or the call's ``overhead``."""
         if operation.form == "view" or self.seconds(operation) < 2 * self.call_s:
             return "overhead"
-        if operation.form in ("product", "fused"):
+        if operation.form == "product" or operation.form in FUSED:
             return "compute"
         if len(operation.sizes) > 1:  # over rows: twice as long as going through them once
             moved = 2 * self.tables["in place"].at((prod(operation.sizes),))
@@ -180,7 +181,7 @@ class Times:
             if o.name in ("addmm", "baddbmm"):
                 seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
             return seconds
-        if o.form == "fused":
+        if o.form in FUSED:
             return self._fused(o)
         if "fourier" in o.form:
             return self._fourier(o.form, *o.sizes)
@@ -266,29 +267,5 @@ class Times:
         return more
 
     def _fused(self, o: KernelCall) -> float:
-        """A fused kernel: both products of every block, and passes over its scores in a cache.
-
-        The passes find maxima, scale, take a quick exponential and add up; no call lies between.
-        The backward pass makes five products of a block where the forward one makes two. A single
-        query goes through keys and values once.
-        """
-        heads, n, m, d, v = o.sizes
-        backward = "backward" in o.name
-        if n == 1 and not backward:
-            scores = self.product(heads, 1, m, d, SECOND_TRANSPOSED)
-            seconds = scores + self.tables["softmax"].at((heads, m)) + self.product(heads, 1, v, m)
-            return seconds * self._farther("vector product", (1, m, heads * d), o.away)
-        rows = min(n, next(rows for least, rows in QUERY_BLOCKS if n >= least))
-        columns = min(m, KEY_BLOCK)
-        blocks = heads * max(1.0, n / rows) * max(1.0, m / columns)
-        reduced = sum(self.tables[name].at((rows, columns)) for name in ("amax", "sum"))
-        passes = reduced + 2 * self.tables["in place"].at((rows * columns,))
-        products = self.product(1, rows, columns, d, SECOND_TRANSPOSED)
-        products += self.product(1, rows, v, columns)
-        products = max(0.1 * products, products - 2 * self.call_s)
-        scores = max(0.0, passes - 4 * self.call_s)
-        return self.call_s + blocks * (scores + products * (2.5 if backward else 1))
-
-
-#: Queries of a block of torch's fused attention on a CPU, from so many queries on; keys of one.
-QUERY_BLOCKS, KEY_BLOCK = ((768, 256), (192, 64), (0, 32)), 512
+        """Seconds of a fused kernel, which a calibration times whole."""
+        return fused_s(self.tables, o)

@@ -190,7 +190,11 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     """What is filled in when the time is over: threads, load, switches, a GPU's clocks."""
     import torch
 
-    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    found: dict[str, Any] = {
+        "threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
+        "allocator": allocator(),
+    }
     before = _involuntary_switches()
     yield found
     after = _involuntary_switches()
@@ -198,6 +202,19 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     found["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if device.startswith("cuda"):
         found |= gpu_state(torch, device)
+
+
+def allocator() -> str:
+    """Return what gives memory to torch on the CPU: the C library or a preloaded one, as it is set.
+
+    ``glibc MALLOC_MMAP_MAX_=0``; the C library's own settings decide which calls pay page faults.
+    """
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    found = [name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preloaded]
+    library = found[0] if found else platform.libc_ver()[0] or "C library"
+    settings = [f"{name}={os.environ[name]}" for name in sorted(os.environ)
+                if name.startswith("MALLOC_")]  # fmt: skip
+    return " ".join([library, *settings])
 
 
 def _involuntary_switches() -> int | None:

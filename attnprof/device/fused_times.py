@@ -1,0 +1,78 @@
+"""Times of torch's fused attention on a CPU, which is measured whole.
+
+A fused kernel shares blocks of queries out to threads, goes through keys by blocks, and keeps scores
+in a cache: its time is not the sum of the products that it consists of. So calibrations time the
+kernel itself, over heads, queries, keys and head widths, with and without a causal mask, forward
+and backward; :func:`fused_s` interpolates between these times.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import torch
+
+from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.tables import Benchmark, Call, TimeTable
+
+#: Heads, queries, keys and head widths that are timed; one query is a decoded token.
+HEADS, QUERIES, KEYS, WIDTHS = (1, 4, 16), (1, 16, 64, 256, 1024, 4096), (16, 64, 256, 1024, 4096), (16, 64, 128)
+#: Lengths of as many queries as keys, which masks and backward passes are timed at.
+LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096)
+#: Products of a score that are timed at most: a tenth of a second or two.
+MOST = 2**31
+
+
+def fused_benchmarks(made: Any) -> list[Benchmark]:
+    """Return the benchmarks of the fused kernel on a CPU in a format (``made``: dtype, device)."""
+    square = HEADS, LENGTHS, WIDTHS
+    return [
+        Benchmark("fused", (HEADS, QUERIES, KEYS, WIDTHS), partial(_forward, made), MOST),
+        *(
+            Benchmark(name, square, partial(make, made, causal), MOST, work=_square_work)
+            for name, make, causal in (
+                ("fused square", _square, False), ("fused causal", _square, True),
+                ("fused backward", _backward, False), ("fused causal backward", _backward, True),
+            )
+        ),
+    ]  # fmt: skip
+
+
+def fused_s(tables: Mapping[str, TimeTable], o: KernelCall) -> float:
+    """Return the seconds of a fused kernel; other lengths of queries and keys by their product."""
+    heads, n, m, d, v = o.sizes
+    width = (d + v) / 2
+    backward = "backward" in o.name
+    causal = o.form == "fused causal"
+    if n == m or backward or causal:
+        name = f"fused {'causal' if causal else 'square'}" if not backward else (
+            "fused causal backward" if causal else "fused backward")
+        return tables[name].at((heads, sqrt(n * m), width))
+    return tables["fused"].at((heads, n, m, width))
+
+
+def _square_work(heads: int, n: int, width: int) -> int:
+    return heads * n * n * width
+
+
+def _head_rows(made: Any, heads: int, length: int, width: int) -> torch.Tensor:
+    """Return rows of heads as a layer has them, beside each other for each token."""
+    return torch.randn(1, length, heads, width, **made).transpose(1, 2)
+
+
+def _forward(made: Any, heads: int, n: int, m: int, width: int, *, causal: bool = False) -> Call:
+    q, k, v = (_head_rows(made, heads, length, width) for length in (n, m, m))
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def _square(made: Any, causal: bool, heads: int, n: int, width: int) -> Call:
+    return _forward(made, heads, n, n, width, causal=causal)
+
+
+def _backward(made: Any, causal: bool, heads: int, n: int, width: int) -> Call:
+    q, k, v, gradient = (_head_rows(made, heads, n, width) for _ in range(4))
+    aten = torch.ops.aten
+    y, scale = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)  # noqa: SLF001 - torch's kernel
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - torch's kernel
+    return lambda: backward(gradient, q, k, v, y, scale, 0.0, causal)
