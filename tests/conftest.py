@@ -16,6 +16,8 @@ from tests.forking import Zygote, forking
 # Tests start hundreds of processes, each of which would compile the same files again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# threads that wait asleep leave the processors to the other workers
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="attnprof-tests-")  # nothing is kept
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)

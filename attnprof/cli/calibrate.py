@@ -66,7 +66,7 @@ def calibrate(
         torch.set_num_threads(threads)
     found = run(
         where, wanted, seconds, contended=contended,
-        on_progress=lambda name: note(f"operations in {name}"),
+        on_progress=note,
     )  # fmt: skip
     save(found, path, force=to.force)
     note(f"kept in {path}")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from typer import Option
-
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import Measurement, Points, grids_from_file
+from attnprof.cli.measurement import (
+    Measurement,
+    Points,
+    grids_from_file,
+    set_wait_policy,
+)  # fmt: skip
 from attnprof.cli.request import parse_bytes
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole

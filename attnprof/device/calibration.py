@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
+from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
@@ -27,7 +28,9 @@ class Calibration:
     difference between two measurements of the same, as a share; ``unsteadiness`` the standard
     deviation, in logarithms, of how slow the processor was meanwhile, ``reference_s`` the usual
     time of the operation that showed it; ``cpu_share`` the share of it that the calibration had.
-    ``processors`` are a GPU's multiprocessors.
+    ``processors`` are a GPU's multiprocessors, ``checks`` the layers by number format that its
+    predictions were held against, ``conditions`` what it was made under (cores, wait policy,
+    allocator, torch's version).
     """
 
     ceilings: Ceilings
@@ -40,6 +43,8 @@ class Calibration:
     unsteadiness: float | None = None
     reference_s: float | None = None
     processors: int | None = None
+    checks: Mapping[str, SelfCheck] = field(default_factory=dict)
+    conditions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -53,6 +58,7 @@ class Calibration:
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": version_of(self.device),
             **{name: getattr(self, name) for name in _MORE},
+            "checks": {dtype: check.to_lists() for dtype, check in self.checks.items()},
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -73,9 +79,13 @@ class Calibration:
             for dtype, named in (entry["tables"] if same else {}).items()
         }
         more = {name: entry[name] for name in _MORE if name in entry} if same else {}
+        checks = {
+            dtype: SelfCheck.from_lists(rows)
+            for dtype, rows in (entry.get("checks", {}) if same else {}).items()
+        }
         return cls(
             Ceilings(entry["name"], **rates, measured=True), entry["device"], entry["threads"],
-            tables, **more,
+            tables, **more, checks=checks,
         )  # fmt: skip
 
 
@@ -88,6 +98,7 @@ _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
 _MORE = {
     "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
     "unsteadiness": float | None, "reference_s": float | None, "processors": int | None,
+    "conditions": dict[str, str],
 }  # fmt: skip
 _ANEW = "move it away and run attnprof calibrate"
 
@@ -149,6 +160,7 @@ def _is_entry(entry: Any) -> bool:
     tables = entry.get("tables")
     return (
         all(fits(entry.get(name), hint) for name, hint in _MORE.items())
+        and all(map(SelfCheck.is_listed, entry.get("checks", {}).values()))
         and fits(tables, dict[str, dict[str, list[list[float]]]])
         and all(map(_is_table, [rows for named in tables.values() for rows in named.values()]))
     )

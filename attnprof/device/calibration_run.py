@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
@@ -14,19 +14,18 @@ import torch
 
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration
-from attnprof.device.ceilings import Ceilings
+from attnprof.device.measured_ceilings import measured_ceilings
+from attnprof.device.operations import operations_of
+from attnprof.device.prediction import Predictor
+from attnprof.device.self_check import checked, drawn_points
 from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample
-from attnprof.measure.environment import device_name, processors
+from attnprof.measure.environment import conditions_now, processors
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget
 
-#: Square products tried, and the bytes of a copy: far beyond every cache.
-PRODUCTS = (256, 512, 1024, 2048)
-GPU_PRODUCTS = (2048, 4096, 8192)
-COPY_BYTES = 1 << 28
 #: A product or copy gets so many times the seconds of a place of a table.
 PLACES = 80
 #: Seconds at which a calibration has its largest sizes; with fewer they are smaller.
@@ -66,14 +65,14 @@ def calibrate(
             "was left for calibrating; wait until it is quiet, or type --contended"
         )
     clock = _clock(device)
-    known = _ceilings(device, dtypes, seconds, clock)
+    known = measured_ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
     differences: list[float] = []
     references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
         for dtype in known.flops_per_s:
-            on_progress(dtype)
+            on_progress(f"operations in {dtype}")
             bench = _Bench(
                 lambda one: _clock(device, host=one.host),
                 seconds,
@@ -84,13 +83,23 @@ def calibrate(
             tables[dtype], twice = bench.tables()
             differences += twice
             references += bench.references
-    return Calibration(
+    found = Calibration(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if any(references) else None,
         reference_s=exp(usual_of(references)) if any(references) else None,
-        processors=processors(device),
+        processors=processors(device), conditions=conditions_now(),
     )  # fmt: skip
+    checks = {}
+    for dtype in tables:
+        times = Predictor(found).times(dtype)
+        check = checked(
+            lambda request, most_s, times=times: times.of(operations_of(request, most_s)),  # type: ignore[misc] # bound now
+            drawn_points(dtype, device), _clock(device), on_progress,
+        )  # fmt: skip
+        if check:
+            checks[dtype] = check
+    return replace(found, checks=checks)
 
 
 def _clock(device: str, *, host: bool = False) -> Clock:
@@ -108,6 +117,13 @@ def processor_share(seconds: float = LOOK_S) -> float:
     while (passed := time.perf_counter() - start) < seconds:
         a @ a
     return min(1.0, (time.process_time() - busy) / passed / torch.get_num_threads())
+
+
+def machine_speed(seconds: float, bundles: int) -> tuple[float, float]:
+    """Return the reference operation's seconds on the CPU now, and the processors' share left."""
+    clock, reference = _clock("cpu"), reference_operation("cpu")
+    times = [_referred_s(clock, reference) for _ in range(bundles)]
+    return median(times), processor_share(seconds)
 
 
 @dataclass
@@ -242,38 +258,6 @@ def reference_operation(device: str) -> Call:
     """The operation that tells how slow the processor is: small, so that its code is all."""
     x = torch.ones(64, device=device)
     return lambda: x * 1.5
-
-
-def _ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
-    """A ceiling is the best of all sizes: what the device is able to do, not its average."""
-    budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
-    rates = {dtype: _product_rate(device, dtype, clock, budget) for dtype in dtypes}
-    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copies = sample(clock, lambda: None, lambda: target.copy_(source), budget)
-    return Ceilings(
-        name=device_name(device),
-        flops_per_s={dtype: rate for dtype, rate in rates.items() if rate},
-        bytes_per_s=2 * COPY_BYTES / min(copy.wall_s for copy in copies),
-        source=f"attnprof calibrate: best square product and copy, {torch.get_num_threads()} "
-        f"threads, torch {torch.__version__}",
-        measured=True,
-    )
-
-
-def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> float:
-    best = 0.0
-    for size in GPU_PRODUCTS if device.startswith("cuda") else PRODUCTS:
-        a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
-        try:
-            times = sample(clock, lambda: None, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
-        except RuntimeError:  # no such product on this device
-            return 0.0
-        quickest = min(product.wall_s for product in times)
-        best = max(best, 2 * size**3 / quickest)
-        if 8 * quickest > budget.max_time_s:  # the next one, twice the size, takes longer
-            break
-    return best
 
 
 #: Bytes that the C library maps anew and gives back at every use.

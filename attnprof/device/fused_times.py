@@ -1,12 +1,12 @@
 """Times of torch's fused attention on a CPU, which is measured whole.
 
-A fused kernel shares blocks of queries out to threads, goes through keys by blocks, and keeps scores
-in a cache: its time is not the sum of the products that it consists of. So calibrations time the
-kernel itself, over heads, queries, keys and head widths, with and without a causal mask, forward
-and backward; :func:`fused_s` interpolates between these times.
+A fused kernel shares blocks of queries out to threads, goes through keys by blocks, and keeps
+scores in a cache: its time is not the sum of the products that it consists of. So calibrations time
+the kernel itself, over heads, queries, keys and head widths, with and without a causal mask,
+forward and backward; :func:`fused_s` interpolates between these times.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -17,11 +17,12 @@ from attnprof.device.kernel_calls import KernelCall
 from attnprof.device.tables import Benchmark, Call, TimeTable
 
 #: Heads, queries, keys and head widths that are timed; one query is a decoded token.
-HEADS, QUERIES, KEYS, WIDTHS = (1, 4, 16), (1, 16, 64, 256, 1024, 4096), (16, 64, 256, 1024, 4096), (16, 64, 128)
+HEADS, QUERIES = (1, 8), (1, 16, 64, 256, 1024, 4096)
+KEYS, WIDTHS = (16, 64, 256, 1024, 4096), (16, 64, 128)
 #: Lengths of as many queries as keys, which masks and backward passes are timed at.
 LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096)
 #: Products of a score that are timed at most: a tenth of a second or two.
-MOST = 2**31
+MOST = 2**30
 
 
 def fused_benchmarks(made: Any) -> list[Benchmark]:
@@ -42,14 +43,11 @@ def fused_benchmarks(made: Any) -> list[Benchmark]:
 def fused_s(tables: Mapping[str, TimeTable], o: KernelCall) -> float:
     """Return the seconds of a fused kernel; other lengths of queries and keys by their product."""
     heads, n, m, d, v = o.sizes
-    width = (d + v) / 2
-    backward = "backward" in o.name
-    causal = o.form == "fused causal"
-    if n == m or backward or causal:
-        name = f"fused {'causal' if causal else 'square'}" if not backward else (
-            "fused causal backward" if causal else "fused backward")
-        return tables[name].at((heads, sqrt(n * m), width))
-    return tables["fused"].at((heads, n, m, width))
+    kind = o.form + " backward" * ("backward" in o.name)
+    if kind == "fused" and n != m:
+        return tables[kind].at((heads, n, m, (d + v) / 2))
+    table = tables["fused square" if kind == "fused" else kind]
+    return table.at((heads, sqrt(n * m), (d + v) / 2))
 
 
 def _square_work(heads: int, n: int, width: int) -> int:

@@ -12,10 +12,12 @@ from attnprof.device.calibration import Calibration, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
+from attnprof.device.reading import Reading, read_machine
 from attnprof.device.roofline import roofline
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
+from attnprof.measure.environment import conditions_now
 from attnprof.measure.point import predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
@@ -73,8 +75,10 @@ def pricing(
     """
     calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
     if calibrated is not None:
-        predictor = Predictor(calibrated, kept)
-        return predictor.point, predictor.made_of, INTERVAL
+        reading = Reading() if on else read_machine(calibrated, conditions_now())
+        predictor = Predictor(calibrated, kept, reading.slowdown)
+        told = "; ".join(text for text in (predictor.made_of, str(reading)) if text)
+        return predictor.point, told, INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
         known = ", ".join(gpu.name for gpu in GPUS)
@@ -158,7 +162,8 @@ class Predictor:
         known, again = self.calibration, self.calibration.repeatability
         how = "" if again is None else f", repeatable to ±{again:.0%}"
         where = f"{known.ceilings.name}, {plural(known.threads, 'thread')}"
-        return f"{where}: single operations measured{how}"
+        checks = [f"; {dtype} {check}" for dtype, check in known.checks.items()]
+        return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
         """Times in a number format; RequestError where it was not calibrated."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 from attnprof.device.calibration import Calibration

@@ -10,15 +10,14 @@ conformal prediction, each layer held out in turn).
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from itertools import islice
 from math import exp, log
 from random import Random
-from statistics import median
 
 from attnprof import registry
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.errors import AttnprofError
-from attnprof.measure.clocks import Clock, cuda_clock, sample
+from attnprof.measure.clocks import Clock, sample
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
@@ -37,105 +36,43 @@ BUDGET = Budget(samples=8, min_time_s=0.1, max_time_s=0.3, warmup_s=0.1, least=3
 Predict = Callable[[PointRequest, float], float]
 
 
-@dataclass(frozen=True)
-class CheckedLayer:
-    """A layer that was predicted and timed; seconds."""
-
-    mechanism: str
-    phase: str
-    seq_len: int
-    num_heads: int
-    head_dim: int
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def residual(self) -> float:
-        """The logarithm of measured over predicted."""
-        return log(self.measured_s / self.predicted_s)
-
-    def to_list(self) -> list[str | float]:
-        """Return plain values in order."""
-        return list(asdict(self).values())
-
-
-@dataclass(frozen=True)
-class SelfCheck:
-    """What checked layers tell of predictions on their device."""
-
-    layers: tuple[CheckedLayer, ...]
-
-    @property
-    def bias(self) -> float:
-        """The median residual, by which predictions are corrected."""
-        return median(layer.residual for layer in self.layers)
-
-    @property
-    def scores(self) -> list[float]:
-        """How far each layer's residual lies from the median of the others, in order."""
-        residuals = [layer.residual for layer in self.layers]
-        return sorted(
-            abs(one - median(residuals[:place] + residuals[place + 1 :]))
-            for place, one in enumerate(residuals)
-        )
-
-    @property
-    def median_error(self) -> float:
-        """The median share by which a corrected prediction is off, as a factor minus one."""
-        return exp(median(self.scores)) - 1
-
-    @property
-    def reach(self) -> float:
-        """The half width of an interval of 95 %, in logarithms."""
-        return self.scores[-1]
-
-    def __str__(self) -> str:
-        return (
-            f"on this device median error {self.median_error:.0%}, at most {exp(self.reach) - 1:.0%} "
-            f"in {len(self.layers)} layers drawn at random"
-        )
-
-
-def drawn_points(dtype: str, device: str, threads: int | None, seed: int) -> Iterator[PointRequest]:
+def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointRequest]:
     """Yield points of all mechanisms, phases and sizes at random, without end."""
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311 - which layers, no secret
     names = registry.names()
     while True:
         length = exp(random.uniform(*map(log, LENGTHS)))
         yield PointRequest(
             random.choice(names), max(8, round(length / 8) * 8), random.choice(HEADS),
             random.choice(WIDTHS), phase=random.choice(PHASES), dtype=dtype, device=device,
-            threads=threads, causal=random.random() < 0.25, budget=BUDGET,
+            causal=random.random() < 0.25, budget=BUDGET,
         )  # fmt: skip
 
 
 def checked(
-    predict: Predict, dtype: str, device: str, threads: int | None, seed: int = 0,
-    count: int = LAYERS, progress: Callable[[str], None] = lambda _: None,
+    predict: Predict, points: Iterator[PointRequest], clock: Clock,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> SelfCheck | None:  # fmt: skip
-    """Predict and time layers drawn at random; None where too few of them run."""
+    """Predict and time the first points that run in a fair time; None where too few do."""
     layers: list[CheckedLayer] = []
-    for request in islice(drawn_points(dtype, device, threads, seed), DRAWN):
-        if len(layers) == count:
+    for request in islice(points, DRAWN):
+        if len(layers) == LAYERS:
             break
         with suppress(AttnprofError), refusing(request):  # sizes that a mechanism does not take
             if fit(request)[0]:
                 continue
             predicted = predict(request, SEEN_S)
             if SHORTEST_S < predicted < LONGEST_S:
-                progress(f"check of layer {len(layers) + 1} of {count}: {request.mechanism}")
+                progress(f"held against layer {len(layers) + 1} of {LAYERS}: {request.mechanism}")
                 layers.append(CheckedLayer(
                     request.mechanism, request.phase, request.seq_len, request.num_heads,
-                    request.head_dim, predicted, measured_s(request),
+                    request.head_dim, predicted, _measured_s(request, clock),
                 ))  # fmt: skip
-    return SelfCheck(tuple(layers)) if len(layers) == count else None
+    return SelfCheck(tuple(layers)) if len(layers) == LAYERS else None
 
 
-def measured_s(request: PointRequest) -> float:
+def _measured_s(request: PointRequest, clock: Clock) -> float:
     """Return the median seconds of a point's call, timed as ``profile`` does."""
-    import torch
-
-    clock = cuda_clock(torch, request.device) if request.device.startswith("cuda") else Clock()
     subject = build_subject(request)
     times = sample(clock, subject.prepare, subject.call, request.budget)
     return estimate_median([one.wall_s for one in times]).median_s

@@ -191,10 +191,8 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     import torch
 
     found: dict[str, Any] = {
-        "threads": torch.get_num_threads(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
-        "allocator": allocator(),
-    }
+        "threads": torch.get_num_threads(), **conditions_now(),
+    }  # fmt: skip
     before = _involuntary_switches()
     yield found
     after = _involuntary_switches()
@@ -202,6 +200,17 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     found["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if device.startswith("cuda"):
         found |= gpu_state(torch, device)
+
+
+def conditions_now() -> dict[str, str]:
+    """Return what decides times on a CPU beside the code: cores, wait policy, allocator, torch."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": str(cores), "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
+        "allocator": allocator(), "torch": str(torch.__version__),
+    }  # fmt: skip
 
 
 def allocator() -> str:

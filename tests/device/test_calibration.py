@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from attnprof.device import calibration, calibration_run
+from attnprof.device import calibration, calibration_run, measured_ceilings
 from attnprof.device.benchmarks import Benchmark, benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.tables import TimeTable
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
@@ -79,8 +80,8 @@ def test_the_rate_of_a_slow_format_is_that_of_small_products(monkeypatch):
         return self
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", slow)
-    monkeypatch.setattr(calibration_run, "PRODUCTS", (16, 32, 64, 128, 256))
-    rate = calibration_run._product_rate(
+    monkeypatch.setattr(measured_ceilings, "PRODUCTS", (16, 32, 64, 128, 256))
+    rate = measured_ceilings._product_rate(
         "cpu", "float32", Clock(lambda: now[0], lambda: now[0]), Budget(3, 0.0, 0.1, 0.0)
     )
     assert rate == pytest.approx(2e7)
@@ -96,9 +97,10 @@ def test_every_benchmark_runs_at_its_smallest_place(one):
 
 def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
     monkeypatch.setattr(calibration_run, "processor_share", lambda: 0.3)
-    monkeypatch.setattr(calibration_run, "PRODUCTS", (64,))
-    monkeypatch.setattr(calibration_run, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(measured_ceilings, "PRODUCTS", (64,))
+    monkeypatch.setattr(measured_ceilings, "COPY_BYTES", 1 << 20)
     monkeypatch.setattr(calibration_run, "benchmarks", lambda *_: benchmarks(*_)[-2:])
+    monkeypatch.setattr(calibration_run, "checked", lambda *_: None)
     with pytest.raises(CannotRunError, match=r"30%.*--contended"):
         calibration_run.calibrate("cpu", ["float32"], 0.01)
     found = calibration_run.calibrate("cpu", ["float32"], 0.01, contended=True)
@@ -111,7 +113,12 @@ def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
 def test_tables_come_back_from_their_file(tmp_path):
     tables = {"float32": {"product": TimeTable({(1, 8, 8, 8): 1e-6, (1, 8, 8, 16): 2e-6})}}
     more = {"fault_s": 1e-10, "repeatability": 0.02, "cpu_share": 0.97, "unsteadiness": 0.2}
-    more["reference_s"] = 1e-6
+    more["reference_s"], more["conditions"] = 1e-6, {"cores": "2"}
+    layers = (
+        CheckedLayer("linear", "train", 64, 2, 8, 1e-3, 2e-3),
+        CheckedLayer("we", "decode", 8, 1, 8, 1e-5, 1e-5),
+    )
+    more["checks"] = {"float32": SelfCheck(layers)}
     made = Calibration(SOME, "cpu", 2, tables, **more)
     calibration.save(made, tmp_path / "c.json")
     found = calibration.load("some device", 2, tmp_path / "c.json")

@@ -21,6 +21,7 @@ from attnprof.measure.environment import device_name
 from attnprof.measure.kept_memory import LARGEST_KEPT
 from attnprof.measure.request import PointRequest
 
+SQUARE = ("fused square", "fused causal", "fused backward", "fused causal backward")
 FLOP_S, BYTE_S = 1e-10, 1e-9
 
 
@@ -40,11 +41,17 @@ def made_up():
         "fourier", "inverse fourier", "fourier of primes", "inverse fourier of primes", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
+    scores = {
+        (h, n, m, d): 4 * h * n * m * d * FLOP_S
+        for h, n, m, d in itertools.product((1, 64), ends, ends, (1, 64))
+    }
+    square = {(h, n, d): seconds for (h, n, m, d), seconds in scores.items() if n == m}
     tables = {
         "vector product": {(1, *p[2:4]): s for p, s in products.items() if p[:2] == (1, 1)},
         "product": products,
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
         **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
+        "fused": scores, **dict.fromkeys(SQUARE, square),
         "broadcast": rows, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
         "played": {(1,): 5e-30}, "alone": {(1,): 16e-30},
@@ -174,13 +181,21 @@ def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
     assert found["records"][0]["time_s"] > 0
 
 
-def test_a_single_query_of_fused_attention_goes_through_keys_and_values_once():
-    times = Times(made_up())
-    fused = KernelCall("_scaled_dot_product_flash_attention_for_cpu", "fused", (8, 1, 4096, 64, 64))
-    scores, values = (
-        KernelCall("bmm", "product", sizes, layout=layout)
-        for sizes, layout in (((8, 1, 4096, 64), 2), ((8, 1, 64, 4096), 1))
-    )
-    softmax = KernelCall("_softmax", "softmax", (8, 4096))
-    together = sum(map(times.seconds, (scores, softmax, values)))
-    assert times.seconds(fused) == pytest.approx(together)
+@pytest.mark.parametrize(
+    ("name", "form", "sizes", "table"),
+    [
+        ("", "fused", (8, 1, 4096, 64, 64), "fused"),
+        ("", "fused", (8, 256, 256, 64, 64), "fused square"),
+        ("", "fused causal", (8, 256, 256, 64, 64), "fused causal"),
+        ("_backward", "fused", (8, 256, 256, 64, 64), "fused backward"),
+        ("_backward", "fused causal", (8, 256, 256, 64, 64), "fused causal backward"),
+    ],
+)
+def test_fused_attention_takes_what_its_own_kernel_took(name, form, sizes, table):
+    square = TimeTable({(h, n, d): 1.0 for h in (1, 8) for n in (64, 256) for d in (16, 64)})
+    tables = dict.fromkeys(SQUARE, square)
+    queries = itertools.product((1, 8), (1, 64), (64, 4096), (16, 64))
+    tables["fused"] = TimeTable(dict.fromkeys(queries, 1.0))
+    tables[table] = TimeTable(dict.fromkeys(tables[table].seconds, 2.0))
+    call = KernelCall(f"_scaled_dot_product_flash_attention_for_cpu{name}", form, sizes)
+    assert Times(tables).seconds(call) == pytest.approx(2.0)

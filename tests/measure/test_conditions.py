@@ -1,14 +1,24 @@
 """How busy the machine was, from fakes; what the environment says of itself."""
 
+import json
+import os
 import resource
+import subprocess
+import sys
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.benchmark import Timer
 
+from attnprof.cli.measurement import set_wait_policy
+from attnprof.errors import RequestError
 from attnprof.measure import environment, memory, point
+from attnprof.measure.clocks import Clock, threads
 from attnprof.measure.memory import MARK, Event
 from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.subject import build_subject
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
 
@@ -94,6 +104,44 @@ def test_a_record_says_under_which_conditions_it_was_made():
     assert row.launches is None
     assert row.measured_s > sum(row.times_s)
     assert row.overhead_s > 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "policy"), [((), "default"), (("--wait-policy", "passive"), "PASSIVE")]
+)
+def test_times_are_taken_under_the_policy_that_any_program_has_unless_another_is_asked(
+    typed, policy
+):
+    shape = ("-a", "linear", "--seq", "16", "--d-model", "16", "--heads", "1", "--samples", "3", "--min-time", "0")
+    usual = {name: text for name, text in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "attnprof", "profile", *shape, *typed, "--format", "json"],
+        env=usual, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    conditions = json.loads(done.stdout)["records"][0]["conditions"]
+    assert conditions["omp_wait_policy"] == policy
+    assert conditions["allocator"].split()[0] in ("glibc", "musl", "C")
+    assert int(conditions["cores"]) >= 1
+
+
+def test_a_wait_policy_that_is_none_is_refused():
+    with pytest.raises(RequestError, match="possible are default, passive, active"):
+        set_wait_policy("asleep")
+
+
+@pytest.mark.parametrize(
+    "name", ["standard", "sdpa", "linear", "performer", "nystromformer", "taylor-efficient"]
+)
+def test_a_profiled_time_is_that_of_torchs_own_benchmark(name):
+    request = PointRequest(name, 512, 4, 32, counts=False, check=False, threads=1, budget=QUICK)
+    subject = build_subject(request)
+    timer = Timer("call()", globals={"call": subject.call}, num_threads=1)
+    ours, theirs = [], []
+    with threads(1):
+        for _ in range(60):  # a call each in turns, so that a busy machine slows both down
+            ours += [one.wall_s for one in Clock().times(subject.prepare, subject.call, 1)]
+            theirs.append(timer.timeit(1).mean)
+    assert 0.75 <= median(ours) / median(theirs) <= 1.25
 
 
 def test_the_environment_has_what_can_change_a_number():
