@@ -13,8 +13,9 @@ from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
 from attnprof.gate.causes import causes
 from attnprof.gate.counts import Case, Counted
 from attnprof.gate.exact import compare
-from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
-from attnprof.gate.times import Tell, race_cases, stored_record, time_alone
+from attnprof.gate.revisions import why_incomparable
+from attnprof.gate.rules import ERROR, FAIL, VERDICTS, CheckOptions, exit_code, worst
+from attnprof.gate.times import Tell, race_cases, stored_record, time_alone, time_record
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
 from attnprof.record import CheckRecord, Report
@@ -26,14 +27,28 @@ def check_against(
 ) -> Report:  # fmt: skip
     """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
     counted = _count(cases, [head] if stored else [base, head], options, tell)
-    before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-    sides = before, {name: pair[-1] for name, pair in counted.items()}
+    apart = {
+        name: why
+        for name, (*old, new) in counted.items()
+        if (why := why_incomparable(
+            new, old[0] if old else Counted(missing=True), head.path, base.path, base.checkout
+        ))
+    }  # fmt: skip
+    old = {
+        name: Counted(error=apart[name]) if name in apart else pair[0]
+        for name, pair in counted.items()
+    }
+    sides = stored.counted if stored else old, {name: pair[-1] for name, pair in counted.items()}
+    timed = [case for case in cases if case.timed and options.timed]
     racing = [
-        case for case in cases
-        if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
+        case for case in timed
+        if case.name not in apart and all(pair.runs for pair in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options, tell)
+    if stored:
+        refused = [case for case in timed if case.name in apart]
+        times |= {case.name: time_record(case, ERROR, apart[case.name]) for case in refused}
     return _report(
         cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],

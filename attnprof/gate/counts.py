@@ -94,7 +94,8 @@ class Counted:
     Of the ``dispatched_operations``, ``uncounted_operations`` are left out of FLOPs, and the
     kernels of ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` says
     why there are none, ``error`` why there is nothing at all, ``missing`` that the code does not
-    exist there.
+    exist there. ``file`` is where the code of a module is, ``files`` those of all code that was
+    loaded for it, installed packages left out.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -104,6 +105,8 @@ class Counted:
     sizes: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     missing: bool = False
+    file: str = ""
+    files: Sequence[str] = ()
 
     @property
     def runs(self) -> bool:
