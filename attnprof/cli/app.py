@@ -178,7 +178,7 @@ def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     @wraps(function)
     def run(**given: Any) -> None:
         work = partial(_guarded, lambda: function(**given), debug)
-        with one_command(names_in(given.values())):
+        with one_command(names_in(given.values()), command=name):
             if (subject := foreign_code(name, given) if is_main else None) is None:
                 raise typer.Exit(work())
             from attnprof.processes.supervision import supervised
