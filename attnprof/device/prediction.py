@@ -8,7 +8,8 @@ from math import exp, hypot, inf
 from pathlib import Path
 from typing import Any
 
-from attnprof.device.calibration import Calibration, elsewhere, load
+from attnprof.device.benchmarks import benchmarks
+from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
@@ -158,6 +159,8 @@ class Predictor:
 
     def times(self, dtype: str) -> Times:
         """Times in a number format; RequestError where it was not calibrated."""
+        import torch
+
         known = self.calibration.tables
         if dtype not in known:
             have = ", ".join(known) or "none with the tables of this version"
@@ -165,9 +168,17 @@ class Predictor:
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
+            device = self.calibration.device
+            try:
+                check_tables(known[dtype], benchmarks(getattr(torch, dtype), device))
+            except RequestError as error:
+                raise RequestError(
+                    f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
+                    f"--dtype {dtype}"
+                ) from error
             fault_s = 0.0 if self.kept else self.calibration.fault_s
             own = known[dtype], fault_s, ITEM_SIZES[dtype]
-            on_gpu = self.calibration.device.startswith("cuda")
+            on_gpu = device.startswith("cuda")
             self._times[dtype] = (
                 GpuTimes(*own, processors=self.calibration.processors) if on_gpu else Times(*own)
             )
