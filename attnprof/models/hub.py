@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
-from attnprof.record.files import read_text
+from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
 #: Where the class of a model is looked up that its configuration does not name; and where first.
@@ -49,10 +48,7 @@ _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:
 def read_configuration(path: Path) -> dict[str, Any]:
     """The fields of a ``config.json``, or of that in a folder; :class:`RequestError` for others."""
     file = path / "config.json" if path.is_dir() else path
-    try:
-        found = json.loads(read_text(file, hint=_HOW))  # some have Infinity, which is no JSON
-    except ValueError as error:
-        raise RequestError(f"{file} is no whole JSON file ({error}); {_HOW}") from error
+    found = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
     if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
         raise RequestError(
             f"{file} is no model's configuration: it has no model_type, by which transformers "
