@@ -347,7 +347,7 @@ def test_a_file_of_arguments_gives_numbers_and_arguments_free_them(attnprof, tmp
 
 def test_a_peak_of_even_routing_is_shown_as_that(attnprof):
     path = Path(__file__).parents[1] / "trace/test_routing.py"
-    done = attnprof("derive", f"{path}:Experts", "--arg", "width=4", "--input", "x: N, 4",
+    done = attnprof("derive", f"{path}:Experts", "--arg", "width=4", "--input", ("x: N, 4",),
                     "--phase", "forward")  # fmt: skip
     assert re.search(r"peak memory +with even routing, ", done.out)
     assert "where some experts get more rows the peak is higher" in " ".join(done.out.split())
