@@ -112,11 +112,12 @@ def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bo
     """The derivation; of the forward pass alone where nobody asked for the others it has not."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived
+    from attnprof.trace.solve.small_runs import ChanceError
 
     try:
         return derived(target, phases, asked)
-    except NoBackwardError as error:
-        if not forward_at_least:
+    except (NoBackwardError, ChanceError) as error:
+        if not forward_at_least or not error.in_training:
             raise
         opt.note(f"only the forward pass: {str(error).rpartition(';')[0]}")
         return derived(target, ("forward",), asked)

@@ -132,7 +132,7 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
     """From which length (or value) on; of several sizes given, the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
-        return _everywhere(rows)
+        return everywhere(rows)
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_value or 0) for pick in (min, max))
     said = amount(over, least.first_value or 0)
@@ -149,12 +149,15 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
     return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
 
 
-def _everywhere(rows: Sequence[CrossoverRecord]) -> str:
-    """At every length, or at those that were looked at."""
+def everywhere(rows: Sequence[CrossoverRecord]) -> str:
+    """Return where an answer without a crossing holds: from the first length on, or where known."""
     over = rows[0].over
     if over == "seq":
-        everywhere = all(row.searched[0] in ([1, None], [2, None]) for row in rows if row.searched)
-        return "at every length" if everywhere else "at every length where both are known"
+        known = [row for row in rows if row.searched]
+        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in known):
+            return "at every length where both are known"
+        first = max((row.searched[0][0] or 1 for row in known), default=1)
+        return "at every length" if first == 1 else f"at every length from {first:,} on"
     ends = {tuple(row.searched[0]) for row in rows if row.searched}
     if len(ends) != 1 or ends == {(1, None)}:
         return f"at every {every(over)}"

@@ -111,6 +111,20 @@ def test_a_dense_convolutions_gradient_is_named_and_at_least():
     assert not at_least(trace, "forward")
 
 
+def test_a_depthwise_convolutions_gradient_has_a_formula_though_threads_sum_up():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        target = wrapped(lambda width: Convolved(width, width))
+        derivation = derived(target, ("train",), {})
+        for width in (8, 24, 40):
+            sizes = {"B": 3, "N": 50, "h": 1, "d": width}
+            held = peak(record(target, sizes, training=True), "train")
+            assert derivation.at("peak_bytes", "train", **sizes) == held
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_operations_that_take_an_unknown_amount_are_named_in_the_derivation():
     forms = derived(wrapped(lambda _: Factored()), ("forward",), SIZES).phases["forward"]
     assert any("at least" in note and "aten.linalg_qr" in note for note in forms.notes)

@@ -49,10 +49,14 @@ def tables(
             yield "It has no submodules."
 
 
+#: What a formula is said to be, by its bound.
+BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
+
+
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
-        formula = f"{'at least ' * (row.bound == 'at least')}{_spread(row.expression)}"
+        formula = f"{BOUNDS.get(row.bound or '', '')}{_spread(row.expression)}"
         value = quantity_value(row.value, row.quantity).strip(MISSING)
         table.add_row(quantity_text(row.quantity), FormulaText(formula), value)
     return table

@@ -140,7 +140,7 @@ def cost_of(
             counts={}, bytes_moved=touched, uncounted=full, touched=touched, scratch=full, **seen
         )
     name, base, outs = _names(func)
-    if name in VIEWS:
+    if name in VIEWS or (_is_marker(func) and not registered.registered(func._schema.name)):
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
     # every operand is read once, every result written once; rows left alone are not
@@ -199,6 +199,13 @@ def _names(func: Any) -> tuple[str, str, frozenset[str]]:
     base = name.strip("_") if name.startswith("__") else name.removesuffix("_")
     outs = frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
     return name, base, outs
+
+
+@cache
+def _is_marker(func: Any) -> bool:
+    """Return whether an operation neither takes nor gives tensors, as a profiler's range."""
+    ends = (*func._schema.arguments, *func._schema.returns)
+    return not any("Tensor" in str(end.type) for end in ends)
 
 
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:

@@ -14,11 +14,14 @@ from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
 from attnprof.trace.events import Call, Trace, added
 from attnprof.trace.rules.in_place import adding_in_place
+from attnprof.trace.run.chance import drawn
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
+from attnprof.trace.run.lazy import settle
 from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.submodules import Submodules, held_by
+from attnprof.trace.run.unsupported import refusing_unsupported_tensors
 from attnprof.trace.run.values import Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
@@ -44,6 +47,7 @@ def record(
     real: bool = False,
     flipped: int | None = None,
     once: bool = False,
+    draws: int | None = None,
 ) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
@@ -52,19 +56,17 @@ def record(
     every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
     kernels are not those of a device; ``real`` on real ones, where the truth value number
     ``flipped`` that the code takes from values is turned round. ``once`` runs one of a
-    loop's turns that are alike, as symbolic sizes do.
+    loop's turns that are alike, as symbolic sizes do. Random numbers begin with ``draws``, as
+    :func:`attnprof.trace.run.chance.drawn` has it.
     """
     real = real or target.real
     swift = swift and not real and not target.routed
     world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
     routing = Routing() if target.routed else None
     chosen = as_with_values(routing) if routing else nullcontext()
-    with world(target.dtype), adding_in_place(), chosen:
-        subject = target.make(sizes)
-        positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
+    with world(target.dtype), adding_in_place(), chosen, refusing_unsupported_tensors():
+        subject, positional, named = _ready(target, sizes, swift=swift)
         parameters, buffers = _weights(subject)
-        if swift and not all(tensor.is_meta for tensor in (*parameters, *buffers)):
-            raise RuntimeError("tensors with values in a run without")  # they must not be touched
         if isinstance(subject, torch.nn.Module):
             subject.train(training)
         inputs = tensors_of((positional, named))
@@ -82,7 +84,8 @@ def record(
             graded = [] if target.data else _floating(inputs)
             run = partial(_train if training else _call, subject, positional, named, graded)
             before = _flags(subject)
-            run(recorder)
+            with drawn(draws):
+                run(recorder)
             left, is_set_up = recorder.left(held_by(subject)), _flags(subject) != before
             if left or is_set_up:
                 _once_more(run, recorder, left, [*parameters, *inputs], always=is_set_up)
@@ -92,6 +95,16 @@ def record(
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
         trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return trace
+
+
+def _ready(target: "Target", sizes: "Sizes", *, swift: bool) -> tuple[Any, Any, Any]:
+    """Return what runs, with its weights, and positional and named arguments of its call."""
+    subject = target.make(sizes)
+    positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
+    settle(subject, positional, named)
+    if swift and not all(tensor.is_meta for held in _weights(subject) for tensor in held):
+        raise RuntimeError("tensors with values in a run without")  # they must not be touched
+    return subject, positional, named
 
 
 def _floating(tensors: Iterable[Any]) -> list[Any]:
@@ -145,7 +158,8 @@ def _flags(subject: Any) -> list[bool]:
 def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
     with fake_world(None, target.dtype):
-        return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
+        subject = _ready(target, sizes, swift=False)[0]
+        return sum(tensor.nbytes for held in _weights(subject) for tensor in held)
 
 
 def _once_more(

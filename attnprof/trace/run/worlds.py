@@ -12,15 +12,18 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.parameter import is_lazy
+from torch.profiler import itt
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.run.disguise import disguised, uncompiled
+from attnprof.trace.run.lazy import is_unsettled, real_until_settled
 from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.run.torch_under_symbols import as_under_numbers
@@ -37,6 +40,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         stack.enter_context(mode)
         stack.enter_context(Remembering(mode))
         stack.enter_context(disguised())
+        stack.enter_context(real_until_settled())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(as_under_numbers())
@@ -86,6 +90,9 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
                 stack.enter_context(patch.object(flexible, plain, new=True))
         warnings.simplefilter("ignore")
+        # ranges for a profiler that this build of torch has not
+        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
+        stack.enter_context(patch.object(itt, "_itt", MagicMock()))
         yield
 
 
@@ -140,10 +147,12 @@ def current_mode() -> FakeTensorMode | None:
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     """A copy of a module with a fake tensor for each of its own; a plain copy for real runs.
 
-    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module.
+    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module,
+    unless it is lazy: a run settles it.
     """
     if mode is None or not isinstance(module, torch.nn.Module):
-        return copy.deepcopy(module) if _REAL.get() else module
+        lazy = isinstance(module, torch.nn.Module) and is_unsettled(module)
+        return copy.deepcopy(module) if lazy or _REAL.get() else module
     with unset_fake_temporarily():
         fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _held_by(module)}
         return copy.deepcopy(module, fakes)
@@ -166,7 +175,7 @@ def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
     held = [*module.parameters(), *module.buffers()]
     for part in module.modules():
         held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return held
+    return [tensor for tensor in held if not is_lazy(tensor)]  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -1,0 +1,45 @@
+"""Tensors without one dense storage, whose work and memory no rule here counts."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attnprof.errors import CannotRunError
+from attnprof.user_code import line_of
+
+#: What torch says where such a tensor, or an operation that makes one, meets a recorded run.
+_KINDS = {
+    "nested": r"NestedTensorImpl|aten\W+_nested_",
+    "sparse": r"Sparse(Csr)?TensorImpl|aten\W+_?(to_)?sparse_",
+    "mkldnn": r"OpaqueTensorImpl|aten\W+to_mkldnn",
+}
+_PADDED = (
+    "; nn.TransformerEncoder makes them of a padding mask in evaluation: type --phase train, or "
+    "build it with enable_nested_tensor=False"
+)
+
+
+class UnsupportedTensorError(CannotRunError):
+    """Code makes tensors of a kind that is not counted."""
+
+
+@contextmanager
+def refusing_unsupported_tensors() -> Iterator[None]:
+    """Raise :class:`UnsupportedTensorError` for what torch raises of such tensors inside."""
+    try:
+        yield
+    except Exception as error:
+        found = [kind for kind, said in _KINDS.items() if re.search(said, str(error))]
+        frames = traceback.extract_tb(error.__traceback__)
+        if any("/torch/nested/" in frame.filename for frame in frames):  # jagged ones
+            found = ["nested"]
+        if not found:
+            raise
+        line = line_of(error)
+        place = f" ({line})" if line else ""
+        padded = any(frame.filename.endswith("/nn/modules/transformer.py") for frame in frames)
+        advice = _PADDED if padded and found == ["nested"] else ""
+        raise UnsupportedTensorError(
+            f"{found[0]} tensors are not supported{place}{advice}"
+        ) from error
