@@ -125,7 +125,7 @@ class Recorder(TorchDispatchMode):
         self.trace.before = len(first.calls)
         self.trace.calls.clear()
         self.trace.notes.clear()
-        self.part, self._unshown = "forward", []
+        self.part, self._unshown, self._made = "forward", [], 0
         return first
 
     @contextmanager
