@@ -99,7 +99,9 @@ class Trace:
     ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
     ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
-    call may stand for those of several turns; ``before``: how many the call before this one had.
+    call may stand for those of several turns; ``before``: how many the call before this one had;
+    ``other_calls`` tell what calls before and after it, of the same module, cost otherwise;
+    ``is_steady``: those after it cost the same.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -110,6 +112,8 @@ class Trace:
     routes: list[tuple[Size, Size]] = field(default_factory=list)
     has_loops: bool = False
     before: int = 0
+    other_calls: list[str] = field(default_factory=list)
+    is_steady: bool = True
 
     @property
     def operations(self) -> int:
@@ -211,14 +215,15 @@ def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
 
 
 def assumed(trace: Trace) -> tuple[str, ...]:
-    """Conditions of the domain that no run can see: that choices are even."""
+    """Conditions of the domain that no size is in: that it is one call, that choices are even."""
+    one_call = () if trace.is_steady else ("one call of a module, which changes between calls",)
     if not trace.routes:
-        return ()
+        return one_call
     import sympy
 
     each = dict.fromkeys(str(sympy.sympify(rows) / experts) for rows, experts in trace.routes)
     told = "tokens are spread evenly over the experts: every expert gets"
-    return tuple(f"{told} {rows} rows" for rows in each)
+    return (*one_call, *(f"{told} {rows} rows" for rows in each))
 
 
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:

@@ -437,3 +437,60 @@ def test_how_a_peak_grows_is_told_of_long_inputs_alone():
     formulas["peak_bytes"] = SimpleNamespace(expression=peak)
     told = answer(SimpleNamespace(formulas=formulas))
     assert told == "peak memory grows with N**2, about N**2 bytes for long inputs"
+
+
+# -- fits that several lengths would show by accident --------------------------------------
+def attended(x):
+    """Two products of 2*n*n*d FLOPs for each sample."""
+    return (x @ x.mT) @ x
+
+
+def test_a_length_cut_into_parts_has_a_class_and_no_polynomial_of_four_lengths():
+    """Of N = 4 to 7 in four parts the squares sum to 4, 9, 12 and 13: -N**2 + 14*N - 36."""
+
+    def cut(x):
+        return torch.cat([attended(part) for part in x.chunk(4, 1)], 1)
+
+    found = derived(target_of(cut, inputs=["x: B, N, d"]), ("forward",), {})
+    assert "4 divides N" in found.phases["forward"].domain
+    for n in (80, 132, 2000):
+        assert found.phases["forward"].holds({"B": 2, "N": n, "d": 5})
+        assert found.at("matmul_flops", B=2, N=n, d=5) == 4 * 2 * 4 * (n // 4) ** 2 * 5
+
+
+def even_attends(x):
+    return attended(x) if x.shape[1] % 2 == 0 else x * 2
+
+
+def every_second(x):
+    return attended(x[:, ::2])
+
+
+def third_attends(x):
+    return attended(x) if x.shape[1] % 3 == 0 else x * 2
+
+
+@pytest.mark.parametrize("code", [even_attends, every_second, third_attends])
+def test_branches_by_the_rest_of_a_length_are_the_domain_as_it_is(code):
+    found = derived(target_of(code, inputs=["x: B, N, d"]), ("forward",), {})
+    forms, divisor = found.phases["forward"], 3 if code is third_attends else 2
+    assert forms.method == "symbolic"
+    assert f"{divisor} does not divide N" in forms.domain
+    for n in (7, 25, 1001):
+        assert forms.holds({"B": 2, "N": n, "d": 5})
+        expected = 4 * 2 * ((n + 1) // 2) ** 2 * 5 if code is every_second else 2 * n * 5
+        assert found.at("flops", B=2, N=n, d=5) == expected
+
+
+def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
+    """A rest of N/2 becomes a Python number: no run on symbols; every second number fits."""
+
+    def halves(x):
+        half = len(range(0, x.shape[1] - 1, 2))
+        return attended(x[:, : len(bytearray(half))])
+
+    found = derived(target_of(halves, inputs=["x: B, N, d"]), ("forward",), {})
+    forms = found.phases["forward"]
+    for n in (10, 26, 40, 42):
+        assert forms.holds({"B": 2, "N": n, "d": 5}), forms.domain
+        assert found.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5

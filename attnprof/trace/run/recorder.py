@@ -107,11 +107,12 @@ class Recorder(TorchDispatchMode):
         """A tensor that no operation made: it is held from the next one on."""
         self._unshown += self._born([tensor])
 
-    def left(self, values: Iterable[Any]) -> list[Any]:
-        """Those tensors among values that this run made."""
+    def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Return the tensors among values that this run made; none are asked for without any."""
         self._gone()
         made = {held.key for held in self._alive.values()}
-        return [x for x in values if isinstance(x, torch.Tensor) and key_of(x) in made]
+        kept = values() if made else ()
+        return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
     def again(self, tensors: Iterable[Any]) -> Trace:
         """Begin anew, with tensors that were left; what was recorded is returned."""
@@ -124,7 +125,7 @@ class Recorder(TorchDispatchMode):
         self.trace.before = len(first.calls)
         self.trace.calls.clear()
         self.trace.notes.clear()
-        self.part, self._unshown = "forward", []
+        self.part, self._unshown, self._made = "forward", [], 0
         return first
 
     @contextmanager
