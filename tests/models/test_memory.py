@@ -6,9 +6,11 @@ import torch
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
 from attnprof.models.memory import training_memory
+from attnprof.models.whole import cache_in
 from attnprof.trace.events import peak
 from attnprof.trace.solve.count import count
 from tests.models.test_hub import subject
+from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 3, "N": 40}
 #: Bytes of single numbers that operations wrap for themselves.
@@ -19,6 +21,7 @@ PROMPTS = [
     ("gemma3", "eager"), ("mixtral", "sdpa"),
 ]  # fmt: skip
 STEPS = [("bert", "sgd"), ("gpt2", "adamw"), ("t5", "sgd"), ("gemma3", "adamw"), ("mixtral", "sgd")]
+TOKENS = ["gpt2", "llama", "gemma3", "t5"]  # gemma3: windows of fewer tokens than the prompt has
 
 
 def nothing():
@@ -66,3 +69,23 @@ def test_a_training_step_holds_what_the_allocator_sees(name, optimizer):
     before += held(x for state in steps.state.values() for x in state.values())
     found = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
     assert memory["peak"] == pytest.approx(before + found.bytes, abs=SCALARS)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_decoded_token_frees_the_keys_and_values_that_it_replaces(name):
+    model = subject(name, "sdpa")
+    ours = peak(count(model.target("decode"), SIZES, "decode"), "decode")
+    module, named = model.build().eval(), inputs(model, "forward")
+    tokens = next(key for key in ("decoder_input_ids", "input_ids") if key in named)
+    one = {tokens: named[tokens][:, :1]}
+    named[tokens] = named[tokens][:, 1:]
+
+    def prompt():
+        result = module(**named)
+        encoded = getattr(result, "encoder_last_hidden_state", None)
+        more = {} if encoded is None else {"encoder_outputs": (encoded,)}
+        return {**dict([cache_in(result, name)]), **more}
+
+    with torch.no_grad():
+        found = allocator_peak(lambda kept: module(**one, **kept, use_cache=True), prompt)
+    assert ours == pytest.approx(found, abs=SCALARS)
