@@ -2,11 +2,12 @@
 
 Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
 the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
-channels as a vector register holds numbers. What it takes for the gradients of a dense kernel, and
-of the input under one that skips places, is not predicted.
+channels as a vector register holds numbers. What it takes for the gradients of a dense kernel of up
+to 14 columns, and of the input under one that skips places, is not predicted.
 """
 
 import os
+from math import prod
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _ALIGNED = 128
 #: It goes another way where columns would be so many times the tensors (its
 #: ``gemm_convolution_utils``).
 _TIMES = 15
+#: Columns of taps up to which it has kernels of its own for a dense kernel's gradient.
+_WIDEST = 14
+#: Results of a sample for each thread from which samples are done one after the other.
+_FEW = 512
 
 
 class _Convolution:
@@ -203,15 +208,17 @@ def _backward(out: Any, call: Any) -> Size:
         return copied(a, call.grad_output) + own
     source, kernel, result = shape.blocked(few=False)
     held = gradients
+    wide = not shape.split and sides[-1] > _WIDEST
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0]:
         laid = nbytes(a) if strided else source
         held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
-    if asked[1] and shape.by_channel and by_taps:
+    if asked[1] and (wide or (shape.by_channel and by_taps)):
         # columns and four kernels for each thread
-        taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
-        inside = _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
-        most = _TIMES * _team() * sum(map(nbytes, (a, weight, call.grad_output)), start=0)
+        team = _columns_team(shape)
+        taps = 4 * product(weight.shape[1:]) * product(shape.result.shape[2:])
+        inside = team * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
+        most = _TIMES * team * sum(map(nbytes, (a, weight, call.grad_output)), start=0)
         if isinstance(inside, int) and isinstance(most, int) and inside > most:
             raise UnknownWorkspaceError(copied(a, call.grad_output))
         held = maximum(held, gradients + inside)
@@ -219,7 +226,7 @@ def _backward(out: Any, call: Any) -> Size:
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients
-    if strided or (asked[1] and not shape.by_channel):
+    if strided or (asked[1] and not wide and not shape.by_channel):
         raise UnknownWorkspaceError(own)
     return own
 
@@ -233,6 +240,18 @@ def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:
     if more <= 0:
         return 0
     return more * kernel + _ALIGNED + (more * 4 * channels + _ALIGNED if bias else 0)
+
+
+def _columns_team(shape: _Convolution) -> int:
+    """Return how many threads lay out columns; of a dense kernel each takes samples of its own."""
+    if shape.by_channel:
+        return _team()
+    places = prod(shape.result.shape[2:])
+    if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
+        raise UnknownWorkspaceError(copied(shape.a, shape.result))
+    if _team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _FEW * _team()):
+        return 1
+    return _team()
 
 
 def _team() -> int:
