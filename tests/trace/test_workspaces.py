@@ -121,6 +121,7 @@ def elementwise(b, n, d):
 def reductions(b, n, d):
     mask, half = torch.randn(b, n, d) > 0, torch.randn(b, n, d).bfloat16()
     for x in layouts((b, n, d)):
+        yield aten.histc.default, (x, n, -1, 1)
         for dim in (0, 1, 2):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
