@@ -103,10 +103,7 @@ def by_part(
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
     """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
     of_layer = {path: kind for kind in kinds for path in kind.layers}
-    calls = defaultdict[Any, list[Call]](list)
-    for call in trace.part(phase):
-        place = place_of(call.module, places)
-        calls[of_layer[place.layer], place.part].append(call)
+    calls = calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
     for name, own in trace.modules.items():
         place = place_of(name, places)
@@ -117,6 +114,18 @@ def by_part(
         for key in keys
         if calls[key] or added(entries[key])
     }
+
+
+def calls_by_part(
+    trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
+) -> dict[tuple[LayerKind, str], list[Call]]:
+    """Return the operations of a phase by kind of layer and part."""
+    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    calls = defaultdict[tuple[LayerKind, str], list[Call]](list)
+    for call in trace.part(phase):
+        place = place_of(call.module, places)
+        calls[of_layer[place.layer], place.part].append(call)
+    return calls
 
 
 def _sums(calls: Sequence[Call]) -> dict[str, Size]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
-from attnprof.models.costs import by_part
+from attnprof.models.costs import by_part, calls_by_part
 from attnprof.models.curves import growth, shares_of
 from attnprof.models.memory import training_memory
 from attnprof.models.model_forms import ModelForms, at_layers
@@ -15,7 +15,7 @@ from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.share import half_length
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.record import ModelRecord, Report
-from attnprof.trace.events import added, totals
+from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
 from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
 
@@ -77,6 +77,7 @@ def model_report(
         train = next(run for run in runs if run.phase == "train")
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
+        summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
@@ -88,7 +89,11 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
 
 def _found(run: PhaseRun) -> dict[str, Any]:
     if run.forms is None:
-        return {"missing": run.missing}
+        return {
+            "missing": run.missing,
+            "uncounted": list(left_out(run.trace, run.phase)),
+            "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
+        }
     forms = run.forms
     return {
         "method": forms.method,
@@ -104,6 +109,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
     met = list[Any]()
+    calls = calls_by_part(run.trace, run.phase, model.places, model.kinds)
     for (kind, part), values in numbers.items():
         own = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
@@ -111,10 +117,12 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         if "parameters" in own:  # of every layer of a kind a token meets the same share
             own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
         met.append(own.get("active_parameters"))
+        trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
         for quantity, value in values.items():
             yield ModelRecord(
                 part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
                 quantity=quantity, expression=text(own.get(quantity)), value=value,
+                bound=bound(trace, run.phase, quantity),
             )  # fmt: skip
     whole = dict(forms.whole)
     if "parameters" in whole and None not in met:
@@ -124,6 +132,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         yield ModelRecord(
             part="total", layer_kind="", count=1, phase=run.phase, quantity=quantity,
             expression=text(whole.get(quantity)), value=value,
+            bound=bound(run.trace, run.phase, quantity),
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """A whole model made ready to be derived: its forward pass, a training step, a decoded token."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
@@ -216,6 +216,8 @@ def cache_in(result: Any, name: str) -> tuple[str, Any]:
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
     """What a cache holds, each tensor once: layer by layer, and last what is no layer's own."""
+    from attnprof.blocks.cache import tensors_within as within
+
     both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
     parts = [part for part in both if part is not None] or [cache]
     lists, others = list[Any](), list[Any]()
@@ -224,29 +226,6 @@ def tensors_by_layer(cache: Any) -> list[list[Any]]:
         lists += [x for x in own if isinstance(x, list | tuple)]
         others += [x for x in own if not isinstance(x, list | tuple)]
     seen = set[int]()
-    layers = [[x for each in row for x in _tensors(each, seen)] for row in zip_longest(*lists)]
-    rest = [x for each in others for x in _tensors(each, seen)]
+    layers = [[x for each in row for x in within(each, seen)] for row in zip_longest(*lists)]
+    rest = [x for each in others for x in within(each, seen)]
     return [*layers, rest] if rest else layers
-
-
-def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
-    import torch
-
-    from attnprof.blocks.cache import FullCache
-
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    value = value.filled if isinstance(value, FullCache) else value
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    inside: Any = ()
-    if isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, list | tuple):
-        inside = value
-    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
-        inside = vars(value).values()
-    for part in inside:
-        yield from _tensors(part, seen)

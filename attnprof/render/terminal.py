@@ -67,6 +67,11 @@ def quantity_value(value: Any, name: str) -> str:
     return shown_value(value, "bytes" if "bytes" in name else "count")
 
 
+def floor(bound: str) -> str:
+    """Return what stands before a number or formula that leaves something out, else nothing."""
+    return "at least " if bound == "at least" else ""
+
+
 def workload_text(row: Any) -> str:
     """What a record's costs are for: scope, phase, sizes and number format."""
     return (

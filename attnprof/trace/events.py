@@ -17,6 +17,8 @@ PHASES = ("forward", "backward", "train", "decode")
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
 #: Everything a formula is derived for.
 QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Those that lack what an uncounted operation would add.
+COUNTS = frozenset(QUANTITIES[:7])
 #: Those that are others where experts get more rows than others do.
 UNEVEN = ("bytes_moved", "peak_bytes")
 
@@ -207,6 +209,12 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
     }
 
 
+def left_out(trace: Trace, phase: str) -> tuple[str, ...]:
+    """Return each operation that the counts leave out, with how often it runs and its bytes."""
+    gaps = uncounted(trace, phase).items()
+    return tuple(f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps)
+
+
 def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
     """A sentence where operations have no rule: how to write one."""
     names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
@@ -233,6 +241,17 @@ def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     return (told,) if names else ()
 
 
+def bound(trace: Trace, phase: str, quantity: str) -> str:
+    """Return ``at least`` where something that a quantity counts is left out, else ``exact``.
+
+    ``even routing`` where it is another one if experts get more rows or fewer.
+    """
+    lacks_counts = quantity in COUNTS and uncounted(trace, phase)
+    if lacks_counts or (quantity == "peak_bytes" and at_least(trace, phase)):
+        return "at least"
+    return "even routing" if trace.routes and quantity in UNEVEN else "exact"
+
+
 def of_even_routing(trace: Trace) -> tuple[str, ...]:
     """A sentence where tokens choose experts: what changes if they do not choose them evenly."""
     told = (
@@ -240,3 +259,8 @@ def of_even_routing(trace: Trace) -> tuple[str, ...]:
         "is higher: by some per cent as a rule, by far more where most rows go to one expert"
     )
     return (told,) if trace.routes else ()
+
+
+def reservations(trace: Trace, phase: str) -> tuple[str, ...]:
+    """Return a sentence for each thing that the numbers of a phase leave out or rely on."""
+    return (*unruled(trace, phase), *at_least(trace, phase), *of_even_routing(trace))

@@ -121,6 +121,7 @@ def elementwise(b, n, d):
 def reductions(b, n, d):
     mask, half = torch.randn(b, n, d) > 0, torch.randn(b, n, d).bfloat16()
     for x in layouts((b, n, d)):
+        yield aten.histc.default, (x, n, -1, 1)
         for dim in (0, 1, 2):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
@@ -326,6 +327,21 @@ def tall_kernels(b, n, d):
         yield aten.convolution_backward.default, (grad, *args, [0], *rest, [True, True, False])
 
 
+def wide_kernels(b, n, d):
+    """Patches with and without overlap, of images and lists; an image as small as its kernel."""
+    for samples, (side, step) in product((1, b), ((15, 15), (16, 8), (20, 1))):
+        weight, bias = torch.randn(8 + n % 5, 1 + d % 4, side, side), [8 + n % 5]
+        for pixels in (side, 2 * side, 2 * side + 3):
+            x = torch.randn(samples, weight.shape[1], pixels, pixels)
+            for image, kernel in ((x, weight), (x[..., 0, :], weight[..., 0, :].contiguous())):
+                places = image.dim() - 2
+                rest = [step] * places, [0] * places, [1] * places, False, [0] * places, 1
+                grad = aten.convolution.default(image, kernel, None, *rest)
+                for mask in ([False, True, True], [False, True, False]):
+                    more = (grad, image, kernel, bias, *rest, mask)
+                    yield aten.convolution_backward.default, more
+
+
 def images_by_pixel(b, n, d):
     weights = torch.randn(20, 1, 3, 3), torch.randn(20, 20, 1, 1), torch.randn(8, 20, 2, 2)
     for samples, weight in product((1, b), weights):
@@ -412,7 +428,7 @@ def losses(b, n, d):
 
 FAMILIES = (
     elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
-    transposed, by_channel, tall_kernels, images_by_pixel, pools, attention,
+    transposed, by_channel, tall_kernels, wide_kernels, images_by_pixel, pools, attention,
 )  # fmt: skip
 
 

@@ -40,7 +40,10 @@ def report_of(
             "answer": answer(forms) if "N" in derivation.symbols else "",
             **_found(derivation, forms),
             "notes": list(forms.notes),
-            "peak": _peak(forms.formulas["peak_bytes"], *how),
+            "peak": {
+                "bound": forms.bound("peak_bytes"),
+                **_peak(forms.formulas["peak_bytes"], *how),
+            },
             "operations": _shown(operations(*how), forms),
             "lines": _shown(subtotals(*how), forms),
             "modules": _shown(modules(*how), forms),

@@ -2,11 +2,12 @@
 
 Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
 the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
-channels as a vector register holds numbers. What it takes for the gradients of a dense kernel, and
-of the input under one that skips places, is not predicted.
+channels as a vector register holds numbers. What it takes for the gradients of a dense kernel of up
+to 14 columns, and of the input under one that skips places, is not predicted.
 """
 
 import os
+from math import prod
 from typing import Any
 
 import torch
@@ -32,6 +33,10 @@ _REACH = 6
 #: It goes another way where columns would be so many times the tensors (its
 #: ``gemm_convolution_utils``).
 _TIMES = 15
+#: Columns of taps up to which it has kernels of its own for a dense kernel's gradient.
+_WIDEST = 14
+#: Results of a sample for each thread from which samples are done one after the other.
+_FEW = 512
 
 
 class Convolution:
@@ -176,7 +181,7 @@ def forward(out: Any, call: Any) -> Size:
 def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
     """Return what oneDNN takes for it."""
     if asked.far:
-        if _register() != 16 or _is_refused(asked.lowered, call.input, call.weight, out):
+        if _register() != 16 or _is_refused(asked.lowered, team(), call.input, call.weight, out):
             raise UnknownWorkspaceError(copied(call.input) + nbytes(out))
         return copied(call.input) + maximum(nbytes(out), asked.lowered + ALIGNED)
     source, kernel, result = asked.blocked()
@@ -227,30 +232,33 @@ def backward(out: Any, call: Any) -> Size:
         return copied(a, call.grad_output) + own
     source, kernel, result = shape.blocked(few=False)
     held = gradients
+    wide = not shape.split and sides[-1] > _WIDEST
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0] and shape.by_channel and shape.dilated:
         held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + ALIGNED))
     elif asked[0]:
         laid = nbytes(a) if strided else source
         held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
-    if asked[1] and shape.by_channel and by_taps:
+    if asked[1] and (wide or (shape.by_channel and by_taps)):
         # columns and four kernels for each thread
-        inside = shape.lowered + team() * 4 * nbytes(weight) + 2 * ALIGNED
-        if _is_refused(inside, a, weight, call.grad_output):
+        crew = _columns_team(shape)
+        taps = 4 * product(weight.shape[1:]) * product(shape.result.shape[2:])
+        inside = crew * (taps + 4 * nbytes(weight)) + 2 * ALIGNED
+        if _is_refused(inside, crew, a, weight, call.grad_output):
             raise UnknownWorkspaceError(copied(a, call.grad_output))
         held = maximum(held, gradients + inside)
     elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients
-    if strided or (asked[1] and not shape.by_channel):
+    if strided or (asked[1] and not wide and not shape.by_channel):
         raise UnknownWorkspaceError(own)
     return own
 
 
-def _is_refused(inside: Size, *tensors: Any) -> bool:
+def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
     """Whether columns are so many times the tensors that oneDNN goes another way."""
-    most = _TIMES * team() * sum(map(nbytes, tensors), start=0)
+    most = _TIMES * crew * sum(map(nbytes, tensors), start=0)
     return isinstance(inside, int) and isinstance(most, int) and inside > most
 
 
@@ -263,6 +271,18 @@ def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
     more = maximum(0, minimum(teams, size_of(shape.a.shape[0])) - 1)
     sums = 4 * channels if bias else 0
     return more * (kernel + sums) + at_least_one(more) * ALIGNED * (1 + bias)
+
+
+def _columns_team(shape: Convolution) -> int:
+    """Return how many threads lay out columns; of a dense kernel each takes samples of its own."""
+    if shape.by_channel:
+        return team()
+    places = prod(shape.result.shape[2:])
+    if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
+        raise UnknownWorkspaceError(copied(shape.a, shape.result))
+    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _FEW * team()):
+        return 1
+    return team()
 
 
 def team() -> int:

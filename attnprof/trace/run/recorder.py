@@ -98,10 +98,12 @@ class Recorder(TorchDispatchMode):
         """Nothing is compiled in here: torch need not guard each call against it."""
         return False
 
-    def given(self, tensors: Any) -> None:
-        """Tensors that were there before: parameters, inputs, output gradients."""
+    def given(self, tensors: Any, *, replaceable: bool = False) -> None:
+        """Follow tensors that were there before; a run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
-            self._known[key_of(tensor)] = _Held(tensor)
+            held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
+            self._known[held.key] = held
+            self._alive.update({held.weak: held} if replaceable else {})
 
     def made(self, tensor: Any) -> None:
         """A tensor that no operation made: it is held from the next one on."""
@@ -110,7 +112,7 @@ class Recorder(TorchDispatchMode):
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
         """Return the tensors among values that this run made; none are asked for without any."""
         self._gone()
-        made = {held.key for held in self._alive.values()}
+        made = {held.key for held in self._alive.values() if held.number}
         kept = values() if made else ()
         return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
@@ -118,9 +120,9 @@ class Recorder(TorchDispatchMode):
         """Begin anew, with tensors that were left; what was recorded is returned."""
         keys = set(map(key_of, tensors))
         self._gone()
-        self._alive = {weak: held for weak, held in self._alive.items() if held.key in keys}
         for held in self._alive.values():
-            held.number = 0
+            held.number *= held.key not in keys
+        self._alive = {weak: held for weak, held in self._alive.items() if not held.number}
         first = replace(self.trace, calls=[*self.trace.calls], notes=[*self.trace.notes])
         self.trace.before = len(first.calls)
         self.trace.calls.clear()

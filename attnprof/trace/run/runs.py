@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
+from attnprof.blocks.cache import kept_by, tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
 from attnprof.trace.events import Trace
@@ -80,7 +81,8 @@ def record(
         check = before_each or Limit(most)
         parts = Submodules(subject)
         recorder = Recorder(check, values, parts, routing)
-        recorder.given([*parameters, *buffers, *inputs])
+        recorder.given([*buffers, *tensors_within(kept_by(subject))], replaceable=True)
+        recorder.given([*parameters, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
             for tensor in _floating(inputs):  # zeros make matrices singular

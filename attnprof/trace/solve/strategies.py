@@ -10,12 +10,10 @@ from attnprof.arguments import LARGEST
 from attnprof.trace.events import (
     QUANTITIES,
     assumed,
-    at_least,
-    of_even_routing,
+    left_out,
+    reservations,
     totals_by_phase,
     trains,
-    uncounted,
-    unruled,
 )
 from attnprof.trace.report.derivation import Formula, PhaseForms
 from attnprof.trace.request.target import (
@@ -151,8 +149,7 @@ class Attempt:
             yield from dict.fromkeys(self.reasons)
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
-            yield from (*others, *notes, *found.trace.notes, *unruled(found.trace, phase))
-            yield from (*at_least(found.trace, phase), *of_even_routing(found.trace))
+            yield from (*others, *notes, *found.trace.notes, *reservations(found.trace, phase))
 
         formulas = {
             phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
@@ -165,10 +162,7 @@ class Attempt:
                 formulas[phase],
                 (*given, *found.domain, *assumed(found.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                tuple(
-                    f"{op} ×{times} ({touched} bytes)"
-                    for op, (times, touched) in uncounted(found.trace, phase).items()
-                ),
+                left_out(found.trace, phase),
                 tuple(told(phase)),
                 found.trace,
                 inside,
