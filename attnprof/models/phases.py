@@ -69,6 +69,14 @@ class Model:
         return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds))
 
     @property
+    def layers(self) -> Mapping[str, int]:
+        """How many layers there are of each kind, by its name."""
+        found: Counter[str] = Counter()
+        for kind in self.kinds:
+            found[kind.name] += kind.count
+        return found
+
+    @property
     def active(self) -> int:
         """Parameters that a token meets."""
         return self.parameters - sum(self.resting.values())

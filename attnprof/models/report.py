@@ -1,6 +1,6 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +8,7 @@ from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part
 from attnprof.models.curves import growth, shares_of
-from attnprof.models.memory import training_memory
+from attnprof.models.memory import training_memory, ungraded_note
 from attnprof.models.model_forms import ModelForms, at_layers
 from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
@@ -59,12 +59,12 @@ def model_report(
         "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
-        "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
+        "layers": {name: number for name, number in model.layers.items() if name},
         "phases": {run.phase: _found(run) for run in runs},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first)
+    summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
     if keeps:
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
@@ -77,6 +77,7 @@ def model_report(
         train = next(run for run in runs if run.phase == "train")
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
+        notes += ungraded_note(subject, train.trace)
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
@@ -100,10 +101,10 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
-    """By kind of layer and part, then the whole."""
+    """By kind of layer and part, then the whole: kinds of one name are one."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
-    met = list[Any]()
+    met, rows = list[Any](), defaultdict[Any, list[Any]](list)
     for (kind, part), values in numbers.items():
         own = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
@@ -111,10 +112,14 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         if "parameters" in own:  # of every layer of a kind a token meets the same share
             own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
         met.append(own.get("active_parameters"))
-        for quantity, value in values.items():
+        rows[kind.name, part].append((values, own))
+    for (name, part), pairs in rows.items():
+        for quantity in pairs[0][0]:
+            terms = [own.get(quantity) for _, own in pairs]
             yield ModelRecord(
-                part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
-                quantity=quantity, expression=text(own.get(quantity)), value=value,
+                part=part, layer_kind=name, count=model.layers[name], phase=run.phase,
+                quantity=quantity, expression=None if None in terms else text(added(terms)),
+                value=added([values[quantity] for values, _ in pairs]),
             )  # fmt: skip
     whole = dict(forms.whole)
     if "parameters" in whole and None not in met:
@@ -134,14 +139,20 @@ def _share(size: Any, part: int, whole: int) -> Any:
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
-def _half(run: PhaseRun) -> int | None:
+def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
+    whole = added([x for own in flops.values() for x in own])
+
+    def holds(length: int) -> bool:
+        at = {name: max(2, size) for name, size in {**sizes, "N": length}.items()}
+        return forms.holds(at)
+
+    return half_length(added(flops["attention"]), whole, holds)
 
 
 def _cache(

@@ -99,7 +99,8 @@ class Trace:
     ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
     ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
-    call may stand for those of several turns; ``before``: how many the call before this one had.
+    call may stand for those of several turns; ``before``: how many the call before this one had;
+    ``ungraded``: parameters that take a gradient and got none in a backward pass, by name.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -110,6 +111,7 @@ class Trace:
     routes: list[tuple[Size, Size]] = field(default_factory=list)
     has_loops: bool = False
     before: int = 0
+    ungraded: frozenset[str] = frozenset()
 
     @property
     def operations(self) -> int:

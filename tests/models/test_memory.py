@@ -5,7 +5,10 @@ import torch
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
+from attnprof.models.hub import hub_subject
 from attnprof.models.memory import training_memory
+from attnprof.models.report import model_report
+from attnprof.models.whole import WholeModel
 from attnprof.trace.events import peak
 from attnprof.trace.solve.count import count
 from tests.models.test_hub import subject
@@ -66,3 +69,53 @@ def test_a_training_step_holds_what_the_allocator_sees(name, optimizer):
     before += held(x for state in steps.state.values() for x in state.values())
     found = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
     assert memory["peak"] == pytest.approx(before + found.bytes, abs=SCALARS)
+
+
+_TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97,
+         "intermediate_size": 48}  # fmt: skip
+_SEES = {**_TEXT, "image_size": 28, "patch_size": 14}
+PARTLY = {
+    "llava": {
+        "model_type": "llava", "image_token_index": 5,
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_SEES},
+    },
+    "gemma3": {
+        "model_type": "gemma3", "image_token_id": 5, "mm_tokens_per_image": 4,
+        "text_config": {**_TEXT, "num_key_value_heads": 2, "head_dim": 8},
+        "vision_config": {"model_type": "siglip_vision_model", **_SEES},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_what_a_step_of_text_leaves_out_has_no_gradient_and_no_state(name):
+    made = hub_subject(PARTLY[name], name)
+    report = model_report(made, ["train"], SIZES, limit_s=0.0)
+    module, named = made.build().train(), inputs(made, "train")
+    steps = torch.optim.AdamW(module.parameters())
+    module(**named).loss.backward()
+    steps.step()
+    graded = [x.grad for x in module.parameters() if x.grad is not None]
+    assert len(graded) < len(list(module.parameters()))
+    assert report.summary["memory"]["gradients"] == held(graded)
+    states = [x for state in steps.state.values() for x in state.values()]
+    assert report.summary["memory"]["optimizer"] == held(states)
+    left_out = sum(x.numel() for x in module.parameters() if x.grad is None)
+    assert any(note.startswith(f"{left_out:,} parameters") for note in report.summary["notes"])
+    assert any("vision_tower" in note for note in report.summary["notes"])
+
+
+def test_an_unused_module_of_a_function_of_yours_has_no_gradient_and_no_state():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.used(x)
+
+    made = WholeModel("half", Half, {"x": "B, N, 4"})
+    memory = model_report(made, ["train"], SIZES, limit_s=0.0).summary["memory"]
+    assert memory["gradients"] == 4 * 20
+    assert memory["optimizer"] == 2 * 4 * 20 + 2 * 4  # two moments, and a step a tensor

@@ -83,6 +83,7 @@ def record(
             run = partial(_train if training else _call, subject, positional, named, graded)
             before = _flags(subject)
             run(recorder)
+            recorder.trace.ungraded = _ungraded(subject) if training else frozenset()
             left, is_set_up = recorder.left(held_by(subject)), _flags(subject) != before
             if left or is_set_up:
                 _once_more(run, recorder, left, [*parameters, *inputs], always=is_set_up)
@@ -130,6 +131,12 @@ def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
     if not isinstance(subject, torch.nn.Module):
         return [], []
     return list(subject.parameters()), list(subject.buffers())
+
+
+def _ungraded(subject: Any) -> frozenset[str]:
+    """Parameters that take a gradient, and have none after a backward pass."""
+    named = subject.named_parameters() if isinstance(subject, torch.nn.Module) else ()
+    return frozenset(name for name, x in named if x.requires_grad and x.grad is None)
 
 
 def _flags(subject: Any) -> list[bool]:
