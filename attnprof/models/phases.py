@@ -4,21 +4,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_beside, reached
 from attnprof.models.costs import LayerKind, by_kind
+from attnprof.models.few_layers import run_by_few
 from attnprof.models.forms import Repeated, UnlikeError, repeated
 from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals, trains
-from attnprof.trace.request.target import Sizes, Target
-from attnprof.trace.run.limits import Shares, TooLongError, is_patient
+from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
 #: Sizes at which a run on real tensors is short.
 _SHORT = {"B": 2, "N": 16, "M": 16}
+#: Seconds of processor time after which layers that repeat are no longer run one by one; and after
+#: which there are no numbers.
+_LONG_S, _LONGEST_S = 6.0, 240.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +91,18 @@ class Model:
 
 
 def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
-    """A run of all layers; it is held against one on real tensors where formulas are derived."""
+    """A run of all layers; it is held against one on real tensors where formulas are derived.
+
+    One that takes long is made of a run of the first layers, where the others are built alike.
+    Raises :class:`CannotRunError` where that takes longer than numbers are worth.
+    """
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
     try:
-        return PhaseRun(phase, *counted(target, asked, phase, held=False))
+        with patience(_LONG_S):
+            return PhaseRun(phase, *counted(target, asked, phase, held=False))
+    except TooLongError:
+        pass
     except RequestError as error:
         if not subject.longest or asked.get("N", 0) <= subject.longest:
             raise
@@ -99,6 +110,15 @@ def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRu
             f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
             f"type --seq {subject.longest} or less, not {asked['N']}"
         ) from error
+    try:
+        with patience(_LONGEST_S):
+            run = run_by_few(subject, phase, asked) or counted(target, asked, phase, held=False)
+    except TooLongError as error:
+        raise CannotRunError(
+            f"a run of {subject.name} at {sizes_text(asked)} takes more than {_LONGEST_S:g} s of "
+            "processor time: type a shorter --seq, or give a configuration with fewer layers"
+        ) from error
+    return PhaseRun(phase, *run)
 
 
 def with_forms(
