@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
+from attnprof.models.config import MAX_LAYERS
 from attnprof.record.files import read_text
 from attnprof.user_code import error_text
 
@@ -26,7 +27,7 @@ _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: Numbers of things that are made one by one, by what fields are called: at most so many.
-_MAX_COUNTS = {r"layer|depth|block": 10_000, r"expert": 100_000, r"num_labels": 1_000_000}
+_MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # what torch counts sizes with
 #: How transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
@@ -125,7 +126,7 @@ def _check_counts(value: Any, name: str, field: str = "") -> None:
     elif isinstance(value, int) and not isinstance(value, bool):
         most = next((n for kind, n in _MAX_COUNTS.items() if re.search(kind, field)), _MAX_SIZE)
         if value > most:
-            more = ": formulas are in the number of layers L" if most == 10_000 else ""
+            more = ": formulas are in the number of layers L" if most == MAX_LAYERS else ""
             raise RequestError(
                 f"{name}: {field} is {value:,}, at most {most:,} can be built; write fewer{more}"
             )

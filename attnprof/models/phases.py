@@ -21,15 +21,16 @@ from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 #: Sizes at which a run on real tensors is short.
 _SHORT = {"B": 2, "N": 16, "M": 16}
 #: Seconds of processor time after which layers that repeat are no longer run one by one; and after
-#: which there are no numbers.
-_LONG_S, _LONGEST_S = 6.0, 240.0
+#: which there are no numbers, unless formulas get more.
+_LONG_S, _LONGEST_S = 3.0, 120.0
 
 
 @dataclass(frozen=True)
 class PhaseRun:
     """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
 
-    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors.
+    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``held``: the
+    run was held against one on those.
     """
 
     phase: str
@@ -37,6 +38,7 @@ class PhaseRun:
     ran: Target
     forms: ModelForms | None = None
     missing: str = ""
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,14 @@ class Model:
         return subject if self.repeated is None else self.repeated.few
 
 
-def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
+def run_of(
+    subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
+) -> PhaseRun:
     """A run of all layers; it is held against one on real tensors where formulas are derived.
 
     One that takes long is made of a run of the first layers, where the others are built alike.
-    Raises :class:`CannotRunError` where that takes longer than numbers are worth.
+    Raises :class:`CannotRunError` where that takes more than ``limit_s`` seconds of processor time,
+    and more than two minutes.
     """
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
@@ -110,13 +115,14 @@ def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRu
             f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
             f"type --seq {subject.longest} or less, not {asked['N']}"
         ) from error
+    most = max(limit_s, _LONGEST_S)
     try:
-        with patience(_LONGEST_S):
+        with patience(most):
             run = run_by_few(subject, phase, asked) or counted(target, asked, phase, held=False)
     except TooLongError as error:
         raise CannotRunError(
-            f"a run of {subject.name} at {sizes_text(asked)} takes more than {_LONGEST_S:g} s of "
-            "processor time: type a shorter --seq, or give a configuration with fewer layers"
+            f"a run of {subject.name} at {sizes_text(asked)} takes more than {most:g} s of "
+            f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
         ) from error
     return PhaseRun(phase, *run)
 
@@ -130,6 +136,8 @@ def with_forms(
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):
         return found
+    if found.held:
+        return replace(found, forms=None, missing=shares.late(share))
     return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
@@ -147,7 +155,7 @@ def _derived(
         return run
     try:
         if not run.trace.has_loops:  # else all turns of those are too many
-            run = replace(run, trace=count(target, asked, phase))
+            run = replace(run, trace=count(target, asked, phase), held=is_patient())
         forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
 
         def meets(sizes: Sizes) -> bool:

@@ -41,7 +41,7 @@ def model_report(
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
         try:
-            runs.append(run_of(subject, phase, sizes))
+            runs.append(run_of(subject, phase, sizes, limit_s))
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
