@@ -250,11 +250,13 @@ class DrawnOutput(Output):
         ensure_figure(self.plot, force=self.force)
 
     def deliver(self, report: Report, **how: Any) -> None:
-        """Draw the report, where that was asked for, and write it."""
-        if self.plot is not None:
-            draw(report, self.plot, self.size)
-            note(f"wrote {self.plot}")
-        super().deliver(report, **how)
+        """Draw the report, where that was asked for, and write it: also if it cannot be drawn."""
+        try:
+            if self.plot is not None:
+                draw(report, self.plot, self.size)
+                note(f"wrote {self.plot}")
+        finally:
+            super().deliver(report, **how)
 
 
 def draw(report: Report, path: Path, size: str) -> None:

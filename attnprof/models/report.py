@@ -1,6 +1,6 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +8,7 @@ from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part, calls_by_part
 from attnprof.models.curves import growth, shares_of
-from attnprof.models.memory import training_memory
+from attnprof.models.memory import training_memory, ungraded_note
 from attnprof.models.model_forms import ModelForms, at_layers
 from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
@@ -41,7 +41,7 @@ def model_report(
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
         try:
-            runs.append(run_of(subject, phase, sizes))
+            runs.append(run_of(subject, phase, sizes, limit_s))
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
@@ -59,12 +59,12 @@ def model_report(
         "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
-        "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
+        "layers": {name: number for name, number in model.layers.items() if name},
         "phases": {run.phase: _found(run) for run in runs},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first)
+    summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
     if keeps:
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
@@ -78,6 +78,7 @@ def model_report(
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
+        notes += ungraded_note(subject, train.trace)
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
@@ -105,10 +106,10 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
-    """By kind of layer and part, then the whole."""
+    """By kind of layer and part, then the whole: kinds of one name are one."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
-    met = list[Any]()
+    met, rows = list[Any](), defaultdict[Any, list[Any]](list)
     calls = calls_by_part(run.trace, run.phase, model.places, model.kinds)
     for (kind, part), values in numbers.items():
         own = dict(forms.parts.get((kind, part), {}))
@@ -118,11 +119,17 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
             own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
         met.append(own.get("active_parameters"))
         trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
-        for quantity, value in values.items():
+        rows[kind.name, part].append((values, own, trace))
+    for (name, part), parts in rows.items():
+        traces = [trace for _, _, trace in parts]
+        joint = Trace([call for trace in traces for call in trace.calls], routes=traces[0].routes)
+        for quantity in parts[0][0]:
+            terms = [own.get(quantity) for _, own, _ in parts]
             yield ModelRecord(
-                part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
-                quantity=quantity, expression=text(own.get(quantity)), value=value,
-                bound=bound(trace, run.phase, quantity),
+                part=part, layer_kind=name, count=model.layers[name], phase=run.phase,
+                quantity=quantity, expression=None if None in terms else text(added(terms)),
+                value=added([values[quantity] for values, _, _ in parts]),
+                bound=bound(joint, run.phase, quantity),
             )  # fmt: skip
     whole = dict(forms.whole)
     if "parameters" in whole and None not in met:
@@ -143,14 +150,20 @@ def _share(size: Any, part: int, whole: int) -> Any:
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
-def _half(run: PhaseRun) -> int | None:
+def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
+    whole = added([x for own in flops.values() for x in own])
+
+    def holds(length: int) -> bool:
+        at = {name: max(2, size) for name, size in {**sizes, "N": length}.items()}
+        return forms.holds(at)
+
+    return half_length(added(flops["attention"]), whole, holds)
 
 
 def _cache(

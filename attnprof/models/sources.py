@@ -42,7 +42,8 @@ def _subject(
 ) -> WholeModel:
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
-        from attnprof.models.hub import hub_subject, read_configuration
+        from attnprof.models.hub import hub_subject
+        from attnprof.models.hub_config import read_configuration
 
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name
         return hub_subject(read_configuration(path), name, kernel, swaps, tokens)

@@ -103,7 +103,8 @@ class Trace:
     ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
     call may stand for those of several turns; ``before``: how many the call before this one had;
     ``other_calls`` tell what calls before and after it, of the same module, cost otherwise;
-    ``is_steady``: those after it cost the same.
+    ``is_steady``: those after it cost the same. ``ungraded``: parameters that take a gradient and
+    got none in a backward pass, by name.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -116,6 +117,7 @@ class Trace:
     before: int = 0
     other_calls: list[str] = field(default_factory=list)
     is_steady: bool = True
+    ungraded: frozenset[str] = frozenset()
 
     @property
     def operations(self) -> int:

@@ -262,3 +262,16 @@ def test_two_of_width_heads_and_head_width_give_the_third(given, shape):
 
 def test_names_are_kept_in_order_and_once():
     assert parse_names("b, a,b") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("003-standard", "--limit"), ("000-mnist-standard", "one size")]
+)
+def test_numbers_are_told_where_there_is_no_figure_of_them(attnprof, tmp_path, model, why):
+    figure = tmp_path / "shares.png"
+    asked = ("model", model, "--phase", "train", "--limit", "0", "--format", "csv")
+    ended = attnprof(asked, ("--plot", str(figure)))
+    assert ended.code == 2
+    assert any(row["quantity"] == "flops" for row in ended.csv)
+    assert why in ended.err
+    assert not figure.exists()

@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import ModelConfig, build
-from attnprof.models.hub import hub_subject, read_configuration
+from attnprof.models.hub import hub_subject
+from attnprof.models.hub_config import read_configuration
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of

@@ -147,3 +147,53 @@ def test_flops_without_those_of_an_operation_are_at_least_those_without_formulas
     assert report.summary["phases"]["forward"]["uncounted"]
     table = render(report, "table")
     assert "FLOPs are at least these: not counted are aten._linalg_svd" in table
+
+
+_TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97,
+         "intermediate_size": 48}  # fmt: skip
+_SEES = {**_TEXT, "image_size": 28, "patch_size": 14}
+PARTLY = {
+    "llava": {
+        "model_type": "llava", "image_token_index": 5,
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_SEES},
+    },
+    "gemma3": {
+        "model_type": "gemma3", "image_token_id": 5, "mm_tokens_per_image": 4,
+        "text_config": {**_TEXT, "num_key_value_heads": 2, "head_dim": 8},
+        "vision_config": {"model_type": "siglip_vision_model", **_SEES},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_what_a_step_of_text_leaves_out_has_no_gradient_and_no_state(name):
+    made = hub_subject(PARTLY[name], name)
+    report = model_report(made, ["train"], SIZES, limit_s=0.0)
+    module, named = made.build().train(), inputs(made, "train")
+    steps = torch.optim.AdamW(module.parameters())
+    module(**named).loss.backward()
+    steps.step()
+    graded = [x.grad for x in module.parameters() if x.grad is not None]
+    assert len(graded) < len(list(module.parameters()))
+    assert report.summary["memory"]["gradients"] == held(graded)
+    states = [x for state in steps.state.values() for x in state.values()]
+    assert report.summary["memory"]["optimizer"] == held(states)
+    left_out = sum(x.numel() for x in module.parameters() if x.grad is None)
+    assert any(note.startswith(f"{left_out:,} parameters") for note in report.summary["notes"])
+    assert any("vision_tower" in note for note in report.summary["notes"])
+
+
+def test_an_unused_module_of_a_function_of_yours_has_no_gradient_and_no_state():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.used(x)
+
+    made = WholeModel("half", Half, {"x": "B, N, 4"})
+    memory = model_report(made, ["train"], SIZES, limit_s=0.0).summary["memory"]
+    assert memory["gradients"] == 4 * 20
+    assert memory["optimizer"] == 2 * 4 * 20 + 2 * 4  # two moments, and a step a tensor

@@ -41,6 +41,8 @@ class Calls:
         """Record one call, and compare the others of up to ``most`` with it."""
         before = _flags(self.subject)
         self.call(self.recorder)
+        if self.recorder.part == "backward":
+            self.recorder.trace.ungraded = _ungraded(self.subject)
         first, number = self._totals() if most > 1 else {}, 1
         left, is_set_up = self._left(), _flags(self.subject) != before
         if left or is_set_up:
@@ -142,6 +144,12 @@ def _differences(expected: Any, found: Any) -> str:
 def _bytes(tensors: Iterable[Any]) -> Any:
     """Return the bytes of the storages behind tensors."""
     return sum({key_of(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+
+
+def _ungraded(subject: Any) -> frozenset[str]:
+    """Return parameters that take a gradient, and have none after a backward pass."""
+    named = subject.named_parameters() if isinstance(subject, torch.nn.Module) else ()
+    return frozenset(name for name, x in named if x.requires_grad and x.grad is None)
 
 
 def _flags(subject: Any) -> list[bool]:

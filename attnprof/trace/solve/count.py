@@ -57,9 +57,8 @@ def count(
     """A run that shows what a phase counts at a shape; to decode, ``target`` is the step.
 
     Where the code does something else on real tensors, that is what is counted, unless it need not
-    be ``held`` against a run on those. Raises
-    :class:`TooLongError` for a run of more than ``most`` operations, :class:`RequestError` where
-    it does not run, and :class:`CannotRunError` where what runs depends on values.
+    be ``held``. Raises :class:`TooLongError` for more than ``most`` operations,
+    :class:`RequestError` where it does not run, :class:`CannotRunError` where values decide.
     """
     return counted(target, sizes, phase, most, held=held)[0]
 
@@ -80,6 +79,9 @@ def counted(
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         trace = outcome(target, sizes, training=training, most=most)
+        if type(trace).__module__.startswith("torch."):  # values are asked for later on
+            target = on_real_tensors(target, training=training)
+            trace = outcome(target, sizes, training=training, most=most)
         if isinstance(trace, Exception) and not isinstance(trace, TooLongError):
             raise RequestError(f"{target.name} does not run: {error_text(failed)}") from failed
     if isinstance(trace, Exception):
