@@ -25,7 +25,8 @@ _SHORT = {"B": 2, "N": 16, "M": 16}
 class PhaseRun:
     """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
 
-    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors.
+    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``name`` is
+    what was asked for: ``prefill`` is the phase ``forward`` with other logits.
     """
 
     phase: str
@@ -33,6 +34,7 @@ class PhaseRun:
     ran: Target
     forms: ModelForms | None = None
     missing: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ class Model:
 
 def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
     """A run of all layers; it is held against one on real tensors where formulas are derived."""
-    target = subject.target(phase)
+    name, phase = phase, "forward" if phase == "prefill" else phase
+    target = replace(subject, logits=subject.logits_of(name)).target(phase)
     asked = {name: sizes[name] for name in target.symbols}
     try:
-        return PhaseRun(phase, *counted(target, asked, phase, held=False))
+        return PhaseRun(phase, *counted(target, asked, phase, held=False), name=name)
     except RequestError as error:
         if not subject.longest or asked.get("N", 0) <= subject.longest:
             raise
@@ -97,6 +100,9 @@ def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
     """A run with its formulas, or why there are none."""
+    subject = replace(subject, logits=subject.logits_of(run.name))
+    if model.repeated is not None:
+        model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
         found = _derived(run, subject, model, sizes)
         late = not is_patient()
