@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from attnprof.render.progress import working
 from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
+LOGITS = ("last", "all")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
 
@@ -48,7 +50,12 @@ def model(
         help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
     ),
     phase: str = Option(
-        "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
+        "forward,train,decode", metavar="PHASES",
+        help="Of prefill (a prompt), forward, backward, train (both), decode.",
+    ),
+    logits: str | None = Option(
+        None, metavar="TOKENS", callback=opt.among("--logits", LOGITS),
+        help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
     ),
     kernel: str | None = Option(
         None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
@@ -82,12 +89,14 @@ def model(
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
-    phases = some_of(phase, PHASES, "--phase")
+    phases = some_of(phase, ("prefill", *PHASES), "--phase")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs)
-    asked = (config, kernel, swaps, phases, sizes, inputs or ())
+    kept = KeptReport(
+        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits
+    )
+    asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
     to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
 
 
@@ -98,7 +107,7 @@ def _file_of(path: Path) -> Path | None:
 
 def _derived(
     kept: KeptReport, config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
-    inputs: Sequence[str], **how: Any,
+    inputs: Sequence[str], logits: str, **how: Any,
 ) -> Report:  # fmt: skip
     """The report, kept for the next time it is asked for."""
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
@@ -112,6 +121,9 @@ def _derived(
         sizes = {"N": usual, **sizes}
         subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.apart() if "M" in sizes else subject
+        if logits and not subject.last_logits:
+            raise RequestError(f"--logits: {subject.name} gives logits of all tokens or has none")
+        subject = replace(subject, logits=logits)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))
     return report

@@ -41,6 +41,12 @@ class Repeated:
     _routed: bool = False
     _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
+    def of(self, subject: WholeModel) -> "Repeated":
+        """Return the same for a subject that may give other logits."""
+        if subject.logits_of("forward") == self.subject.logits_of("forward"):
+            return self
+        return replace(self, subject=subject, _shortened={})
+
     def turns(self, stack: LayerStack) -> int:
         """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
         longest = self.samples.lengths[-1][stack.path]

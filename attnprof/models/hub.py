@@ -45,6 +45,8 @@ _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 _LONGEST = 2**16
 #: What models call to warn of tokens that are padding, where no mask says so.
 _LOOK = "warn_if_padding_and_no_attention_mask"
+#: The argument of a forward pass that says of how many tokens it gives logits.
+_LAST = "logits_to_keep"
 
 
 def hub_subject(
@@ -103,6 +105,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         head_dim=field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,
         longest=first_number(text, _LENGTHS),
+        last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
         notes=tuple(_notes(inputs, config)),
     )
 

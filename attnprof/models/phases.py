@@ -30,7 +30,8 @@ class PhaseRun:
     """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
 
     ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``held``: the
-    run was held against one on those.
+    run was held against one on those. ``name`` is what was asked for: ``prefill`` is the phase
+    ``forward`` with other logits.
     """
 
     phase: str
@@ -39,6 +40,7 @@ class PhaseRun:
     forms: ModelForms | None = None
     missing: str = ""
     held: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,13 @@ def run_of(
     Raises :class:`CannotRunError` where that takes more than ``limit_s`` seconds of processor time,
     and more than two minutes.
     """
+    name, phase = phase, "forward" if phase == "prefill" else phase
+    subject = replace(subject, logits=subject.logits_of(name))
     target = subject.target(phase)
-    asked = {name: sizes[name] for name in target.symbols}
+    asked = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            return PhaseRun(phase, *counted(target, asked, phase, held=False))
+            return PhaseRun(phase, *counted(target, asked, phase, held=False), name=name)
     except TooLongError:
         pass
     except RequestError as error:
@@ -124,13 +128,16 @@ def run_of(
             f"a run of {subject.name} at {sizes_text(asked)} takes more than {most:g} s of "
             f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
         ) from error
-    return PhaseRun(phase, *run)
+    return PhaseRun(phase, *run, name=name)
 
 
 def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
     """A run with its formulas, or why there are none."""
+    subject = replace(subject, logits=subject.logits_of(run.name))
+    if model.repeated is not None:
+        model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
         found = _derived(run, subject, model, sizes)
         late = not is_patient()

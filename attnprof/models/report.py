@@ -47,9 +47,11 @@ def model_report(
     if not runs:
         raise next(iter(failed.values()))
     notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
+    if "prefill" in phases and not subject.last_logits:
+        notes.append("prefill is its forward pass: it takes no logits_to_keep")
     model = Model.of(subject, [run.trace for run in runs])
     keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
-    keeps = keeps and subject.keeps and bool({"forward", "decode"} & {*phases})
+    keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
     shares = Shares(limit_s, len(runs) + keeps)
     runs = [with_forms(run, subject, model, sizes, shares) for run in runs]
     records = [row for run in runs for row in _records(run, model)]
@@ -60,7 +62,8 @@ def model_report(
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
-        "phases": {run.phase: _found(run) for run in runs},
+        "phases": {run.name: _found(run) for run in runs},
+        "logits": {run.name: told for run in runs if (told := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
@@ -126,7 +129,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         for quantity in parts[0][0]:
             terms = [own.get(quantity) for _, own, _ in parts]
             yield ModelRecord(
-                part=part, layer_kind=name, count=model.layers[name], phase=run.phase,
+                part=part, layer_kind=name, count=model.layers[name], phase=run.name,
                 quantity=quantity, expression=None if None in terms else text(added(terms)),
                 value=added([values[quantity] for values, _, _ in parts]),
                 bound=bound(joint, run.phase, quantity),
@@ -137,7 +140,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     values = {**totals(run.trace, run.phase), "active_parameters": model.active}
     for quantity, value in values.items():
         yield ModelRecord(
-            part="total", layer_kind="", count=1, phase=run.phase, quantity=quantity,
+            part="total", layer_kind="", count=1, phase=run.name, quantity=quantity,
             expression=text(whole.get(quantity)), value=value,
             bound=bound(run.trace, run.phase, quantity),
         )  # fmt: skip
@@ -194,5 +197,5 @@ def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) ->
         counted: Counter[str] = Counter()
         for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
             counted[part] += values["flops"]
-        found[run.phase] = shares_of(run.forms, sizes, counted)
+        found[run.name] = shares_of(run.forms, sizes, counted)
     return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}

@@ -40,6 +40,8 @@ class WholeModel:
     which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
     ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
     many tokens that is for; 0 where it does not say. ``in_blocks``: mechanisms of ours are in it.
+    ``last_logits`` is the argument that says of how many tokens a forward pass gives logits, if it
+    has one; ``logits`` is ``last`` or ``all``, or empty for the usual ones of each phase.
     """
 
     name: str
@@ -58,6 +60,8 @@ class WholeModel:
     head_dim: int = 1
     longest: int = 0
     in_blocks: bool = False
+    last_logits: str = ""
+    logits: str = ""
 
     @property
     def usual_length(self) -> int:
@@ -68,7 +72,24 @@ class WholeModel:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
         if phase == "decode":
             return self._decoding(self._target(self.inputs))
+        if phase == "forward" and self.logits_of(phase) == "last":
+            whole = self._target(self.inputs)
+            return replace(whole, make=partial(self._of_last, whole.make))
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
+
+    def logits_of(self, phase: str) -> str:
+        """Return of which tokens a phase gives logits: of the ``last`` one or of ``all``.
+
+        Generation needs those of a prompt's last token alone. Empty where there is no choice.
+        """
+        if phase not in ("prefill", "forward") or not self.last_logits:
+            return ""
+        return self.logits or ("last" if phase == "prefill" else "all")
+
+    def _of_last(self, make: Callable[[Sizes], Any], sizes: Sizes) -> Any:
+        from attnprof.blocks.cache import CachedCall
+
+        return CachedCall(make(sizes), {self.last_logits: 1})
 
     def apart(self) -> "WholeModel":
         """The same with M tokens of an encoder-decoder's target beside N of its source.

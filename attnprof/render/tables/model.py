@@ -28,7 +28,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
     rows = report.of(ModelRecord)
     for phase, found in summary["phases"].items():
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
-        yield _by_part(phase, own)
+        kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
+        yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
         yield _whole(own)
         yield from map(Hanging, _how(found))
         yield ""

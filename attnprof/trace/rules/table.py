@@ -14,10 +14,10 @@ from torch._ops import HigherOrderOperator
 
 from attnprof.errors import RequestError, closest
 from attnprof.trace import registered
-from attnprof.trace.events import KINDS, Call
+from attnprof.trace.events import KINDS, Call, Size
 from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
-from attnprof.trace.sizes import is_floating, nbytes, numel
+from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, size_of
 
 #: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
 VIEWS = words("""
@@ -63,6 +63,9 @@ MOVES = words("""
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
 """)
+
+#: Matrix products, which return at once where their result has no entries.
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear"})
 
 #: In-place operations that do not read what they overwrite.
 OVERWRITES = words("""
@@ -124,9 +127,18 @@ def has_reals(call: Any) -> bool:
 
 
 def cost_of(
-    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **seen: Any
+    func: Any,
+    out: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    choice: Any = None,
+    **seen: Any,
 ) -> Call:
-    """One dispatched operation and what it costs; ``seen`` is what is known of it besides."""
+    """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
+
+    ``choice`` gives the entries of the last choice among so many experts, and how many each row
+    chooses.
+    """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
     if full in HIGHER:
@@ -149,6 +161,10 @@ def cost_of(
     moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
     if base in {"index_select", "embedding"}:
         moved = moved - nbytes(args[0]) + nbytes(out)
+    if base == "_grouped_mm":
+        moved = moved - _unmet_bytes(*args[:2], choice)
+    if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
+        moved = 0
     if base == "index_copy":  # the source is read, and written
         moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
     asked = bound(func, args, given)
@@ -166,6 +182,20 @@ def cost_of(
         counts=counts or {}, bytes_moved=moved, workspace=workspace,
         scratch="" if known else full, **seen,
     )  # fmt: skip
+
+
+def _unmet_bytes(rows: Any, weights: Any, choice: Any) -> Size:
+    """Bytes of the experts that none of these rows meets; each row is one choice of a token."""
+    if weights.dim() != 3 or rows.dim() != 2:
+        return 0
+    number, experts = size_of(rows.shape[0]), size_of(weights.shape[0])
+    chosen, each = choice(experts) if choice else (None, 1)
+    if chosen != number or not isinstance(each, int):  # not known: each row by itself
+        each = 1
+    if not isinstance(experts, int):
+        return 0
+    tokens = number // each if isinstance(number, int) else number / each
+    return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
 
 
 def check_registered() -> None:

@@ -25,6 +25,7 @@ from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.run.choices import Choices
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.replays import STRIDED, Replays
 from attnprof.trace.run.submodules import Submodules
@@ -78,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self._parts = parts or Submodules(None)
         self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
-        self._routing = routing
+        self._routing, self._choices = routing, Choices()
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -91,7 +92,6 @@ class Recorder(TorchDispatchMode):
         self._replays = Replays()
         self._node: Any = None
         self._turns: tuple[Size, ...] = ()
-        self.operations = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -232,6 +232,7 @@ class Recorder(TorchDispatchMode):
             out,
             args,
             kwargs,
+            self._choices.among,
             part=self.part,
             line=line,
             module=module,
@@ -252,6 +253,7 @@ class Recorder(TorchDispatchMode):
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
+        self._choices.ran(func, args, kwargs, out)
         chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)
