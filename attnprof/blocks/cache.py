@@ -51,10 +51,11 @@ class TokenCache(FullCache):
     def advance(self, tokens: int) -> None:
         """As after so many tokens with random rows, from an empty cache."""
         batch, room, width = self.rows.shape
-        while room < tokens + 1:  # the growth that appending would have done
-            room *= 2
-        self.rows = self.rows.new_empty(batch, room, width).normal_()
-        self.length = tokens
+        if room < tokens + 1:
+            while room < tokens + 1:  # the growth that appending would have done
+                room *= 2
+            self.rows = self.rows.new_empty(batch, room, width)
+        super().advance(tokens)
 
     @property
     def seen(self) -> Tensor:

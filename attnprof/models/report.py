@@ -155,6 +155,8 @@ def _cache(
         return [], CacheForms()
     if forms.missing:
         notes.append(f"no formula of the cache: {forms.missing}")
+    if subject.no_step:
+        notes.append(f"cache_bytes is that of the other layers: {subject.no_step}")
     return rows, forms
 
 
