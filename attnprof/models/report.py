@@ -16,6 +16,7 @@ from attnprof.models.share import half_length
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import added, totals
+from attnprof.trace.report.headlines import ends_of, lengths_of
 from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
 
@@ -65,6 +66,8 @@ def model_report(
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first)
+    ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
+    summary["attention_half_domain"] = ends
     if keeps:
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
@@ -141,7 +144,9 @@ def _half(run: PhaseRun) -> int | None:
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
+    half = half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
+    first, last = lengths_of(forms.domain)
+    return None if half is None or half > last else max(half, first)
 
 
 def _cache(
