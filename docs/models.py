@@ -101,7 +101,9 @@ attnprof model 001-lm-dot --swap neural@0
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
 `@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like
 `sliding_attention` or `BartEncoderLayer`; of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`.
+counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`,
+whose `window` counts tokens a side: 16 shows a causal row 17 tokens, as `sliding_window: 17` of a
+configuration does.
 
 In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
 that the layer's attention calls, through transformers' registry of attention functions: maps,
@@ -109,8 +111,13 @@ positions and caches stay the model's, and grouped keys are repeated for mechani
 take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
 whole attention module; so does any where the model asks no registry. What does not fit is
 refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
-sinks among the scores, grouped heads for a whole module. A token is decoded where the mechanism
-attends over the model's own cache.
+sinks among the scores, grouped heads for a whole module.
+
+A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
+not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and
+`cache_bytes` is the sum of both. Where a mechanism has no step the layer is named, no token is
+decoded, and the cache is that of the other layers. A prompt's pass ends with the state, which is
+counted as memory and not as operations.
 
 From which length on a whole model gets cheaper is a crossover like any other, derived from its
 code, with a figure by `--plot`; one name alone is compared with the model as it is:

@@ -51,10 +51,11 @@ class TokenCache(FullCache):
     def advance(self, tokens: int) -> None:
         """As after so many tokens with random rows, from an empty cache."""
         batch, room, width = self.rows.shape
-        while room < tokens + 1:  # the growth that appending would have done
-            room *= 2
-        self.rows = self.rows.new_empty(batch, room, width).normal_()
-        self.length = tokens
+        if room < tokens + 1:
+            while room < tokens + 1:  # the growth that appending would have done
+                room *= 2
+            self.rows = self.rows.new_empty(batch, room, width)
+        super().advance(tokens)
 
     @property
     def seen(self) -> Tensor:
@@ -185,7 +186,7 @@ def kept_by(subject: Any) -> Any:
 def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """Yield each tensor that a state holds, once: of a full cache as many rows as are filled."""
     seen = set() if seen is None else seen
-    if id(value) in seen:
+    if id(value) in seen or isinstance(value, Caches):  # that makes caches, and keeps nothing
         return
     seen.add(id(value))
     value = value.filled if isinstance(value, FullCache) else value

@@ -44,7 +44,12 @@ def list_(
         )
         for name, mechanism in ((name, registry.get(name)) for name in registry.names())
     ]  # fmt: skip
-    to.deliver(Report("list", records + _plugins(), {}, environment()))
+    notes = [
+        f"{name}'s {parameter}: {meaning}"
+        for name in registry.names()
+        for parameter, meaning in registry.get(name).counted.items()
+    ]
+    to.deliver(Report("list", records + _plugins(), {"notes": notes}, environment()))
     return 0
 
 

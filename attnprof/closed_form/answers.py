@@ -117,7 +117,7 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
         one, (less, _, what) = some[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
-        where = _where(some)
+        where = f"{_where(some)}{_as_far_as_known(some)}"
         if above is None:
             clauses.append(f"both need the same {what} {where}")
         elif before == (above, other):
@@ -147,6 +147,15 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
         else:
             of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
     return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+
+
+def _as_far_as_known(rows: Sequence[CrossoverRecord]) -> str:
+    """Where derived formulas end, and that totals of code leave something out."""
+    ends = {row.searched[-1][1] for row in rows if row.kind == "derived" and row.searched}
+    last = ends.pop() if len(ends) == 1 else None
+    end = f", up to {amount(rows[0].over, last)}" if last is not None else ""
+    floor = any("at least" in (row.bound or "") for row in rows)
+    return end + " (by totals that are at least these)" * floor
 
 
 def everywhere(rows: Sequence[CrossoverRecord]) -> str:

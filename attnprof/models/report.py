@@ -16,6 +16,7 @@ from attnprof.models.share import half_length
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
+from attnprof.trace.report.headlines import ends_of
 from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
 
@@ -68,6 +69,8 @@ def model_report(
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
+    ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
+    summary["attention_half_domain"] = ends
     if keeps:
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
@@ -180,6 +183,8 @@ def _cache(
         return [], CacheForms()
     if forms.missing:
         notes.append(f"no formula of the cache: {forms.missing}")
+    if subject.no_step:
+        notes.append(f"cache_bytes is that of the other layers: {subject.no_step}")
     return rows, forms
 
 

@@ -37,7 +37,7 @@ class WholeModel:
     training, where the model gives a loss with them. ``caches``: it takes ``use_cache`` and then
     gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
-    which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
+    which ``chosen`` see a token; 1 and 1 without any. ``no_step`` is why a layer decodes no token.
     ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
     many tokens that is for; 0 where it does not say. ``in_blocks``: mechanisms of ours are in it.
     ``last_logits`` is the argument that says of how many tokens a forward pass gives logits, if it
@@ -55,7 +55,7 @@ class WholeModel:
     experts: int = 1
     chosen: int = 1
     notes: tuple[str, ...] = ()
-    no_cache: str = ""
+    no_step: str = ""
     num_heads: int = 1
     head_dim: int = 1
     longest: int = 0
@@ -108,9 +108,10 @@ class WholeModel:
         own = None if self.steps is None else with_step(whole, {}, self.steps).step
         if own is not None:
             return own
+        if self.no_step:
+            raise CannotRunError(f"{self.no_step}; so no token is decoded after others")
         if not self.caches:
-            reason = self.no_cache or f"{self.name} has no cache"
-            raise NoCacheError(reason)
+            raise NoCacheError(f"{self.name} has no cache")
         step = self._target(_of_one_token(self.inputs))
         return replace(step, make=partial(self._step, self._growth), symbols=whole.symbols)
 

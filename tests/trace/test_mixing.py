@@ -13,7 +13,8 @@ from torch.utils._sympy import functions as torch_sizes
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
-from attnprof.trace.report.records import answer
+from attnprof.trace.report.derivation import PhaseForms
+from attnprof.trace.report.headlines import answer, apart
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
@@ -494,3 +495,30 @@ def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
     for n in (10, 26, 40, 42):
         assert forms.holds({"B": 2, "N": n, "d": 5}), forms.domain
         assert found.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5
+
+
+def test_a_headline_ends_where_its_formulas_do_and_says_at_least():
+    formulas = {"flops": SimpleNamespace(expression=4 * N**2 * d + 3 * N * d)}
+    sides = sympy.Max(N**2, 1000 * N, evaluate=False)
+    forms = SimpleNamespace(formulas={**formulas, "peak_bytes": SimpleNamespace(expression=sides)})
+    told = answer(forms, ("N, d >= 2", "N <= 128"), ["flops"], {"d": 8})
+    assert told == (
+        "Where N <= 128, FLOPs grow at least with N**2, at least about 4*N**2*d at N = 128; "
+        "peak memory grows with N, about 1000*N bytes at N = 128"
+    )
+    assert "for long inputs" in answer(forms, ("N >= 15", "17 <= N"))
+    assert answer(forms, ("d >= 2", "N = 256")) == ""  # there N is a number: nothing grows
+    constant = SimpleNamespace(expression=7 * d)
+    forms = SimpleNamespace(formulas={"flops": constant, "peak_bytes": constant})
+    assert answer(forms, (), ["flops"]).startswith("FLOPs are at least an amount that does not")
+
+
+def test_phases_that_share_no_length_say_so_with_both_domains():
+    forward = PhaseForms("forward", "mixed", {}, ("B >= 2", "N >= 160", "N <= 672"))
+    backward = PhaseForms("backward", "symbolic", {}, ("B, N >= 2", "N < 129"))
+    overlapping = PhaseForms("train", "symbolic", {}, ("160 <= N",))
+    (note,) = apart(forward, [forward, backward, overlapping])
+    assert note.startswith("this holds for N >= 160; N <= 672, the formulas of backward for B, N")
+    assert [*apart(overlapping, [overlapping, forward])] == []
+    (note,) = apart(backward, [forward, backward])
+    assert "the formulas of forward for N >= 160; N <= 672" in note

@@ -48,7 +48,10 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
     layers = ", ".join(f"{count} × {name}" for name, count in summary["layers"].items())
     yield f"{parameters:,} parameters{some}; layers: {layers or 'none'}"
     if half := summary["attention_half_seq_len"]:
-        yield f"attention is half of the forward pass's FLOPs from N = {half:,} on"
+        ends = summary.get("attention_half_domain", ())
+        where = f", where {' and '.join(ends)}" if ends else ""
+        counted = "counted " if summary["phases"]["forward"].get("uncounted") else ""
+        yield f"attention is half of the forward pass's {counted}FLOPs from N = {half:,} on{where}"
     yield from summary["notes"]
 
 

@@ -1,28 +1,34 @@
-"""Experts that tokens choose, as the kernels that multiply grouped rows need to know them."""
+"""How many tokens choose among experts, as the kernel that multiplies grouped rows needs to know.
+
+Its rows are the tokens' choices: of 4 tokens that choose 2 of 8 experts each it has 8. Which experts
+they meet depends on how many choose together, and on how many each of them chooses.
+"""
 
 from typing import Any
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules import name_of, tensors_in
+from attnprof.trace.rules import name_of
 from attnprof.trace.sizes import numel, size_of
+
+#: Operations that choose the largest of some scores, or so many of them, with the place of their
+#: argument that says along which dimension, and its default.
+_CHOICES = {"aten.topk": (2, -1), "aten.max": (1, None), "aten.argmax": (1, None)}
 
 
 class Choices:
-    """The last choice among each number of real numbers: its places, and how many of a row."""
+    """The tokens of the last choice among each number of scores."""
 
     def __init__(self) -> None:
-        self._last: dict[Size, tuple[Size, Size]] = {}
+        self._tokens: dict[Size, Size] = {}
 
-    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Remember the result of an operation that chooses."""
-        if name_of(func) != "aten.topk":
-            return
-        scores, places = args[0], tensors_in(out)[-1]
-        dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
-        if scores.dim():
-            chosen = numel(places), size_of(places.shape[dim])
-            self._last[size_of(scores.shape[dim])] = chosen
+    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note an operation that chooses."""
+        place, default = _CHOICES.get(name_of(func), (0, None))
+        dim = kwargs.get("dim", args[place] if place and len(args) > place else default)
+        if place and isinstance(dim, int) and not isinstance(dim, bool) and args[0].dim():
+            scores = args[0]
+            self._tokens[size_of(scores.shape[dim])] = numel(scores.select(dim, 0))
 
-    def among(self, number: Size) -> tuple[Size | None, Size]:
-        """Places of the last choice among so many, and how many of each row; None where unknown."""
-        return self._last.get(number, (None, 1))
+    def among(self, number: Size) -> Size | None:
+        """Return the tokens of the last choice among so many; None where there was none."""
+        return self._tokens.get(number)

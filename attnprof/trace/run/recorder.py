@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
-        self._choices.ran(func, args, kwargs, out)
+        self._choices.ran(func, args, kwargs)
         chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)
