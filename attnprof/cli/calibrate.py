@@ -7,6 +7,7 @@ from typer import Option
 
 from attnprof.cli.measurement import THREADS
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
+from attnprof.cli.progress import working
 from attnprof.cli.request import some_of
 from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError
@@ -64,10 +65,8 @@ def calibrate(
     wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    found = run(
-        where, wanted, seconds, contended=contended,
-        on_progress=lambda name: note(f"operations in {name}"),
-    )  # fmt: skip
+    with working("calibrating"):
+        found = run(where, wanted, seconds, contended=contended)
     save(found, path, force=to.force)
     note(f"kept in {path}")
     to.deliver(_report(found, wanted, path))

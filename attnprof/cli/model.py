@@ -11,11 +11,11 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
-from attnprof.render.progress import working
 from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")

@@ -18,6 +18,7 @@ from attnprof.gate.rules import IMPROVED, INCONCLUSIVE, OK, REGRESSED, Rule
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import order_rank
+from attnprof.processes.progress import tell
 
 #: Pairs of one process of each side, and processes after which a comparison is looked at; the
 #: later ones only where a result is still open and there is time.
@@ -157,6 +158,9 @@ def _race_once(
     looks = LOOKS + MORE_LOOKS if more else LOOKS
     found, calls = Race(rule), 0
     while True:
+        pairs = len(found.log_ratios)
+        look = next((one for one in looks if one * PAIRS > pairs), looks[-1])
+        tell(f"timing pairs of calls of {request.title}", pairs, look * PAIRS)
         calls = _one_process(baseline, current, request, found, calls, chance)
         found.spent_s = time.monotonic() - start
         processes = len(found.log_ratios) // PAIRS

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 #: What is slow to import (fake tensors import ``torch._dynamo``), or starts threads that a fork
@@ -73,7 +74,9 @@ def count(order: _Line, say: Say, _more: More) -> None:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
         counts = import_module("attnprof.gate.counting")
-    say({"counted": asdict(counts.count(_request(order), order["formulas"]))})
+    known = "alone" in signature(counts.count).parameters  # not in older trees
+    guesses = {"alone": order.get("alone", False)} if known else {}
+    say({"counted": asdict(counts.count(_request(order), order["formulas"], **guesses))})
 
 
 @_told

@@ -80,7 +80,7 @@ def counted(
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         trace = outcome(target, sizes, training=training, most=most)
         if isinstance(trace, Exception) and not isinstance(trace, TooLongError):
-            raise RequestError(f"{target.name} does not run: {error_text(failed)}") from failed
+            raise RequestError(f"{error_text(failed)}: {target.name} does not run") from failed
     if isinstance(trace, Exception):
         raise trace
     try:
@@ -167,7 +167,7 @@ def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
     return RequestError(
-        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
+        f"{error_text(error)}: {target.name} does not run{where} with {inputs}; {target.advice}"
     )
 
 
