@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 import attnprof
+from attnprof.cli.parameters import Command, in_groups
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.processes.notices import announce
 from attnprof.record.escapes import visible
@@ -159,20 +159,8 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     return app
 
 
-class Command(TyperCommand):
-    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """The flag, in the last panel."""
-        option: Any = super().get_help_option(ctx)
-        option.rich_help_panel = "Output"
-        return option
-
-
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """The command's function, ending with an exit code: before Typer sees its exceptions."""
-    from attnprof.cli.parameters import in_groups
-
     function = in_groups(command_function(name))
 
     @wraps(function)

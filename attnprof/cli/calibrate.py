@@ -33,7 +33,9 @@ def calibrate(
         False, "--contended", help="Go on where other processes use the processor."
     ),
     threads: int | None = THREADS,
-    file: Path | None = Option(None, metavar="FILE", help="Keep it here, not in the cache folder."),
+    calibration: Path | None = Option(
+        None, metavar="FILE", help="Keep it here, not in the cache folder."
+    ),
     to: Output,
 ) -> None:  # fmt: skip
     """Measure this device: its ceilings, and single operations.
@@ -49,9 +51,9 @@ def calibrate(
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     given = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
-    path = default_path() if file is None else file
+    path = calibration or default_path()
     make_folder(path.parent)
-    ensure_writable(path, force=to.force, flag="--file", extended=True)
+    ensure_writable(path, force=to.force, flag="--calibration", extended=True)
     if not to.force:
         with reading_back():
             entries(path)

@@ -12,8 +12,9 @@ from typer import Argument, Option
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
 from attnprof.cli.progress import working
-from attnprof.cli.request import parse_set, parse_size, some_of
+from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
+from attnprof.models.fits import with_memory
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.workload import PHASES
@@ -63,6 +64,9 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
+    memory: str | None = Option(
+        None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
+    ),
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
         help="Processor time for all formulas together; without them there are numbers.",
@@ -76,6 +80,7 @@ def model(
 
     Examples:
       attnprof model config.json --seq 4096
+      attnprof model config.json --phase decode --memory 80GB
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
@@ -83,12 +88,14 @@ def model(
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     phases = some_of(phase, PHASES, "--phase")
+    most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
     kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs)
     asked = (config, kernel, swaps, phases, sizes, inputs or ())
-    to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
+    report = kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+    to.deliver(report if most is None else with_memory(report, most))
 
 
 def _file_of(path: Path) -> Path | None:

@@ -44,7 +44,7 @@ def plot(
         "repeatable.",
     ),
     ceilings: Path | None = Option(
-        None, metavar="FILE", help="For roofline: what calibrate --file wrote."
+        None, metavar="FILE", help="For roofline: what calibrate --calibration wrote."
     ),
     size: SizeOption = "page",
     force: ForceOption = False,

@@ -18,7 +18,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, flops_of, grouped, totals
 from attnprof.trace.request.alternatives import first_guesses_alone
 from attnprof.units import setting_text
-from attnprof.user_code import is_place
+from attnprof.user_code import error_text, is_place
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,12 @@ def _reason(error: Exception) -> str:
 
     if isinstance(error, TooLongError):
         return f"it runs {error}, which is too long to follow: gate it at a shorter length"
-    return str(error) if isinstance(error, AttnprofError) else value_reason(error)
+    if not isinstance(error, AttnprofError):
+        return value_reason(error)
+    raised = error_text(error.__cause__) if error.__cause__ else ""
+    if raised and raised in str(error):  # what the code itself says comes first
+        return f"{raised}: {str(error).replace(f': {raised}', '', 1)}"
+    return str(error)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from attnprof.record.escapes import visible
 #: Seconds before anything is shown on a terminal.
 SHOWN_AFTER_S = 1.5
 #: Seconds before the first line in a log, and between two lines.
-FIRST_LINE_S, EVERY_S = 8.0, 20.0
+FIRST_LINE_S, EVERY_S = 10.0, 20.0
 
 
 def note(text: str) -> None:
@@ -31,7 +31,7 @@ def note(text: str) -> None:
     sys.stderr.write(render_text([Hanging(visible(text))], width))
 
 
-class Work(Protocol):
+class Shown(Protocol):
     """Work that is waited for: what is told of it (:mod:`attnprof.processes.progress`)."""
 
     news: threading.Event
@@ -46,13 +46,13 @@ class Work(Protocol):
         """Pieces that are done, and of how many."""
 
 
-def shown(work: Work) -> AbstractContextManager[Any]:
+def shown(work: Shown) -> AbstractContextManager[Any]:
     """Inside, stderr says how far the work is; nothing where it is quick."""
     return _bar(work) if sys.stderr.isatty() else _lines(work)
 
 
 @contextmanager
-def _lines(work: Work) -> Iterator[None]:
+def _lines(work: Shown) -> Iterator[None]:
     """Inside, write a line now and then, and when the first forecast is there."""
     ended, stream = threading.Event(), sys.stderr
 
@@ -77,14 +77,14 @@ def _lines(work: Work) -> Iterator[None]:
         thread.join()
 
 
-def _bar(work: Work) -> AbstractContextManager[Any]:
+def _bar(work: Shown) -> AbstractContextManager[Any]:
     """Inside, a line stands on the terminal, with a bar where the work can be counted."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Display
 
     from attnprof.render.terminal import new_console
 
-    class Shown(Display):
+    class Bar(Display):
         def get_renderables(self) -> Iterator[Any]:
             if work.so_far_s() < SHOWN_AFTER_S:
                 return
@@ -96,6 +96,6 @@ def _bar(work: Work) -> AbstractContextManager[Any]:
     columns = SpinnerColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
     console = new_console(stderr=True)
     # what is drawn seldom disturbs what is timed the least
-    shown = Shown(*columns, console=console, transient=True, refresh_per_second=2)
+    shown = Bar(*columns, console=console, transient=True, refresh_per_second=2)
     shown.add_task("")
     return shown

@@ -80,7 +80,7 @@ def counted(
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         trace = outcome(target, sizes, training=training, most=most)
         if isinstance(trace, Exception) and not isinstance(trace, TooLongError):
-            raise RequestError(f"{error_text(failed)}: {target.name} does not run") from failed
+            raise RequestError(f"{target.name} does not run: {error_text(failed)}") from failed
     if isinstance(trace, Exception):
         raise trace
     try:
@@ -166,9 +166,11 @@ def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
         return CannotRunError(f"{target.name} cannot be derived: {why}; write that in torch")
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
-    return RequestError(
-        f"{error_text(error)}: {target.name} does not run{where} with {inputs}; {target.advice}"
+    refusal = RequestError(
+        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
     )
+    refusal.__cause__ = error
+    return refusal
 
 
 # -- real tensors -------------------------------------------------------------------------
