@@ -36,11 +36,13 @@ def race_cases(
 
     def attempt(case: Case, waiting: int) -> None:
         limit = max(LEAST_S, (end - time.monotonic()) / waiting)
+        title = f"{case.name}, {plural(waiting, 'case')} to go"
         tell(f"timing {case.name}")
         try:
             raced = paired.race(
                 baseline, current, case.request, rules.rule_named(options.rule or case.rule),
                 limit_s=limit, more=options.inconclusive != rules.PASS,
+                title=title,
             )  # fmt: skip
         except TreeError as error:
             new = error.missing and error.side is baseline

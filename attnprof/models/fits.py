@@ -17,7 +17,7 @@ def with_memory(report: Report, memory: int) -> Report:
     is reserved for what else is there: the context of a device, a framework's fragments.
     """
     rows = {
-        (row.phase, row.quantity): row.value or 0
+        (row.phase, row.quantity): int(row.value or 0)
         for row in report.of(ModelRecord) if row.part == "total"
     }  # fmt: skip
     phases = {phase: _parts(phase, rows, report.summary) for phase in report.summary["phases"]}
