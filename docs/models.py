@@ -78,6 +78,9 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   gradients. Parts are not all held at once; the peak is what is, in a loop that keeps the model's
   result (logits, cache) until the backward pass is over. It is the allocator's to a few bytes
   (`tests/models/test_memory.py`).
+- `--memory 80GB` says of each phase whether it fits: the parameters, for a decoded token the cache,
+  and the peak of what a call adds; the peak of a training step includes its optimizer. Nothing is
+  reserved for what else lies in a device's memory.
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
   formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by

@@ -21,6 +21,13 @@ from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+_KERNEL: Any = Option(
+    None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
+    help="How transformers computes attention: eager or sdpa (default: its own choice).",
+)  # fmt: skip
+_MEMORY: Any = Option(
+    None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
+)
 
 
 def _time(seconds: float) -> float:
@@ -51,10 +58,7 @@ def model(
     phase: str = Option(
         "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
     ),
-    kernel: str | None = Option(
-        None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
-        help="How transformers computes attention: eager or sdpa (default: its own choice).",
-    ),
+    kernel: str | None = _KERNEL,
     optimizer: str = Option(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
         help="Whose state a training step holds: adamw, adam, sgd or none.",
@@ -64,9 +68,7 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
-    memory: str | None = Option(
-        None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
-    ),
+    memory: str | None = _MEMORY,
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
         help="Processor time for all formulas together; without them there are numbers.",
@@ -79,8 +81,7 @@ def model(
     forms in B, N and layers L, derived from the model's own code: without weights or a network.
 
     Examples:
-      attnprof model config.json --seq 4096
-      attnprof model config.json --phase decode --memory 80GB
+      attnprof model config.json --seq 4096 --memory 80GB
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward

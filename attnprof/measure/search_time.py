@@ -9,8 +9,8 @@ from math import log, sqrt
 
 from attnprof.measure.request import Budget
 
-#: How a call grows with the length where that is not known yet, and within which bounds.
-USUAL_GROWTH, GROWTHS = 1.5, (1.0, 2.5)
+#: Bounds of the power of the length that a call grows with.
+GROWTHS = (1.0, 2.5)
 #: A shorter call is mostly overhead, which tells nothing of longer lengths.
 TELLING_S = 1e-3
 #: Seconds to build both sides at a length.
@@ -21,12 +21,15 @@ LOOKS, CLOSE_ONES = 2, 6
 
 def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
     """Seconds of the longer call at a length, by those of lengths that were timed, ascending."""
+    beyond = [seconds for timed, seconds in longest_s if timed >= length]
+    if beyond:
+        return beyond[0]
     at, last_s = longest_s[-1]
-    growth = USUAL_GROWTH
-    if len(longest_s) > 1 and longest_s[-2][1] > TELLING_S:
+    growth = GROWTHS[1]
+    if len(longest_s) > 1:
         before, before_s = longest_s[-2]
         growth = min(max(log(last_s / before_s) / log(at / before), GROWTHS[0]), GROWTHS[1])
-    return float(max(last_s * (length / at) ** growth, min(last_s, TELLING_S)))
+    return float(last_s * (length / at) ** growth)
 
 
 def look_s(call_s: float, budget: Budget) -> float:

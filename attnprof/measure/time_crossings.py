@@ -8,7 +8,7 @@ from math import ceil, log, sqrt
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
-from attnprof.measure.search_time import CLOSE_ONES, middle, search_s
+from attnprof.measure.search_time import CLOSE_ONES, TELLING_S, middle, search_s
 from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_median, root_of_line
 from attnprof.processes.progress import tell
 from attnprof.units import joined
@@ -128,11 +128,12 @@ class TimeSearch:
         return f", they cross {joined(told)}" if told else ""
 
     def _left_s(self) -> float | None:
-        """Seconds that the search should still take; None before anything was timed."""
-        if not self.seen:
-            return None
+        """Seconds that the search should still take; None before a call tells how times grow."""
         lengths = sorted(self.seen)
         timed = [(n, self.seen[n].longest_s) for n in lengths]
+        begun = len(timed) > 1 and timed[-1][1] > TELLING_S
+        if not begun and self._bracket is None:
+            return None
         found = [middle(*ends) for ends in self._brackets()]
         if self._bracket is None:
             later = [place for place in self._places() if place > lengths[-1]]

@@ -31,7 +31,7 @@ def note(text: str) -> None:
     sys.stderr.write(render_text([Hanging(visible(text))], width))
 
 
-class Shown(Protocol):
+class LongWork(Protocol):
     """Work that is waited for: what is told of it (:mod:`attnprof.processes.progress`)."""
 
     news: threading.Event
@@ -46,13 +46,13 @@ class Shown(Protocol):
         """Pieces that are done, and of how many."""
 
 
-def shown(work: Shown) -> AbstractContextManager[Any]:
+def shown(work: LongWork) -> AbstractContextManager[Any]:
     """Inside, stderr says how far the work is; nothing where it is quick."""
     return _bar(work) if sys.stderr.isatty() else _lines(work)
 
 
 @contextmanager
-def _lines(work: Shown) -> Iterator[None]:
+def _lines(work: LongWork) -> Iterator[None]:
     """Inside, write a line now and then, and when the first forecast is there."""
     ended, stream = threading.Event(), sys.stderr
 
@@ -77,7 +77,7 @@ def _lines(work: Shown) -> Iterator[None]:
         thread.join()
 
 
-def _bar(work: Shown) -> AbstractContextManager[Any]:
+def _bar(work: LongWork) -> AbstractContextManager[Any]:
     """Inside, a line stands on the terminal, with a bar where the work can be counted."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Display
