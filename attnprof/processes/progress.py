@@ -4,11 +4,11 @@ Code of any room calls :func:`tell`. The command line enters :func:`waiting` and
 last. Where nobody waits (from Python, in a child process) nothing is kept and nothing is written.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 #: Seconds without an answer that are worth a word, and seconds that are worth a forecast.
 SILENT_S, WORTH_S = 5.0, 10.0
@@ -39,8 +39,9 @@ class Progress:
     step: Step
     clock: Callable[[], float] = time.monotonic
     start: float = field(init=False)
-    #: set when a forecast is there that is worth a line at once
-    news: threading.Event = field(default_factory=threading.Event)
+    #: sentences that are worth a line at once, the first forecast among them; None at the end
+    news: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
+    _forecast: bool = False
 
     def __post_init__(self) -> None:
         self.start = self.clock()
@@ -55,8 +56,10 @@ class Progress:
         goes_on = total == last.total and (done or 0) >= (last.done or 0)
         first = last.first if goes_on else (now, done or 0)
         self.step = Step(text, now, done, total, first, left_s)
-        if at_once or (last.left_s is None and (left_s or 0.0) > WORTH_S):
-            self.news.set()
+        forecast = not self._forecast and (left_s or 0.0) > WORTH_S
+        if at_once or forecast:
+            self.news.put(self.sentence())
+        self._forecast |= forecast
 
     @contextmanager
     def saying(self, text: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from attnprof.record.escapes import visible
@@ -34,7 +35,7 @@ def note(text: str) -> None:
 class LongWork(Protocol):
     """Work that is waited for: what is told of it (:mod:`attnprof.processes.progress`)."""
 
-    news: threading.Event
+    news: "SimpleQueue[str | None]"
 
     def sentence(self) -> str:
         """What is done, how much of it and how long it takes."""
@@ -54,26 +55,28 @@ def shown(work: LongWork) -> AbstractContextManager[Any]:
 @contextmanager
 def _lines(work: LongWork) -> Iterator[None]:
     """Inside, write a line now and then, and when the first forecast is there."""
-    ended, stream = threading.Event(), sys.stderr
+    stream = sys.stderr
+
+    def next_line(pause: float) -> str | None:
+        try:
+            return work.news.get(timeout=pause)
+        except Empty:
+            return work.sentence()
 
     def write() -> None:
         pause = FIRST_LINE_S
         with suppress(OSError, ValueError):  # stderr may have been closed
-            while work.news.wait(pause) or not ended.is_set():
-                if ended.is_set():
-                    return
-                work.news.clear()
-                pause = EVERY_S
-                stream.write(f"attnprof: {visible(work.sentence())}\n")
+            while (line := next_line(pause)) is not None:
+                stream.write(f"attnprof: {visible(line)}\n")
                 stream.flush()
+                pause = EVERY_S
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
-        work.news.set()
+        work.news.put(None)
         thread.join()
 
 

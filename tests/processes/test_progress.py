@@ -50,9 +50,12 @@ def test_another_total_begins_a_new_count(work, clock):
 
 def test_a_forecast_runs_down_and_ends_at_nothing(work, clock):
     work.tell("timing", left_s=300)
-    assert work.news.is_set()  # worth a line at once
+    assert work.news.get(timeout=0) == work.sentence()  # worth a line at once
     clock[0] += 60
     assert "about 4 min left" in work.sentence()
+    work.tell("building")
+    work.tell("timing", left_s=240)
+    assert work.news.empty()  # once is enough
     clock[0] += 600
     assert "about 0 s left" in work.sentence()
 
