@@ -81,6 +81,9 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - Where a kernel takes memory that is not predicted, or an operation has no rule, numbers and
   formulas are "at least": in tables, in each record's `bound` (`exact`, `at least`, `even
   routing`), and in the summary's `memory_bound` for a training step, with and without formulas.
+- `--memory 80GB` says of each phase whether it fits: the parameters, for a decoded token the cache,
+  and the peak of what a call adds; the peak of a training step includes its optimizer. Nothing is
+  reserved for what else lies in a device's memory.
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
   formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by

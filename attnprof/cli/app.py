@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 import attnprof
 from attnprof.cli.failures import failure
+from attnprof.cli.parameters import Command, in_groups
 from attnprof.cli.streams import usable_streams, usable_widths
 from attnprof.errors import RequestError
 from attnprof.processes.notices import announce
@@ -160,20 +160,8 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     return app
 
 
-class Command(TyperCommand):
-    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """The flag, in the last panel."""
-        option: Any = super().get_help_option(ctx)
-        option.rich_help_panel = "Output"
-        return option
-
-
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """The command's function, ending with an exit code: before Typer sees its exceptions."""
-    from attnprof.cli.parameters import in_groups
-
     function = in_groups(command_function(name))
 
     @wraps(function)

@@ -9,10 +9,10 @@ from typer import Argument, Option
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.record.report import Report
-from attnprof.render.progress import working
 from attnprof.user_code import check_place, is_place
 from attnprof.workload import PHASES
 
@@ -95,7 +95,8 @@ def _derived_report(
 
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
-        found = target_of(target, modules.args, modules.inputs, **how)
+        with working(f"calling {target}"):
+            found = target_of(target, modules.args, modules.inputs, **how)
         notes += found.notes
         for line in notes:
             opt.note(line)

@@ -12,16 +12,24 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
-from attnprof.cli.request import parse_set, parse_size, some_of
+from attnprof.cli.progress import working
+from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
+from attnprof.models.fits import with_memory
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
-from attnprof.render.progress import working
 from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+_KERNEL: Any = Option(
+    None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
+    help="How transformers computes attention: eager or sdpa (default: its own choice).",
+)  # fmt: skip
+_MEMORY: Any = Option(
+    None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
+)
 
 
 def _time(seconds: float) -> float:
@@ -57,10 +65,7 @@ def model(
         None, metavar="TOKENS", callback=opt.among("--logits", LOGITS),
         help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
     ),
-    kernel: str | None = Option(
-        None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
-        help="How transformers computes attention: eager or sdpa (default: its own choice).",
-    ),
+    kernel: str | None = _KERNEL,
     optimizer: str = Option(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
         help="Whose state a training step holds: adamw, adam, sgd or none.",
@@ -70,6 +75,7 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
+    memory: str | None = _MEMORY,
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
         help="Processor time for all formulas together; without them there are numbers.",
@@ -82,7 +88,7 @@ def model(
     forms in B, N and layers L, derived from the model's own code: without weights or a network.
 
     Examples:
-      attnprof model config.json --seq 4096
+      attnprof model config.json --seq 4096 --memory 80GB
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
@@ -90,6 +96,7 @@ def model(
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     phases = some_of(phase, ("prefill", *PHASES), "--phase")
+    most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
@@ -97,7 +104,8 @@ def model(
         "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits
     )
     asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
-    to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
+    report = kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+    to.deliver(report if most is None else with_memory(report, most))
 
 
 def _file_of(path: Path) -> Path | None:

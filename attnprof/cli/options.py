@@ -21,6 +21,7 @@ from typer import Option
 
 import attnprof
 from attnprof.arguments import at_least
+from attnprof.cli.progress import working
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
@@ -261,7 +262,7 @@ class DrawnOutput(Output):
 
 def draw(report: Report, path: Path, size: str) -> None:
     """Draw a report; a line on the terminal says so while that takes a second or two."""
-    with progress.working(f"drawing {path}"):
+    with working(f"drawing {path}"):
         from attnprof.render.plots import plot_report
 
         plot_report(report, path, size)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -22,6 +22,7 @@ from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample
 from attnprof.measure.environment import device_name, processors
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget
+from attnprof.processes.progress import tell
 
 #: Square products tried, and the bytes of a copy: far beyond every cache.
 PRODUCTS = (256, 512, 1024, 2048)
@@ -52,7 +53,6 @@ LOOK_S, LEAST_SHARE = 0.3, 0.6
 
 def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
-    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:  # fmt: skip
     """The device as it is now, ``seconds`` a product or copy; no attention is run.
 
@@ -66,6 +66,7 @@ def calibrate(
             "was left for calibrating; wait until it is quiet, or type --contended"
         )
     clock = _clock(device)
+    tell("timing products and copies")
     known = _ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
@@ -73,7 +74,6 @@ def calibrate(
     references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
         for dtype in known.flops_per_s:
-            on_progress(dtype)
             bench = _Bench(
                 lambda one: _clock(device, host=one.host),
                 seconds,
@@ -130,11 +130,13 @@ class _Bench:
         until = time.monotonic() + MOST * self.seconds
         often = [one for one in self.benchmarks if one.often]
         rest = [one for one in self.benchmarks if not one.often]
-        passes = [
-            {(one.name, place): readings for one in (*often, *rest[part::OFTEN])
-             for place, readings in self._places(one, turn).items()}
-            for turn in range(PASSES) for part in range(OFTEN)
-        ]  # fmt: skip
+        passes: list[dict[tuple[str, Sizes], list[TimeReading]]] = []
+        for turn, part in product(range(PASSES), range(OFTEN)):
+            tell("timing single operations", len(passes), PASSES * OFTEN)
+            passes.append({
+                (one.name, place): readings for one in (*often, *rest[part::OFTEN])
+                for place, readings in self._places(one, turn).items()
+            })  # fmt: skip
         passes += self._again(passes, until)
         values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
@@ -158,6 +160,7 @@ class _Bench:
             if not lacking:
                 return
             found = {}
+            tell("timing again what was disturbed", left_s=until - time.monotonic())
             for name, place in lacking:
                 if time.monotonic() < until:
                     found[name, place] = taken = self._at(named[name], place)

@@ -20,6 +20,7 @@ from attnprof.measure.batch import point_environment
 from attnprof.measure.point import predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
+from attnprof.processes.progress import tell
 from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
@@ -49,7 +50,10 @@ def predict_points(
     """
     environment = point_environment(requests[0])
     point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
-    records = [_tried(point, request) for request in requests]
+    records = []
+    for done, request in enumerate(requests):
+        tell(f"predicting {request.title}", done, len(requests))
+        records.append(_tried(point, request))
     summary = {
         "made_of": made_of,
         "interval": interval,

@@ -123,9 +123,9 @@ class RunningTree:
         self._pool.stop()
         self._alias.close()
 
-    def ask_count(self, request: PointRequest, *, formulas: bool) -> None:
-        """Ask for :meth:`counted`."""
-        self._ask("count", request, formulas=formulas)
+    def ask_count(self, request: PointRequest, *, formulas: bool, alone: bool = False) -> None:
+        """Ask for :meth:`counted`, by the first guesses ``alone`` or by others, too."""
+        self._ask("count", request, formulas=formulas, alone=alone)
 
     def counted(self) -> Counted:
         """The answer to :meth:`ask_count`: what has no noise; an error is part of it."""

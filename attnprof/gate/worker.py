@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def count(order: _Line, say: Say, _more: More) -> None:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
         counts = import_module("attnprof.gate.counting")
-    counted = asdict(counts.count(_request(order), order["formulas"]))
+    known = "alone" in signature(counts.count).parameters  # not in older trees
+    guesses = {"alone": order.get("alone", False)} if known else {}
+    counted = asdict(counts.count(_request(order), order["formulas"], **guesses))
     say({"counted": counted, "code": _code_of(order["request"]["mechanism"])})
 
 

@@ -12,6 +12,7 @@ from attnprof.models.forms import Repeated, UnlikeError, repeated
 from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
+from attnprof.processes.progress import tell
 from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
@@ -139,6 +140,8 @@ def with_forms(
     if model.repeated is not None:
         model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
+        most = f"at most {share:.0f} s of processor time"
+        tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
         found = _derived(run, subject, model, sizes)
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):

@@ -14,6 +14,7 @@ from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.share import half_length
 from attnprof.models.whole import NoCacheError, WholeModel
+from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
 from attnprof.trace.report.headlines import ends_of
@@ -41,6 +42,7 @@ def model_report(
     """
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
+        tell(f"running {subject.name}: {phase}")
         try:
             runs.append(run_of(subject, phase, sizes, limit_s))
         except AttnprofError as error:

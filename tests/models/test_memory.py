@@ -1,11 +1,14 @@
 """What a model holds, against the allocator: prompts, and training steps with their optimizer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers as hf
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
+from attnprof.models.fits import with_memory
 from attnprof.models.hub import hub_subject
 from attnprof.models.memory import training_memory
 from attnprof.models.report import model_report
@@ -197,3 +200,40 @@ def test_an_unused_module_of_a_function_of_yours_has_no_gradient_and_no_state():
     memory = model_report(made, ["train"], SIZES, limit_s=0.0).summary["memory"]
     assert memory["gradients"] == 4 * 20
     assert memory["optimizer"] == 2 * 4 * 20 + 2 * 4  # two moments, and a step a tensor
+
+
+@pytest.fixture(scope="module")
+def reported():
+    model = subject("llama", "eager")
+    phases = ("forward", "train", "decode")
+    return model_report(model, phases, SIZES, optimizer="adamw", limit_s=0)
+
+
+def test_what_a_phase_needs_is_the_parameters_and_all_that_it_adds(reported):
+    total = {
+        (row.phase, row.quantity): row.value for row in reported.records if row.part == "total"
+    }
+    weights = reported.summary["memory"]["parameters"]
+    needs = {
+        "forward": weights + total["forward", "peak_bytes"],
+        "train": reported.summary["memory"]["peak"],
+        "decode": weights + total["decode", "cache_bytes"] + total["decode", "peak_bytes"],
+    }
+    for memory in (needs["forward"] - 1, needs["forward"], needs["train"]):
+        found = with_memory(reported, memory).summary
+        assert found["needed_bytes"] == needs
+        fits = {phase: one["fits"] for phase, one in found["phase_memory"].items()}
+        assert fits == {phase: needed <= memory for phase, needed in needs.items()}
+        assert found["fits"] == all(fits.values())
+
+
+def test_an_answer_names_the_phase_that_does_not_fit(reported):
+    answer = with_memory(reported, 10).summary["answer"]
+    assert answer.startswith("forward does not fit: needs ")
+    assert answer.count("there are 10 B") == 3
+
+
+def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
+    rows = [row for row in reported.records if row.quantity != "cache_bytes"]
+    found = with_memory(replace(reported, records=rows), 2**40).summary
+    assert "decode fits: needs at least" in found["answer"]

@@ -9,7 +9,7 @@ from rich.text import Text
 from attnprof.record import ModelRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import floor, quantity_value
+from attnprof.render.terminal import answer_line, floor, quantity_value
 from attnprof.units import MISSING, format_bytes, quantity_text
 
 #: What is shown of every part.
@@ -21,6 +21,7 @@ _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 def tables(report: Report) -> Iterator[RenderableType]:
     """The whole first, then each phase by part and kind of layer."""
     summary = report.summary
+    yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
     yield from map(Hanging, _facts(summary))
@@ -40,6 +41,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         yield ""
     if memory := summary.get("memory"):
         yield _memory(memory, summary.get("memory_bound", "exact"))
+    if phases := summary.get("phase_memory"):
+        yield _needed(phases)
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -116,3 +119,12 @@ def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     return FittedTable(
         "part", "bytes", rows=cells, title="memory of a training step", right=["bytes"]
     )
+
+
+def _needed(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
+    parts = ("parameters", "cache", "peak", "needed")
+    cells = (
+        [phase, *(format_bytes(one[name]) for name in parts), "yes" if one["fits"] else "no"]
+        for phase, one in phases.items()
+    )
+    return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)

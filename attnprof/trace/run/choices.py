@@ -1,7 +1,7 @@
 """How many tokens choose among experts, as the kernel that multiplies grouped rows needs to know.
 
-Its rows are the tokens' choices: of 4 tokens that choose 2 of 8 experts each it has 8. Which experts
-they meet depends on how many choose together, and on how many each of them chooses.
+Its rows are the tokens' choices: of 4 tokens that choose 2 of 8 experts each it has 8. Which ones
+they meet depends on how many tokens choose, and on how many each of them chooses.
 """
 
 from typing import Any

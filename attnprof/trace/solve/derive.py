@@ -9,6 +9,7 @@ from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.processes.progress import tell
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
@@ -160,6 +161,8 @@ class _Search:
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             known = self._failed.get(key)
+            way = strategy.__name__.replace("_", " ")
+            tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
             try:
                 if known:
                     raise known

@@ -49,6 +49,8 @@ def failure_of(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
         return CannotRunError(f"{target.name} cannot be derived: {why}")
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
-    return RequestError(
+    refusal = RequestError(
         f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
     )
+    refusal.__cause__ = error
+    return refusal
