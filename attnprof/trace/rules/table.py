@@ -180,7 +180,7 @@ def _moved(func: Any, out: Any, args: Any, given: Any, choosing: Any) -> Size:
     if base in {"index_select", "embedding"}:
         moved = moved - nbytes(args[0]) + nbytes(out)
     if base == "_grouped_mm":
-        moved = moved - _unmet_bytes(*args[:2], choosing)
+        moved = moved - _unmet_bytes(args[0], args[1], choosing)
     if base == "index_copy":  # the source is read, and written
         moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
     return moved
