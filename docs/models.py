@@ -74,16 +74,16 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
   then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
 - Numbers have a limit, too: two minutes of processor time a phase, or what `--limit` says if that
-  is more. A run that takes longer than three seconds is made of a run of the first layers, where the
-  others are built like them and cost the same.
+  is more. A run that takes longer than three seconds is made of a run of the first layers, where
+  the others are built like them and cost the same.
 - A configuration is refused, by field, where nobody can build it: more than 10,000 layers, formats
   like float8 in which torch builds no model, code of its own (`auto_map`), which is not run.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass; data, as pixels or sound, get no
   gradients, and neither do weights that the step leaves out, as a vision tower's in a step of
   text, which have no state either. Parts are not all held at once; the peak is what is, in a loop
-  that keeps the model's result (logits, cache) until the backward pass is over. It is the allocator's to a few bytes
-  (`tests/models/test_memory.py`).
+  that keeps the model's result (logits, cache) until the backward pass is over. It is the
+  allocator's to a few bytes (`tests/models/test_memory.py`).
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
   formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
