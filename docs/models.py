@@ -73,11 +73,17 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - All formulas together get three minutes of processor time, an equal share of what is left for
   each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
   then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
+- Numbers have a limit, too: two minutes of processor time a phase, or what `--limit` says if that
+  is more. A run that takes longer than three seconds is made of a run of the first layers, where
+  the others are built like them and cost the same.
+- A configuration is refused, by field, where nobody can build it: more than 10,000 layers, formats
+  like float8 in which torch builds no model, code of its own (`auto_map`), which is not run.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass; data, as pixels or sound, get no
-  gradients. Parts are not all held at once; the peak is what is, in a loop that keeps the model's
-  result (logits, cache) until the backward pass is over. It is the allocator's to a few bytes
-  (`tests/models/test_memory.py`).
+  gradients, and neither do weights that the step leaves out, as a vision tower's in a step of
+  text, which have no state either. Parts are not all held at once; the peak is what is, in a loop
+  that keeps the model's result (logits, cache) until the backward pass is over. It is the
+  allocator's to a few bytes (`tests/models/test_memory.py`).
 - Where a kernel takes memory that is not predicted, or an operation has no rule, numbers and
   formulas are "at least": in tables, in each record's `bound` (`exact`, `at least`, `even
   routing`), and in the summary's `memory_bound` for a training step, with and without formulas.

@@ -97,8 +97,8 @@ def _of_few(
         number = sum(stack.kinds.count(kind) for kind in kinds)
         value = sum(of[kind][0] * stack.kinds.count(kind) for kind in kinds)
         if value:
-            own = {kind: of[kind][1] for kind in kinds}
-            whole = repeated.of_layers(stack, own) if formulas else None
+            each = {kind: of[kind][1] for kind in kinds}
+            whole = repeated.of_layers(stack, each) if formulas else None
             rows.append(CacheBytes(name, number, whole, value))
     whole = {kind: form for kind, (_, form) in of.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
