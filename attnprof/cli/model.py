@@ -93,7 +93,9 @@ def model(
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits)
+    kept = KeptReport(
+        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits
+    )
     asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
     to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
 

@@ -127,13 +127,16 @@ def has_reals(call: Any) -> bool:
 
 
 def cost_of(
-    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choice: Any = None,
+    func: Any,
+    out: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    choice: Any = None,
     **seen: Any,
 ) -> Call:
     """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
 
-    ``choice`` gives the entries of the last choice among so many experts, and how many each row
-    chooses.
+    ``choice`` gives how many of so many experts each row chose, where rows of all are so many.
     """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
@@ -151,18 +154,7 @@ def cost_of(
     if name in VIEWS:
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
-    # every operand is read once, every result written once; rows left alone are not
-    makes = name.endswith("_like") or name.startswith("new_")
-    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
-    moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
-    if base in {"index_select", "embedding"}:
-        moved = moved - nbytes(args[0]) + nbytes(out)
-    if base == "_grouped_mm":
-        moved = moved - _unmet_bytes(*args[:2], choice)
-    if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
-        moved = 0
-    if base == "index_copy":  # the source is read, and written
-        moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
+    moved = _moved(name, base, out, args, given, choice)
     asked = bound(func, args, given)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
@@ -180,16 +172,31 @@ def cost_of(
     )  # fmt: skip
 
 
+def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -> Size:
+    """Return bytes that an operation reads and writes; in products of experts, of those met."""
+    # every operand is read once, every result written once; rows left alone are not
+    makes = name.endswith("_like") or name.startswith("new_")
+    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
+    moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
+    if base in {"index_select", "embedding"}:
+        moved = moved - nbytes(args[0]) + nbytes(out)
+    if base == "_grouped_mm":
+        moved = moved - _unmet_bytes(*args[:2], choice)
+    if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
+        moved = 0
+    if base == "index_copy":  # the source is read, and written
+        moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
+    return moved
+
+
 def _unmet_bytes(rows: Any, weights: Any, choice: Any) -> Size:
     """Bytes of the experts that none of these rows meets; each row is one choice of a token."""
     if weights.dim() != 3 or rows.dim() != 2:
         return 0
     number, experts = size_of(rows.shape[0]), size_of(weights.shape[0])
-    chosen, each = choice(experts) if choice else (None, 1)
-    if chosen != number or not isinstance(each, int):  # not known: each row by itself
-        each = 1
     if not isinstance(experts, int):
         return 0
+    each = choice(experts, number) if choice else 1
     tokens = number // each if isinstance(number, int) else number / each
     return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
 

@@ -88,7 +88,7 @@ def record(
                 _once_more(run, recorder, left, [*parameters, *inputs], always=is_set_up)
         trace = recorder.trace
         trace.parameters = sum(map(numel, parameters), start=0)
-        trace.notes += notes_of_compiling()
+        trace.notes += [*notes_of_compiling(), *recorder.choices.notes]
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
         trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return trace
