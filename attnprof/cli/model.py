@@ -22,6 +22,14 @@ from attnprof.workload import PHASES
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+PhaseOption = Option(
+    "forward,train,decode", "--phase", metavar="PHASES",
+    help="Of prefill (a prompt), forward, backward, train (both), decode.",
+)  # fmt: skip
+LogitsOption = Option(
+    None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
+    help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
+)  # fmt: skip
 
 
 def _time(seconds: float) -> float:
@@ -49,14 +57,8 @@ def model(
         None, "--input", metavar="TEXT",
         help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
     ),
-    phase: str = Option(
-        "forward,train,decode", metavar="PHASES",
-        help="Of prefill (a prompt), forward, backward, train (both), decode.",
-    ),
-    logits: str | None = Option(
-        None, metavar="TOKENS", callback=opt.among("--logits", LOGITS),
-        help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
-    ),
+    phase: str = PhaseOption,
+    logits: str | None = LogitsOption,
     kernel: str | None = Option(
         None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
         help="How transformers computes attention: eager or sdpa (default: its own choice).",

@@ -142,7 +142,8 @@ def test_experts_in_a_loop_that_no_row_meets_are_not_read():
 def test_keys_that_an_indexer_selects_are_no_routing(kind):
     """After more than 2**22 selected keys, 2048 of each of 4095 tokens, one is decoded."""
     widths = {"num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 32,
-              "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "index_topk": 2048,
+              "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "n_group": 1,
+              "topk_group": 1, "index_topk": 2048,
               "index_n_heads": 2, "index_head_dim": 16, "pad_token_id": 0,
               "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
     run = run_of(_small(kind, **widths), "decode", {"B": 1, "N": 4096})
