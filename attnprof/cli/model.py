@@ -30,6 +30,14 @@ _KERNEL: Any = Option(
 _MEMORY: Any = Option(
     None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
 )
+_PHASE: Any = Option(
+    "forward,train,decode", "--phase", metavar="PHASES",
+    help="Of prefill (a prompt), forward, backward, train (both), decode.",
+)  # fmt: skip
+_LOGITS: Any = Option(
+    None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
+    help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
+)  # fmt: skip
 
 
 def _time(seconds: float) -> float:
@@ -57,14 +65,8 @@ def model(
         None, "--input", metavar="TEXT",
         help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
     ),
-    phase: str = Option(
-        "forward,train,decode", metavar="PHASES",
-        help="Of prefill (a prompt), forward, backward, train (both), decode.",
-    ),
-    logits: str | None = Option(
-        None, metavar="TOKENS", callback=opt.among("--logits", LOGITS),
-        help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
-    ),
+    phase: str = _PHASE,
+    logits: str | None = _LOGITS,
     kernel: str | None = _KERNEL,
     optimizer: str = Option(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),

@@ -127,12 +127,12 @@ def has_reals(call: Any) -> bool:
 
 
 def cost_of(
-    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choosing: Any = None,
+    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choice: Any = None,
     **seen: Any,
 ) -> Call:  # fmt: skip
     """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
 
-    ``choosing`` gives the tokens that chose among so many experts last, or None.
+    ``choice`` gives how many of so many experts each row chose, where rows of all are so many.
     """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
@@ -150,7 +150,7 @@ def cost_of(
     if name in VIEWS or (_is_marker(func) and not registered.registered(func._schema.name)):
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
-    moved = _moved(func, out, args, given, choosing)
+    moved = _moved(name, base, out, args, given, choice)
     asked = bound(func, args, given)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
@@ -168,9 +168,8 @@ def cost_of(
     )  # fmt: skip
 
 
-def _moved(func: Any, out: Any, args: Any, given: Any, choosing: Any) -> Size:
-    """Return the bytes of an operation: of operands that are read, and of results."""
-    name, base, _ = _names(func)
+def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -> Size:
+    """Return bytes that an operation reads and writes; in products of experts, of those met."""
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         return 0
     # every operand is read once, every result written once; rows left alone are not
@@ -180,25 +179,20 @@ def _moved(func: Any, out: Any, args: Any, given: Any, choosing: Any) -> Size:
     if base in {"index_select", "embedding"}:
         moved = moved - nbytes(args[0]) + nbytes(out)
     if base == "_grouped_mm":
-        moved = moved - _unmet_bytes(args[0], args[1], choosing)
+        moved = moved - _unmet_bytes(args[0], args[1], choice)
     if base == "index_copy":  # the source is read, and written
         moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
     return moved
 
 
-def _unmet_bytes(rows: Any, weights: Any, choosing: Any) -> Size:
-    """Return the bytes of experts that no token meets; a row is one choice of a token.
-
-    Where it is not known how many tokens chose, each row is one.
-    """
+def _unmet_bytes(rows: Any, weights: Any, choice: Any) -> Size:
+    """Return the bytes of experts that no token meets; a row is one choice of a token."""
     number, experts = size_of(rows.shape[0]), size_of(weights.shape[0])
     if weights.dim() != 3 or rows.dim() != 2 or not isinstance(experts, int):
         return 0
-    tokens = choosing(experts) if choosing else None
-    if tokens is None or number % tokens != 0:
-        tokens = number
-    whole = nbytes(weights)
-    return whole - expected_bytes(whole, experts, int(number // tokens), tokens)
+    each = choice(experts, number) if choice else 1
+    tokens = number // each if isinstance(number, int) else number / each
+    return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
 
 
 def check_registered() -> None:

@@ -1,34 +1,45 @@
-"""How many tokens choose among experts, as the kernel that multiplies grouped rows needs to know.
-
-Its rows are the tokens' choices: of 4 tokens that choose 2 of 8 experts each it has 8. Which ones
-they meet depends on how many tokens choose, and on how many each of them chooses.
-"""
+"""Experts that tokens choose, as kernels that multiply rows in groups need to know them."""
 
 from typing import Any
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules import name_of
-from attnprof.trace.sizes import numel, size_of
+from attnprof.trace.sizes import product, size_of
 
-#: Operations that choose the largest of some scores, or so many of them, with the place of their
-#: argument that says along which dimension, and its default.
-_CHOICES = {"aten.topk": (2, -1), "aten.max": (1, None), "aten.argmax": (1, None)}
+#: Operations whose last result is a place among real numbers.
+_CHOICES = frozenset({"aten.topk", "aten.max", "aten.sort", "aten.argmax"})
 
 
 class Choices:
-    """The tokens of the last choice among each number of scores."""
+    """The rows that last chose among each number of real numbers; ``notes`` say what follows."""
 
     def __init__(self) -> None:
-        self._tokens: dict[Size, Size] = {}
+        self._rows: dict[Size, Size] = {}
+        self.notes: list[str] = []
 
     def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note an operation that chooses."""
-        place, default = _CHOICES.get(name_of(func), (0, None))
-        dim = kwargs.get("dim", args[place] if place and len(args) > place else default)
-        if place and isinstance(dim, int) and not isinstance(dim, bool) and args[0].dim():
-            scores = args[0]
-            self._tokens[size_of(scores.shape[dim])] = numel(scores.select(dim, 0))
+        """Remember how many rows chose, if this operation chooses."""
+        if name_of(func) not in _CHOICES or not args[0].is_floating_point():
+            return
+        scores, place = args[0], 2 if name_of(func) == "aten.topk" else 1
+        dim = kwargs.get("dim", args[place] if len(args) > place else -1)
+        if scores.dim() and isinstance(dim, int):
+            others = [size for n, size in enumerate(scores.shape) if n != dim % scores.dim()]
+            self._rows[size_of(scores.shape[dim])] = product(others)
 
-    def among(self, number: Size) -> Size | None:
-        """Return the tokens of the last choice among so many; None where there was none."""
-        return self._tokens.get(number)
+    def each(self, experts: Size, places: Size) -> int:
+        """Return how many experts each row has chosen, where ``places`` are those of all rows.
+
+        1 where that is not known: then each place is one of its own. A note says what bytes follow.
+        """
+        import sympy
+
+        number = sympy.sympify(places) / self._rows.get(experts, places)
+        each = int(number) if number.is_Integer else 1
+        note = (
+            f"of {experts} experts only the weights are read that rows meet, on average "
+            f"{experts}*(1 - (1 - {each}/{experts})**rows) if each row chooses {each} evenly"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
+        return each

@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self._parts = parts or Submodules(None)
         self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
-        self._routing, self._choices = routing, Choices()
+        self._routing, self.choices = routing, Choices()
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -232,7 +232,7 @@ class Recorder(TorchDispatchMode):
             out,
             args,
             kwargs,
-            self._choices.among,
+            self.choices.each,
             part=self.part,
             line=line,
             module=module,
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
-        self._choices.ran(func, args, kwargs)
+        self.choices.ran(func, args, kwargs)
         chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)

@@ -97,7 +97,7 @@ def record(
         if looked_up := getattr(environment, "looked_up", None):
             check_tables(looked_up, surroundings.tables(subject))
         recorder.trace.parameters = sum(map(numel, parameters), start=0)
-        recorder.trace.notes += notes_of_compiling()
+        recorder.trace.notes += [*notes_of_compiling(), *recorder.choices.notes]
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
         recorder.trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return recorder.trace
