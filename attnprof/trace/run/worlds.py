@@ -86,10 +86,11 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
                 stack.enter_context(patch.object(flexible, plain, new=True))
         hub = sys.modules.get("transformers.modeling_utils")
-        if hub is not None:  # it reads tokens, only to warn of padding
-            look = "warn_if_padding_and_no_attention_mask"
-            silent = patch.object(hub.PreTrainedModel, look, lambda *_, **__: None, create=True)
-            stack.enter_context(silent)
+        # it reads tokens, only to warn of padding
+        left_out = ["warn_if_padding_and_no_attention_mask", *["initialize_weights"] * (not drawn)]
+        for name in left_out if hub is not None else ():
+            plain = patch.object(hub.PreTrainedModel, name, lambda *_, **__: None, create=True)
+            stack.enter_context(plain)
         warnings.simplefilter("ignore")
         yield
 
