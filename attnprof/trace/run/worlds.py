@@ -85,12 +85,14 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
                 stack.enter_context(patch.object(flexible, plain, new=True))
-        hub = sys.modules.get("transformers.modeling_utils")
+        hub: Any = sys.modules.get("transformers.modeling_utils")
         # it reads tokens, only to warn of padding
         left_out = ["warn_if_padding_and_no_attention_mask", *["initialize_weights"] * (not drawn)]
-        for name in left_out if hub is not None else ():
-            plain = patch.object(hub.PreTrainedModel, name, lambda *_, **__: None, create=True)
-            stack.enter_context(plain)
+        for method in left_out if hub is not None else ():
+            nothing: Any = patch.object(
+                hub.PreTrainedModel, method, lambda *_, **__: None, create=True
+            )
+            stack.enter_context(nothing)
         warnings.simplefilter("ignore")
         yield
 
