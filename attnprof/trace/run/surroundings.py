@@ -43,7 +43,7 @@ class Surroundings:
     def __init__(self, root: Any) -> None:
         own, installed = _modules(len(sys.modules))
         names = tuple(id(value) for module in own for value in vars(module).values())
-        watched = [*_watched(len(sys.modules), names), *_places([root], {}, 2 * _DEPTH)]
+        watched = [*_watched(len(sys.modules), names), *_places(_users(root, _DEPTH), {}, _DEPTH)]
         caches = [place for place in watched if isinstance(place, _lru_cache_wrapper)]
         self._missed = [(found, found.cache_info().misses) for found in caches]
         others = (place for place in watched if not isinstance(place, _lru_cache_wrapper))
@@ -142,6 +142,19 @@ def _places(values: Iterable[Any], seen: dict[int, Any], depth: int) -> Iterator
             yield from _places(_parts(value), seen, depth - 1)
 
 
+def _users(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the user's functions, classes and objects that functions of ours lead to."""
+    ours = str(getattr(value, "__module__", "")).partition(".")[0] == "attnprof"
+    if isinstance(value, FunctionType) and not ours:
+        yield value
+    elif ours or isinstance(value, (dict, list, tuple, CellType, FunctionType, partial)):
+        parts = list(vars(value).values()) if type(value).__module__ == _TARGET else _parts(value)
+        for part in parts if depth else ():
+            yield from _users(part, depth - 1)
+    elif _is_object(value) or isinstance(value, (type, MethodType)):
+        yield value
+
+
 def _parts(value: Any) -> list[Any]:
     """Return the values that a value holds."""
     found: list[Any] = []
@@ -172,10 +185,9 @@ def _is_object(value: Any) -> bool:
 
 
 def _is_users(kind: type) -> bool:
-    """Whether a class is defined by user code, or describes a request."""
+    """Whether a class is defined by user code."""
     name = str(getattr(kind, "__module__", ""))
-    package = name.partition(".")[0]
-    return name == _TARGET if package == "attnprof" else may_be_foreign(name)
+    return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
 
 
 def _contents(cell: CellType) -> list[Any]:

@@ -89,11 +89,14 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
                 stack.enter_context(patch.object(flexible, plain, new=True))
-        hub = sys.modules.get("transformers.modeling_utils")
-        if hub is not None:  # it reads tokens, only to warn of padding
-            look = "warn_if_padding_and_no_attention_mask"
-            silent = patch.object(hub.PreTrainedModel, look, lambda *_, **__: None, create=True)
-            stack.enter_context(silent)
+        hub: Any = sys.modules.get("transformers.modeling_utils")
+        # it reads tokens, only to warn of padding
+        left_out = ["warn_if_padding_and_no_attention_mask", *["initialize_weights"] * (not drawn)]
+        for method in left_out if hub is not None else ():
+            nothing: Any = patch.object(
+                hub.PreTrainedModel, method, lambda *_, **__: None, create=True
+            )
+            stack.enter_context(nothing)
         warnings.simplefilter("ignore")
         # ranges for a profiler that this build of torch has not
         stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
