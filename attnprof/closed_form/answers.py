@@ -5,7 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import amount, every, format_number, format_ratio, joined, plural, quantity_text
+from attnprof.record.crossovers import everywhere
+from attnprof.units import amount, format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
@@ -147,22 +148,6 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
         else:
             of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
     return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
-
-
-def everywhere(rows: Sequence[CrossoverRecord]) -> str:
-    """Return where an answer without a crossing holds: from the first length on, or where known."""
-    over = rows[0].over
-    if over == "seq":
-        known = [row for row in rows if row.searched]
-        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in known):
-            return "at every length where both are known"
-        first = max((row.searched[0][0] or 1 for row in known), default=1)
-        return "at every length" if first == 1 else f"at every length from {first:,} on"
-    ends = {tuple(row.searched[0]) for row in rows if row.searched}
-    if len(ends) != 1 or ends == {(1, None)}:
-        return f"at every {every(over)}"
-    first, last = ends.pop()
-    return f"at every {every(over)} from {first:,} {'on' if last is None else f'to {last:,}'}"
 
 
 def heads_answer(
