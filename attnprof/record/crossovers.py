@@ -91,5 +91,5 @@ def everywhere(rows: Sequence[CrossoverRecord]) -> str:
     ends = {tuple(row.searched[0]) for row in rows if row.searched}
     if len(ends) != 1 or ends == {(1, None)}:
         return f"at every {every(over)}"
-    first, last = ends.pop()
-    return f"at every {every(over)} from {first:,} {'on' if last is None else f'to {last:,}'}"
+    low, last = ends.pop()
+    return f"at every {every(over)} from {low or 1:,} {'on' if last is None else f'to {last:,}'}"
