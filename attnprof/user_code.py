@@ -80,6 +80,10 @@ _PLAIN = {
     r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend": (
         "the operation {} has no kernel for {} tensors: choose another implementation with --arg"
     ),
+    r"For (combine_mode='pointwise'), all input tensors need to be on CUDA": (
+        "associative_scan, one of torch's higher-order operations, runs with {} on CUDA alone: "
+        "choose combine_mode='generic'"
+    ),
     "not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|only supports? CUDA|must be on CUDA": (
         "it asks for a CUDA device: choose its plain implementation with --arg"
     ),

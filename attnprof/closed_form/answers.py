@@ -5,7 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import amount, every, format_number, format_ratio, joined, plural, quantity_text
+from attnprof.record.crossovers import everywhere
+from attnprof.units import amount, format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
@@ -156,22 +157,6 @@ def _as_far_as_known(rows: Sequence[CrossoverRecord]) -> str:
     end = f", up to {amount(rows[0].over, last)}" if last is not None else ""
     floor = any("at least" in (row.bound or "") for row in rows)
     return end + " (by totals that are at least these)" * floor
-
-
-def everywhere(rows: Sequence[CrossoverRecord]) -> str:
-    """Return where an answer without a crossing holds: from the first length on, or where known."""
-    over = rows[0].over
-    if over == "seq":
-        known = [row for row in rows if row.searched]
-        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in known):
-            return "at every length where both are known"
-        first = max((row.searched[0][0] or 1 for row in known), default=1)
-        return "at every length" if first == 1 else f"at every length from {first:,} on"
-    ends = {tuple(row.searched[0]) for row in rows if row.searched}
-    if len(ends) != 1 or ends == {(1, None)}:
-        return f"at every {every(over)}"
-    first, last = ends.pop()
-    return f"at every {every(over)} from {first:,} {'on' if last is None else f'to {last:,}'}"
 
 
 def heads_answer(

@@ -310,3 +310,17 @@ class NeverDropping(DroppingAlways):
 
     def chance(self):
         return 0.05 + random.random()
+
+
+class Scanned(Attention):
+    def done(self, y):
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        return associative_scan(torch.add, y, dim=1, combine_mode="generic")
+
+
+class Looping(Attention):
+    def done(self, y):
+        from torch._higher_order_ops.while_loop import while_loop
+
+        return while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, 2 * y), (torch.tensor(0), y))[1]

@@ -196,3 +196,17 @@ def test_chance_in_training_alone_leaves_the_forward_pass():
 
 def test_draws_that_decide_nothing_are_no_chance():
     found(hazards.NeverDropping)
+
+
+def test_a_scan_of_torchs_is_named_and_derived_for_a_given_length():
+    with pytest.raises(CannotRunError, match=r"associative_scan, one of torch's higher-order"):
+        found(hazards.Scanned)
+    more = found(hazards.Scanned, {"N": 8}).expression("additions")
+    more -= found(hazards.Attention, {"N": 8}).expression("additions").subs(N, 8)
+    # of 8: 4 pairs, then 2, 1, and back 0, 1, 3
+    assert sympy.expand(more - 11 * B * h * d) == 0
+
+
+def test_a_higher_order_operation_that_torch_cannot_run_is_named():
+    with pytest.raises(CannotRunError, match=r"while_loop, one of torch's higher-order operations"):
+        found(hazards.Looping)

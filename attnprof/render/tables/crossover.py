@@ -6,8 +6,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.arguments import LARGEST
-from attnprof.closed_form.answers import everywhere
 from attnprof.record import CrossoverRecord, Report
+from attnprof.record.crossovers import everywhere
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, shown_value

@@ -70,7 +70,8 @@ def record(
     world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
     routing = Routing() if target.routed else None
     chosen = as_with_values(routing) if routing else nullcontext()
-    everywhere, refusing = put_back_after(target.make), refusing_unsupported_tensors()
+    everywhere = put_back_after(target.make)
+    refusing = refusing_unsupported_tensors(symbolic=environment is not None)
     with everywhere as surroundings, world(target.dtype), adding_in_place(), chosen, refusing:
         subject, positional, named = _ready(target, sizes, swift=swift)
         parameters, buffers = _weights(subject)

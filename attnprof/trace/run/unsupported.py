@@ -4,6 +4,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from attnprof.errors import CannotRunError
 from attnprof.user_code import line_of
@@ -25,8 +26,12 @@ class UnsupportedTensorError(CannotRunError):
 
 
 @contextmanager
-def refusing_unsupported_tensors() -> Iterator[None]:
-    """Raise :class:`UnsupportedTensorError` for what torch raises of such tensors inside."""
+def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
+    """Raise :class:`UnsupportedTensorError` for what torch raises of such tensors inside.
+
+    So it does for higher-order operations that torch cannot run, but for ``symbolic`` sizes:
+    numbers may do.
+    """
     try:
         yield
     except Exception as error:
@@ -35,6 +40,10 @@ def refusing_unsupported_tensors() -> Iterator[None]:
         if any("/torch/nested/" in frame.filename for frame in frames):  # jagged ones
             found = ["nested"]
         if not found:
+            if name := not symbolic and _failed_operation(error, frames):
+                raise UnsupportedTensorError(
+                    f"{name}, one of torch's higher-order operations, cannot be followed here"
+                ) from error
             raise
         line = line_of(error)
         place = f" ({line})" if line else ""
@@ -43,3 +52,13 @@ def refusing_unsupported_tensors() -> Iterator[None]:
         raise UnsupportedTensorError(
             f"{found[0]} tensors are not supported{place}{advice}"
         ) from error
+
+
+def _failed_operation(error: Exception, frames: traceback.StackSummary) -> str:
+    """Return the higher-order operation of torch's inside which torch itself fails, if any."""
+    if not isinstance(error, AttributeError | TypeError | AssertionError):
+        return ""
+    places = [frame.filename for frame in frames]
+    inside = [Path(place).stem for place in places if "/torch/_higher_order_ops/" in place]
+    names = [name for name in inside if name != "utils"]
+    return names[0] if names and "/torch/" in places[-1] else ""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib import import_module
 from typing import Any
 from unittest.mock import MagicMock, patch
 
@@ -44,6 +45,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(as_under_numbers())
+            stack.enter_context(patch.object(scans, "generic_associative_scan", _scanned))
             stack.enter_context(conversions_kept(integers=environment.conversions.integers))
         yield mode
 
@@ -102,6 +104,20 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
         stack.enter_context(patch.object(itt, "_itt", MagicMock()))
         yield
+
+
+scans = import_module("torch._higher_order_ops.associative_scan")
+_scan = scans.generic_associative_scan
+
+
+def _scanned(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
+    """Scan along a size that is a number: no formula over sizes counts the rounds."""
+    if any(isinstance(leaf.shape[dim], torch.SymInt) for leaf in leaves):
+        raise RuntimeError(
+            "associative_scan, one of torch's higher-order operations, halves the length round by "
+            "round: rounds and sizes go by its binary digits, and no formula counts them"
+        )
+    return _scan(operator, leaves, dim, additional_inputs)
 
 
 class _OnMeta(DeviceContext):
