@@ -165,6 +165,15 @@ def test_closed_and_full_streams_change_no_exit_code(command, code, tmp_path):
         assert path.read_text().startswith("mechanism,")
 
 
+@pytest.mark.parametrize("command", ["tradeoff -a linear --seq 8", "derive torch.nn:Linear"])
+def test_a_command_that_gets_no_memory_could_not_run(command):
+    line = f"ulimit -v 400000; exec {sys.executable} -m attnprof {command}"
+    ended = subprocess.run(
+        ["bash", "-c", line], timeout=60, check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, "out of memory" in ended.stderr) == (3, True), ended.stderr
+
+
 @pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
 @pytest.mark.parametrize("value", ["0", "1", "2", "-5", "9" * 20, "9" * 5000, "²", "wide", ""])
 def test_a_width_that_no_terminal_has_changes_no_answer(attnprof, monkeypatch, name, value):
