@@ -71,6 +71,8 @@ class Mechanism:
     #: what parameters may be, by name: one of these values, or so much at least (or None)
     allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
     decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
+    #: what a parameter counts, by its name, where configurations of models count otherwise
+    counted: ClassVar[dict[str, str]] = {}
     #: what it is to softmax attention (same, approximates, untrained, another), and why
     to_softmax: ClassVar[tuple[str, str]] = ("", "")
     #: parameters of which more costs more and, where it approximates, comes nearer

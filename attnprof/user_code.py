@@ -1,6 +1,7 @@
 """Somebody's code: its modules, what it raised, in words, and on which of its lines."""
 
 import gc
+import os
 import re
 import sys
 import sysconfig
@@ -79,6 +80,10 @@ _PLAIN = {
     r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend": (
         "the operation {} has no kernel for {} tensors: choose another implementation with --arg"
     ),
+    r"For (combine_mode='pointwise'), all input tensors need to be on CUDA": (
+        "associative_scan, one of torch's higher-order operations, runs with {} on CUDA alone: "
+        "choose combine_mode='generic'"
+    ),
     "not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|only supports? CUDA|must be on CUDA": (
         "it asks for a CUDA device: choose its plain implementation with --arg"
     ),
@@ -121,8 +126,9 @@ def module_in(path: str, asked: str) -> ModuleType:
     """The module that a file is, run once however often; ``asked`` begins the messages."""
     where = Path(path)
     check_place(path, asked)
-    unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
-    name = f"attnprof_file_{where.stem}_{unique}"
+    unique = sha1(os.fsencode(where.resolve()), usedforsecurity=False).hexdigest()[:8]
+    stem = re.sub("[\ud800-\udfff]", "_", where.stem)  # of a name that is not UTF-8
+    name = f"attnprof_file_{stem}_{unique}"
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -252,7 +258,7 @@ def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:
     for folder in map(Path, getattr(package, "__path__", ())):
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(folder).with_suffix("").parts
-            if all(map(str.isidentifier, parts)):
+            if all(map(str.isidentifier, parts)) and file.is_file():
                 own = parts[:-1] if parts[-1] == "__init__" else parts
                 names = _DEFINED.findall(file.read_text(encoding="utf-8", errors="replace"))
                 yield ".".join((package.__name__, *own)), names

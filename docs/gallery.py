@@ -69,7 +69,7 @@ PARTS = {
         Figure("FLOPs, time and memory over the number of heads.",
                f"{PLOT} --kind heads --where d_model=64 -o heads.png"),
         Figure("What was achieved, under the ceilings of the device that `attnprof calibrate "
-               "--file ceilings.json` measured.",
+               "--calibration ceilings.json` measured.",
                f"{PLOT} --kind roofline --ceilings ceilings.json -o roofline.png"),
         Figure("How far the output is from softmax attention's, over time.",
                f"{PLOT} --kind pareto --where seq_len=1024 -o pareto.png"),
@@ -127,7 +127,7 @@ def draw() -> None:
     results.mkdir()
     for run, value in enumerate(times(5, 20, 10)):
         save(results, f"run{run:02}.json", value, 100 if run < 15 else 130, git=f"c{run:06}")
-    _run("attnprof calibrate --seconds 0.05 --file ceilings.json")
+    _run("attnprof calibrate --seconds 0.05 --calibration ceilings.json")
     for figure in (figure for part in PARTS.values() for figure in part):
         _run(figure.command)
         place = DOCS / figure.file

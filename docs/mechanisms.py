@@ -70,6 +70,8 @@ def _section(name: str) -> Iterator[str]:
     yield f"{spec.title}. Document {spec.document}. {_definition(spec)}\n"
     params = ", ".join(f"`{key}={setting_text(value)}`" for key, value in spec.params.items())
     yield f"- Parameters (default): {params}"
+    for key, meaning in spec.counted.items():
+        yield f"- `{key}`: {meaning}"
     yield f"- Time {spec.time_order}, memory {spec.memory_order}{_exceptions(spec)}"
     # what sets this mechanism apart, not that it lacks what most lack
     for ability in spec.reasons:

@@ -73,11 +73,23 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - All formulas together get three minutes of processor time, an equal share of what is left for
   each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
   then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
+- Numbers have a limit, too: two minutes of processor time a phase, or what `--limit` says if that
+  is more. A run that takes longer than three seconds is made of a run of the first layers, where
+  the others are built like them and cost the same.
+- A configuration is refused, by field, where nobody can build it: more than 10,000 layers, formats
+  like float8 in which torch builds no model, code of its own (`auto_map`), which is not run.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass; data, as pixels or sound, get no
-  gradients. Parts are not all held at once; the peak is what is, in a loop that keeps the model's
-  result (logits, cache) until the backward pass is over. It is the allocator's to a few bytes
-  (`tests/models/test_memory.py`).
+  gradients, and neither do weights that the step leaves out, as a vision tower's in a step of
+  text, which have no state either. Parts are not all held at once; the peak is what is, in a loop
+  that keeps the model's result (logits, cache) until the backward pass is over. It is the
+  allocator's to a few bytes (`tests/models/test_memory.py`).
+- Where a kernel takes memory that is not predicted, or an operation has no rule, numbers and
+  formulas are "at least": in tables, in each record's `bound` (`exact`, `at least`, `even
+  routing`), and in the summary's `memory_bound` for a training step, with and without formulas.
+- `--memory 80GB` says of each phase whether it fits: the parameters, for a decoded token the cache,
+  and the peak of what a call adds; the peak of a training step includes its optimizer. Nothing is
+  reserved for what else lies in a device's memory.
 - An encoder and a decoder both take `N` tokens; with `--target-seq` the decoder takes `M`, and
   formulas have both. A token is decoded after all others of the decoder, with the whole source.
 - The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
@@ -98,7 +110,9 @@ attnprof model 001-lm-dot --swap neural@0
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
 `@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like
 `sliding_attention` or `BartEncoderLayer`; of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`.
+counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`,
+whose `window` counts tokens a side: 16 shows a causal row 17 tokens, as `sliding_window: 17` of a
+configuration does.
 
 In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
 that the layer's attention calls, through transformers' registry of attention functions: maps,
@@ -106,8 +120,13 @@ positions and caches stay the model's, and grouped keys are repeated for mechani
 take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
 whole attention module; so does any where the model asks no registry. What does not fit is
 refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
-sinks among the scores, grouped heads for a whole module. A token is decoded where the mechanism
-attends over the model's own cache.
+sinks among the scores, grouped heads for a whole module.
+
+A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
+not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and
+`cache_bytes` is the sum of both. Where a mechanism has no step the layer is named, no token is
+decoded, and the cache is that of the other layers. A prompt's pass ends with the state, which is
+counted as memory and not as operations.
 
 From which length on a whole model gets cheaper is a crossover like any other, derived from its
 code, with a figure by `--plot`; one name alone is compared with the model as it is:

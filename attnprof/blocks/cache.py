@@ -1,7 +1,7 @@
 """What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -51,10 +51,11 @@ class TokenCache(FullCache):
     def advance(self, tokens: int) -> None:
         """As after so many tokens with random rows, from an empty cache."""
         batch, room, width = self.rows.shape
-        while room < tokens + 1:  # the growth that appending would have done
-            room *= 2
-        self.rows = self.rows.new_empty(batch, room, width).normal_()
-        self.length = tokens
+        if room < tokens + 1:
+            while room < tokens + 1:  # the growth that appending would have done
+                room *= 2
+            self.rows = self.rows.new_empty(batch, room, width)
+        super().advance(tokens)
 
     @property
     def seen(self) -> Tensor:
@@ -173,3 +174,33 @@ class CachedCall(nn.Module):
     def forward(self, *tensors: Any, **named: Any) -> Any:
         """What the module gives for the next token."""
         return self.module(*tensors, **{**named, **self.kept})
+
+
+def kept_by(subject: Any) -> Any:
+    """Return what a decoding step starts from: its state or caches; None of another module."""
+    if isinstance(subject, DecodingStep):
+        return subject.state
+    return subject.kept if isinstance(subject, CachedCall) else None
+
+
+def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """Yield each tensor that a state holds, once: of a full cache as many rows as are filled."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, Caches):  # that makes caches, and keeps nothing
+        return
+    seen.add(id(value))
+    value = value.filled if isinstance(value, FullCache) else value
+    if isinstance(value, Tensor):
+        yield value
+        return
+    inside: Any = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    elif not isinstance(value, type | nn.Module):
+        slots = (name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ()))
+        held = (getattr(value, name, None) for name in slots)
+        inside = (*getattr(value, "__dict__", {}).values(), *held)
+    for part in inside:
+        yield from tensors_within(part, seen)

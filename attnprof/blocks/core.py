@@ -35,9 +35,13 @@ class TextCore(CoreText, nn.Module):
             if weight and weight.drawn:
                 getattr(self, name).copy_(drawn(weight, generator))
 
-    def init_state(self, batch_size: int, like: Tensor) -> Any:
-        """A fresh decoding state; ``like`` tells number format and device."""
-        return self.spec.init_state(self.sizes, Caches(batch_size, like, self.sizes.seq_len))
+    def init_state(self, batch_size: int, like: Tensor, room: int | None = None) -> Any:
+        """A fresh decoding state; ``like`` tells number format and device.
+
+        Caches that grow have ``room`` for so many tokens, by default those the core is built for.
+        """
+        room = self.sizes.seq_len if room is None else room
+        return self.spec.init_state(self.sizes, Caches(batch_size, like, room))
 
 
 def started(weight: Weight) -> nn.Parameter:

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import errno
 import gc
 import os
 import re
@@ -11,15 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from importlib import import_module
 from inspect import cleandoc
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 import attnprof
-from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.cli.failures import failure
+from attnprof.cli.parameters import Command, in_groups
+from attnprof.cli.streams import usable_streams, usable_widths
+from attnprof.errors import RequestError
 from attnprof.processes.notices import announce
 from attnprof.record.escapes import visible
 from attnprof.record.recognition import one_command
@@ -69,17 +69,10 @@ Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows ex
 """
 #: Where a shell says that it wants a word completed, and what was typed so far.
 COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-#: Requirements that only some commands import.
-NEEDED = (
-    "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
-    "ruptures", "safetensors",
-)  # fmt: skip
 #: Commands that measure in processes of their own, and leave nothing behind however they end.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")
 #: Parameters that name what is run.
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
-BUG = 70
-INTERRUPTED = 130
 
 
 def main(args: list[str] | None = None) -> None:
@@ -88,6 +81,8 @@ def main(args: list[str] | None = None) -> None:
     As a program (without ``args``), a command that runs somebody's code does so in a process that
     may die.
     """
+    usable_streams(started=args is None)
+    usable_widths()
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
     if args is None:
@@ -98,11 +93,6 @@ def main(args: list[str] | None = None) -> None:
         os.environ.setdefault("SYMPY_CACHE_SIZE", "50000")  # 1000 forget what a run asks again
         if COMPLETING not in os.environ:
             announce()
-    if sys.stderr is None:  # it was closed: what is told goes nowhere
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
-            stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     code = _guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
     raise SystemExit(code)  # sys.exit may be replaced
@@ -132,7 +122,18 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
         if not message:
             raise
         command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message} (see: {command} --help)") from error
+        raise RequestError(f"{message}{_example(error)} (see: {command} --help)") from error
+
+
+def _example(error: Any) -> str:
+    """What to type for a flag whose value is no number; empty for other errors of the parser."""
+    found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
+    flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
+    if not found or not flag.startswith("--"):
+        return ""
+    usual = error.param.default if isinstance(error.param.default, int | float) else 1
+    kind = "number" if found[1] == "float" else "whole number"
+    return f" Give a {kind}, like {flag} {usual:g}"
 
 
 def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
@@ -159,26 +160,14 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     return app
 
 
-class Command(TyperCommand):
-    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """The flag, in the last panel."""
-        option: Any = super().get_help_option(ctx)
-        option.rich_help_panel = "Output"
-        return option
-
-
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """The command's function, ending with an exit code: before Typer sees its exceptions."""
-    from attnprof.cli.parameters import in_groups
-
     function = in_groups(command_function(name))
 
     @wraps(function)
     def run(**given: Any) -> None:
         work = partial(_guarded, lambda: function(**given), debug)
-        with one_command(names_in(given.values())):
+        with one_command(names_in(given.values()), command=name):
             if (subject := foreign_code(name, given) if is_main else None) is None:
                 raise typer.Exit(work())
             from attnprof.processes.supervision import supervised
@@ -253,41 +242,8 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
 
             give_up_answers()  # the reader (head, less) has what it wanted
             return 0
-        message, code = _failure(error, debug)
+        message, code = failure(error, debug)
         with contextlib.suppress(OSError):  # stderr itself may be closed
             sys.stderr.write(visible(f"attnprof: {message}") + "\n")
         return code
     return result if isinstance(result, int) else 0
-
-
-def _failure(error: BaseException, debug: bool) -> tuple[str, int]:
-    """The message and the exit code of what was raised: a refusal, an end, or a bug."""
-    if isinstance(error, AttnprofError):
-        return str(error), error.exit_code
-    ends: BaseException | None = None if isinstance(error, Exception) else error
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        ends = error.__cause__ if isinstance(error, typer.Abort) else error
-        code = getattr(ends, "exit_code", None)
-        supervision = sys.modules.get("attnprof.processes.supervision")
-        if code is not None or ends is None or not supervision or not supervision.is_supervised():
-            said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {ends}"
-            return said, code or INTERRUPTED
-    if ends is not None:
-        from attnprof.user_code import error_text
-
-        told = f"the code it ran raised {error_text(ends)}, which ends a program"
-        return f"{told}: there is no result", CannotRunError.exit_code
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        name = f"{str(error.filename)[:60]}…"
-        return f"cannot use {name}: {error.strerror}", RequestError.exit_code
-    missing = (getattr(error, "name", None) or "").split(".")[0]
-    if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
-        needs = f"this command needs {missing}, which is not installed here: pip install {missing}"
-        return f"{needs} (see: attnprof doctor)", CannotRunError.exit_code
-    if debug:
-        import traceback
-
-        sys.stderr.write(visible(traceback.format_exc(), lines=True))
-    first_line = str(error).split("\n", 1)[0] or "no message"
-    hint = "this is a bug in attnprof; run with --debug for the traceback"
-    return f"{type(error).__name__}: {first_line} ({hint})", BUG

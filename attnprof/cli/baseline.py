@@ -7,9 +7,9 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Suite
+from attnprof.cli.progress import working
 from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
-from attnprof.render.progress import working
 
 
 def baseline(
@@ -30,14 +30,15 @@ def baseline(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     opt.ensure_writable(output, force=to.force)
-    cases = suite.cases()
+    with working("reading the suite"):
+        cases = suite.cases()
     from attnprof.gate.check import record_baseline
     from attnprof.gate.rules import CheckOptions
     from attnprof.gate.trees import current_tree
 
     terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
-    with current_tree(limit_s=terms.limit_s) as head, working("recording") as tell:
-        report = record_baseline(cases, head, terms, tell)
+    with current_tree(limit_s=terms.limit_s) as head, working("recording"):
+        report = record_baseline(cases, head, terms)
     report.save(output)
     to.deliver(report)
     opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")

@@ -6,6 +6,7 @@ from typer import Option
 
 from attnprof.cli.measurement import THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
+from attnprof.cli.progress import working
 from attnprof.cli.request import some_of
 from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError
@@ -32,7 +33,9 @@ def calibrate(
     ),
     threads: int | None = THREADS,
     wait_policy: str = WAIT_POLICY,
-    file: Path | None = Option(None, metavar="FILE", help="Keep it here, not in the cache folder."),
+    calibration: Path | None = Option(
+        None, metavar="FILE", help="Keep it here, not in the cache folder."
+    ),
     to: Output,
 ) -> None:  # fmt: skip
     """Measure this device: its ceilings, and single operations.
@@ -48,9 +51,9 @@ def calibrate(
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     given = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
-    path = default_path() if file is None else file
+    path = calibration or default_path()
     make_folder(path.parent)
-    ensure_writable(path, force=to.force, flag="--file", extended=True)
+    ensure_writable(path, force=to.force, flag="--calibration", extended=True)
     if not to.force:
         with reading_back():
             entries(path)
@@ -64,10 +67,8 @@ def calibrate(
     wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    found = run(
-        where, wanted, seconds, contended=contended,
-        on_progress=note,
-    )  # fmt: skip
+    with working("calibrating"):
+        found = run(where, wanted, seconds, contended=contended)
     save(found, path, force=to.force)
     note(f"kept in {path}")
     to.deliver(_report(found, wanted, path))

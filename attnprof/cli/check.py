@@ -11,12 +11,12 @@ from typer import Option
 
 from attnprof.cli.measurement import Suite
 from attnprof.cli.options import Output, ensure_writable, note
+from attnprof.cli.progress import working
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import check_unlost, reading_back, take_modules
-from attnprof.render.progress import working
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
@@ -89,8 +89,8 @@ def check(
     if asked.self_test:
         from attnprof.gate.self_test import self_test_report
 
-        with working("racing unchanged and slowed code") as tell:
-            report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s, tell)
+        with working("racing unchanged and slowed code"):
+            report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s)
         to.deliver(report)
         return 0
     if baseline is None and against is None:
@@ -106,7 +106,8 @@ def _compared(
 ) -> int:  # fmt: skip
     """Count and time both sides, write what was found; with ``--update`` record it anew."""
     named = baseline is None or suite.suite is not None or suite.flags()
-    cases = suite.cases() if named else []
+    with working("reading the suite"):
+        cases = suite.cases() if named else []
     if baseline is not None and not baseline.exists():
         raise RequestError(f"there is no file {baseline}; type attnprof baseline -o {baseline}")
     from attnprof.gate.baselines import load_baseline
@@ -118,18 +119,18 @@ def _compared(
     cases = cases if named or stored is None else [*stored.cases]
     take_modules(case.request.mechanism for case in cases)
     with current_tree(limit_s=terms.limit_s) as head:
-        with working("checking") as tell, ExitStack() as stack:
+        with working("preparing both sides"), ExitStack() as stack:
             if against is not None:
                 tree = stack.enter_context(tree_of(against, limit_s=terms.limit_s))
                 base = stack.enter_context(tree)
-                report = check_against(cases, base, head, terms, tell, stored)
+                report = check_against(cases, base, head, terms, stored)
             elif stored is not None:
-                report = check_baseline(cases, stored, head, terms, tell, str(baseline))
+                report = check_baseline(cases, stored, head, terms, str(baseline))
         _outputs(report, asked)
         to.deliver(report, verbose=asked.verbose)
         if asked.update and baseline is not None:  # what was shown is accepted
-            with working("recording") as tell:
-                recorded = record_baseline(cases, head, terms, tell)
+            with working("recording"):
+                recorded = record_baseline(cases, head, terms)
             recorded.save(baseline)
             note(f"accepted: wrote {baseline}")
             return CannotRunError.exit_code if recorded.summary["failed"] else 0

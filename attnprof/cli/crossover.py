@@ -11,6 +11,7 @@ from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.over import Over
+from attnprof.cli.progress import working
 from attnprof.closed_form.axis import CrossoverAxis
 from attnprof.closed_form.contests import (
     ALL_KINDS,
@@ -28,7 +29,6 @@ from attnprof.closed_form.crossover import report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
-from attnprof.render.progress import working
 from attnprof.workload import Workload
 
 #: Quantities by the metric they are.
@@ -134,7 +134,9 @@ def crossover(
             raise RequestError("--metric time: whole models are compared in flops and memory")
         typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
         _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
-        to.deliver(_in_model(what.model, names, conditions, metrics, **how))
+        with working(f"comparing in {what.model}"):
+            found = _in_model(what.model, names, conditions, metrics, **how)
+        to.deliver(found)
         return
     axis, workload, given = over.asked(d, heads, conditions)
     first, second = _pair(names, conditions, modules)
@@ -143,7 +145,8 @@ def crossover(
     if TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
-    found = _between(first, second, workload, what, given, metrics, axis=axis, **how)
+    with working(f"comparing {first.name} and {second.name}"):
+        found = _between(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
@@ -188,17 +191,17 @@ def _between(
 
 
 def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
-    """The report with rows of time; a line tells what is in work."""
+    """The report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.device.time_crossovers import meet
     from attnprof.device.timed_pair import TimeTerms
     from attnprof.measure.clocks import threads
 
     seconds("--longest-call", timing.longest_call)
-    with working("crossover") as show, threads(timing.threads):
+    with threads(timing.threads):
         terms = TimeTerms(
-            device, timing.threads, timing.calibration, timing.journal, timing.longest_call, show,
-            timing.on, kept=timing.kept,
+            device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
+            timing.on, timing.kept,
         )  # fmt: skip
         return meet(*pair, terms=terms, **how)
 

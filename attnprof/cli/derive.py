@@ -9,10 +9,10 @@ from typer import Argument, Option
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.record.report import Report
-from attnprof.render.progress import working
 from attnprof.user_code import check_place, is_place
 from attnprof.workload import PHASES
 
@@ -95,7 +95,8 @@ def _derived_report(
 
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
-        found = target_of(target, modules.args, modules.inputs, **how)
+        with working(f"calling {target}"):
+            found = target_of(target, modules.args, modules.inputs, **how)
         notes += found.notes
         for line in notes:
             opt.note(line)
@@ -112,11 +113,12 @@ def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bo
     """The derivation; of the forward pass alone where nobody asked for the others it has not."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived
+    from attnprof.trace.solve.small_runs import ChanceError
 
     try:
         return derived(target, phases, asked)
-    except NoBackwardError as error:
-        if not forward_at_least:
+    except (NoBackwardError, ChanceError) as error:
+        if not forward_at_least or not error.in_training:
             raise
         opt.note(f"only the forward pass: {str(error).rpartition(';')[0]}")
         return derived(target, ("forward",), asked)

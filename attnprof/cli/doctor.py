@@ -10,6 +10,7 @@ from typing import Any
 
 import attnprof
 from attnprof.cli.options import Output, environment
+from attnprof.cli.progress import working
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 
@@ -32,7 +33,8 @@ def doctor(*, to: Output) -> int:
       attnprof doctor
       attnprof doctor --format json
     """
-    records = list(probes())
+    with working("trying what works here"):
+        records = list(probes())
     bad = [record.check for record in records if record.status in (MISSING, "broken")]
     to.deliver(Report("doctor", records, {"problems": bad}, environment()))
     return CannotRunError.exit_code if "torch" in bad else 0

@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.progress import working
 from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
@@ -121,7 +122,8 @@ def heatmap(
         causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
         dtype=conditions.dtype,
     )  # fmt: skip
-    report = heatmap_report(asked, opt.environment())
+    with working("counting the cells of the heatmap"):
+        report = heatmap_report(asked, opt.environment())
     _note_missing(report)
     to.deliver(report, *targets)
 

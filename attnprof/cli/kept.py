@@ -13,7 +13,7 @@ from time import process_time
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.record.files import write_whole
+from attnprof.record.files import JOURNAL_LIMIT, read_bytes, read_json, write_whole
 from attnprof.record.report import Report
 
 #: Seconds of processor time, torch's import included, from which on it is worth it.
@@ -39,7 +39,7 @@ class KeptReport:
     def read(self) -> Report | None:
         """The report, with ``notes``; None where there is none or something has changed."""
         with suppress(OSError, ValueError, KeyError, TypeError, RequestError, PackageNotFoundError):
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            kept = read_json(self.path, JOURNAL_LIMIT)
             packages = {name: version(name) for name in kept["packages"]}
             files = {name: _digest(name) for name in kept["files"]}
             if (packages, files) == (kept["packages"], kept["files"]):
@@ -69,7 +69,7 @@ def _bounded(folder: Path) -> None:
 
 
 def _digest(path: str) -> str:
-    return sha256(Path(path).read_bytes()).hexdigest()
+    return sha256(read_bytes(path, JOURNAL_LIMIT)).hexdigest()
 
 
 def _loaded(others: Any) -> Mapping[str, Mapping[str, str]]:

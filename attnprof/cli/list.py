@@ -4,8 +4,8 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.cli.options import Output, environment
+from attnprof.cli.progress import working
 from attnprof.record import MechanismRecord, Report
-from attnprof.render.progress import progress_bar
 
 
 def list_(
@@ -32,8 +32,8 @@ def list_(
 
         asked = subjects(registry.names())
         made_with = environment(torch=torch.__version__)
-        with progress_bar(len(asked), "verify") as show:
-            report = verified(asked, environment=made_with, on_progress=show)
+        with working("counting"):
+            report = verified(asked, environment=made_with)
         to.deliver(report)
         return 1 if report.summary["unexpected"] or report.summary["miscounted"] else 0
     fields = ("title", "family", "time_order", "memory_order", "params", "document")
@@ -44,7 +44,12 @@ def list_(
         )
         for name, mechanism in ((name, registry.get(name)) for name in registry.names())
     ]  # fmt: skip
-    to.deliver(Report("list", records + _plugins(), {}, environment()))
+    notes = [
+        f"{name}'s {parameter}: {meaning}"
+        for name in registry.names()
+        for parameter, meaning in registry.get(name).counted.items()
+    ]
+    to.deliver(Report("list", records + _plugins(), {"notes": notes}, environment()))
     return 0
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,32 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
-from attnprof.cli.request import parse_set, parse_size, some_of
+from attnprof.cli.progress import working
+from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
+from attnprof.models.fits import with_memory
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
-from attnprof.render.progress import working
 from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
+LOGITS = ("last", "all")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+_KERNEL: Any = Option(
+    None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
+    help="How transformers computes attention: eager or sdpa (default: its own choice).",
+)  # fmt: skip
+_MEMORY: Any = Option(
+    None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
+)
+_PHASE: Any = Option(
+    "forward,train,decode", "--phase", metavar="PHASES",
+    help="Of prefill (a prompt), forward, backward, train (both), decode.",
+)  # fmt: skip
+_LOGITS: Any = Option(
+    None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
+    help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
+)  # fmt: skip
 
 
 def _time(seconds: float) -> float:
@@ -47,13 +65,9 @@ def model(
         None, "--input", metavar="TEXT",
         help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
     ),
-    phase: str = Option(
-        "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
-    ),
-    kernel: str | None = Option(
-        None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
-        help="How transformers computes attention: eager or sdpa (default: its own choice).",
-    ),
+    phase: str = _PHASE,
+    logits: str | None = _LOGITS,
+    kernel: str | None = _KERNEL,
     optimizer: str = Option(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
         help="Whose state a training step holds: adamw, adam, sgd or none.",
@@ -63,6 +77,7 @@ def model(
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
     ),
     settings: opt.SetOption = None,
+    memory: str | None = _MEMORY,
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
         help="Processor time for all formulas together; without them there are numbers.",
@@ -75,20 +90,24 @@ def model(
     forms in B, N and layers L, derived from the model's own code: without weights or a network.
 
     Examples:
-      attnprof model config.json --seq 4096
+      attnprof model config.json --seq 4096 --memory 80GB
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
-    phases = some_of(phase, PHASES, "--phase")
+    phases = some_of(phase, ("prefill", *PHASES), "--phase")
+    most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs)
-    asked = (config, kernel, swaps, phases, sizes, inputs or ())
-    to.deliver(kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit))
+    kept = KeptReport(
+        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits
+    )
+    asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
+    report = kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+    to.deliver(report if most is None else with_memory(report, most))
 
 
 def _file_of(path: Path) -> Path | None:
@@ -98,7 +117,7 @@ def _file_of(path: Path) -> Path | None:
 
 def _derived(
     kept: KeptReport, config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
-    inputs: Sequence[str], **how: Any,
+    inputs: Sequence[str], logits: str, **how: Any,
 ) -> Report:  # fmt: skip
     """The report, kept for the next time it is asked for."""
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
@@ -112,6 +131,9 @@ def _derived(
         sizes = {"N": usual, **sizes}
         subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.apart() if "M" in sizes else subject
+        if logits and not subject.last_logits:
+            raise RequestError(f"--logits: {subject.name} gives logits of all tokens or has none")
+        subject = replace(subject, logits=logits)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))
     return report

@@ -21,6 +21,7 @@ from typer import Option
 
 import attnprof
 from attnprof.arguments import at_least
+from attnprof.cli.progress import working
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
@@ -250,16 +251,18 @@ class DrawnOutput(Output):
         ensure_figure(self.plot, force=self.force)
 
     def deliver(self, report: Report, **how: Any) -> None:
-        """Draw the report, where that was asked for, and write it."""
-        if self.plot is not None:
-            draw(report, self.plot, self.size)
-            note(f"wrote {self.plot}")
-        super().deliver(report, **how)
+        """Draw the report, where that was asked for, and write it: also if it cannot be drawn."""
+        try:
+            if self.plot is not None:
+                draw(report, self.plot, self.size)
+                note(f"wrote {self.plot}")
+        finally:
+            super().deliver(report, **how)
 
 
 def draw(report: Report, path: Path, size: str) -> None:
     """Draw a report; a line on the terminal says so while that takes a second or two."""
-    with progress.working(f"drawing {path}"):
+    with working(f"drawing {path}"):
         from attnprof.render.plots import plot_report
 
         plot_report(report, path, size)

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Any, get_type_hints
 
+from typer.core import TyperCommand
 from typer.models import OptionInfo, ParameterInfo
 
 from attnprof.cli.completion import completing
@@ -72,3 +73,26 @@ def _place(parameter: inspect.Parameter) -> int:
         return -1
     info.rich_help_panel = _PANEL_OF.get(parameter.name, OUTPUT)
     return [*PANELS, OUTPUT].index(info.rich_help_panel)
+
+
+#: Other names that flags are known by, which help does not show.
+ALIASES = {"--calibration": "--file"}
+
+
+class Command(TyperCommand):
+    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The flag, in the last panel."""
+        option: Any = super().get_help_option(ctx)
+        option.rich_help_panel = "Output"
+        return option
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser, which takes a flag by its other name, too."""
+        parser: Any = super().make_parser(ctx)
+        for parameter in self.get_params(ctx):
+            others = [ALIASES[flag] for flag in parameter.opts if flag in ALIASES]
+            if others:
+                parser.add_option(obj=parameter, opts=others, dest=parameter.name)
+        return parser

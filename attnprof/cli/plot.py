@@ -9,6 +9,7 @@ from typing import Any
 from typer import Argument, Option
 
 from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
 from attnprof.device.roofline import with_roofline
@@ -18,7 +19,6 @@ from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots import style
 from attnprof.render.plots.results import KINDS, draw_results
-from attnprof.render.progress import working
 
 #: What a file may hold.
 DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
@@ -44,7 +44,7 @@ def plot(
         "repeatable.",
     ),
     ceilings: Path | None = Option(
-        None, metavar="FILE", help="For roofline: what calibrate --file wrote."
+        None, metavar="FILE", help="For roofline: what calibrate --calibration wrote."
     ),
     size: SizeOption = "page",
     force: ForceOption = False,

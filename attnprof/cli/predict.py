@@ -5,6 +5,7 @@ from typing import Any
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS
+from attnprof.cli.progress import working
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -46,6 +47,7 @@ def predict(
 
     how: dict[str, Any] = {"scope": scope, "threads": threads, "device": conditions.device}
     points = plan_points(dict(zip(names, chosen, strict=True)), workloads, **how)
-    report = predict_points(points, path=calibration, on=on, kept=kept)
+    with working("predicting"):
+        report = predict_points(points, path=calibration, on=on, kept=kept)
     to.deliver(report)
     return 0 if report.summary["predicted"] else CannotRunError.exit_code

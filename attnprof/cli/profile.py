@@ -4,10 +4,10 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, set_wait_policy
+from attnprof.cli.progress import working
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
-from attnprof.render.progress import progress_bar
 
 EXAMPLE = "attnprof profile --attention efficient --seq 4096"
 
@@ -54,10 +54,11 @@ def profile(
     if predict_only:
         from attnprof.device.prediction import predict_points
 
-        predicted = predict_points(points)
+        with working("predicting"):
+            predicted = predict_points(points)
         to.deliver(predicted)
         return 0 if predicted.summary["predicted"] else CannotRunError.exit_code
-    with progress_bar(len(points), "profile") as show:
-        report = measure_points(points, isolate=isolate, on_progress=show)
+    with working("measuring"):
+        report = measure_points(points, isolate=isolate)
     to.deliver(with_roofline(report))
     return 0 if report.summary["measured"] else CannotRunError.exit_code

@@ -6,6 +6,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, ON, THREADS
+from attnprof.cli.progress import working
 from attnprof.cli.request import Conditions, Selection, parse_bytes, parse_set
 from attnprof.errors import RequestError
 
@@ -46,9 +47,9 @@ def recommend(
         )
     from attnprof.device.recommendation import recommend as rank
 
-    to.deliver(
-        rank(
+    with working("predicting"):
+        report = rank(
             workloads[0], parse_set(conditions.settings), device=conditions.device, scope=scope,
             threads=threads, path=calibration, on=on, memory=parse_bytes(memory, "--memory"),
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+    to.deliver(report)

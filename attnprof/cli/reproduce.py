@@ -9,6 +9,7 @@ from typing import Any
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
@@ -20,7 +21,6 @@ from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
 from attnprof.render import reproduction as pages
 from attnprof.render.plots.documents import plot_figure
-from attnprof.render.progress import progress_bar
 
 #: Claims named on stderr before the rest is only counted.
 NAMED = 8
@@ -143,8 +143,8 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
 
 
 def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
-    with progress_bar(len(asked.claims), "replaying") as tell:
-        found = replay.replay(asked.claims, environment=opt.environment(), tell=tell)
+    with working("replaying"):
+        found = replay.replay(asked.claims, environment=opt.environment())
     number, more = asked.documents[0], {}
     if asked.table is not None:
         more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
@@ -162,7 +162,8 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """The reports on disk; gives what could not be made."""
     failed: dict[str, str] = {}
     for number in numbers:
-        missing = pages.write_document(number, found, regenerate(number), folder / number)
+        with working(f"drawing the figures of {number}"):
+            missing = pages.write_document(number, found, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
     write_whole(folder / "reproduction.md", pages.page(found, linked=True))
     opt.note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")

@@ -15,11 +15,11 @@ from attnprof.cli.measurement import (
     grids_from_file,
     set_wait_policy,
 )  # fmt: skip
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_bytes
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.recognition import is_journal, reading_back
-from attnprof.render.progress import progress_bar
 from attnprof.units import format_time
 
 if TYPE_CHECKING:
@@ -110,12 +110,11 @@ def _run(
     if files.overwritten:  # now that the request is known to be right
         write_whole(files.journal, "")
     torn = files.torn_lines()
-    with progress_bar(len(tasks), "sweep") as show:
+    with working("measuring") as progress:
 
-        def on_progress(done: int, _: int, task: "Task") -> None:
+        def on_progress(done: int, total: int, task: "Task") -> None:
             files.write(at_most_every_s=2.0)
-            if show is not None:
-                show(done, task)
+            progress.tell(f"measuring {task.point.title}", done, total)
 
         new = run_sweep(tasks, files.journal, options, executor, on_progress)
     opt.note(f"{files.journal}: {new} measured now, {len(tasks) - new} there before")

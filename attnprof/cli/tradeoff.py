@@ -8,10 +8,10 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.cli import options as opt
+from attnprof.cli.progress import working
 from attnprof.cli.request import head_shape, parse_names, parse_set, parse_size, some_of
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report
-from attnprof.render.progress import progress_bar
 
 if TYPE_CHECKING:
     from attnprof.measure.request import Budget
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SEQ, HEADS, WIDTH, NORMS = "512", "1", "64", "sphere"
 OVER = ("flops", "time", "memory")
-#: How often --distill says where it is, where no bar does.
-STEPS_A_LINE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +193,8 @@ def _compared(
     chosen = what.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
     where = describe_environment(terms.device, seed)
     where["threads"] = 1 if budget else where["threads"]
-    with progress_bar(len(chosen) * len(inputs), "tradeoff") as show:
-        return tradeoff_report(chosen, inputs, terms, budget, where, show)
+    with working("comparing"):
+        return tradeoff_report(chosen, inputs, terms, budget, where)
 
 
 def _distill(
@@ -213,16 +211,13 @@ def _distill(
 
     scale = QUICK if quick else FULL
     where = describe_environment("cpu", seed) | {"threads": 1}
-    with progress_bar(seeds * scale.total_steps, "distill") as show:
+    with working("distilling") as progress:
         done = 0
 
-        def tell(step: int, of: int, what: str) -> None:
+        def tell(_step: int, _of: int, what: str) -> None:
             nonlocal done
             done += 1
-            if show is not None:
-                show(done, what)
-            elif step % STEPS_A_LINE == 0:
-                opt.note(f"{what}: {step:,} of {of:,} steps at most")
+            progress.tell(what, done, seeds * scale.total_steps)
 
         report = distill_report(scale, seed, seeds, where, tell, opt.note, timed=timed)
     to.deliver(report)

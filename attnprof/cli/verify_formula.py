@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.progress import working
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
-from attnprof.render.progress import working
 from attnprof.user_code import check_place
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import amount, every, format_number, format_ratio, joined, plural, quantity_text
+from attnprof.record.crossovers import everywhere
+from attnprof.units import amount, format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
@@ -117,7 +118,7 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
         one, (less, _, what) = some[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
-        where = _where(some)
+        where = f"{_where(some)}{_as_far_as_known(some)}"
         if above is None:
             clauses.append(f"both need the same {what} {where}")
         elif before == (above, other):
@@ -132,7 +133,7 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
     """From which length (or value) on; of several sizes given, the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
-        return _everywhere(rows)
+        return everywhere(rows)
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_value or 0) for pick in (min, max))
     said = amount(over, least.first_value or 0)
@@ -149,17 +150,13 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
     return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
 
 
-def _everywhere(rows: Sequence[CrossoverRecord]) -> str:
-    """At every length, or at those that were looked at."""
-    over = rows[0].over
-    if over == "seq":
-        everywhere = all(row.searched[0] in ([1, None], [2, None]) for row in rows if row.searched)
-        return "at every length" if everywhere else "at every length where both are known"
-    ends = {tuple(row.searched[0]) for row in rows if row.searched}
-    if len(ends) != 1 or ends == {(1, None)}:
-        return f"at every {every(over)}"
-    first, last = ends.pop()
-    return f"at every {every(over)} from {first:,} {'on' if last is None else f'to {last:,}'}"
+def _as_far_as_known(rows: Sequence[CrossoverRecord]) -> str:
+    """Where derived formulas end, and that totals of code leave something out."""
+    ends = {row.searched[-1][1] for row in rows if row.kind == "derived" and row.searched}
+    last = ends.pop() if len(ends) == 1 else None
+    end = f", up to {amount(rows[0].over, last)}" if last is not None else ""
+    floor = any("at least" in (row.bound or "") for row in rows)
+    return end + " (by totals that are at least these)" * floor
 
 
 def heads_answer(

@@ -2,17 +2,21 @@
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from attnprof.arguments import shown
 from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
 from attnprof.device.checked_layers import SelfCheck
-from attnprof.device.tables import TimeTable
+from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
+from attnprof.processes.folders import locked_folder
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
-from attnprof.record.recognition import SCHEMA, reading_back
+from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
@@ -100,7 +104,15 @@ _MORE = {
     "unsteadiness": float | None, "reference_s": float | None, "processors": int | None,
     "conditions": dict[str, str],
 }  # fmt: skip
-_ANEW = "move it away and run attnprof calibrate"
+#: The most of each that a device can have; beyond it predictions are no numbers.
+_MOST = {
+    "fault_s": 1.0, "repeatability": 10.0, "cpu_share": 1.0, "unsteadiness": 10.0,
+    "reference_s": 1e6, "processors": 1e6, "threads": 1e6,
+}  # fmt: skip
+#: Seconds of an operation and sizes of its operands lie between these.
+_LEAST_S, _MOST_S, _MOST_SIZE = 1e-60, 1e6, 10**15
+#: Combinations of a table's sizes; a calibration has at most a few hundred.
+_MOST_PLACES = 100_000
 
 
 def default_path() -> Path:
@@ -110,18 +122,36 @@ def default_path() -> Path:
 
 
 def save(found: Calibration, path: Path, *, force: bool = False) -> None:
-    """Add or replace a calibration in a whole file; ``force`` overwrites what is none."""
-    try:
-        with reading_back():
-            there = entries(path)
-    except RequestError:
-        if not force:
-            raise
-        there = []
-    kept = [entry for entry in there if (entry["name"], entry["threads"]) != found.key]
+    """Add a calibration to a whole file, format by format; ``force`` overwrites what is none.
+
+    Formats of the same device and threads that were calibrated before stay, those of another
+    version do not. Calibrations that end at the same time wait for each other.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"schema": SCHEMA, "ceilings": [*kept, found.to_dict()]}
-    write_whole(path, json.dumps(data, indent=1) + "\n")
+    with locked_folder(path.resolve().parent):
+        try:
+            with reading_back():
+                there = entries(path)
+        except RequestError:
+            if not force:
+                raise
+            there = []
+        kept = [entry for entry in there if (entry["name"], entry["threads"]) != found.key]
+        for entry in there:
+            if entry not in kept and entry.get("version") == version_of(found.device):
+                found = _together(Calibration.from_dict(entry), found)
+        data = {"schema": SCHEMA, "ceilings": [*kept, found.to_dict()]}
+        write_whole(path, json.dumps(data, indent=1) + "\n")
+
+
+def _together(before: Calibration, now: Calibration) -> Calibration:
+    """Return what was measured now, with the formats that were measured before only."""
+    rates = {**before.ceilings.flops_per_s, **now.ceilings.flops_per_s}
+    ceilings = replace(now.ceilings, flops_per_s=rates)
+    return replace(
+        now, ceilings=ceilings, tables={**before.tables, **now.tables},
+        checks={**before.checks, **now.checks},
+    )  # fmt: skip
 
 
 def load(name: str, threads: int | None, path: Path | None = None) -> Calibration | None:
@@ -143,32 +173,74 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """The devices of a calibration; :class:`RequestError` for a file that is none."""
     if not path.exists():
         return []
-    data = read_json(path, REPORT_LIMIT, _ANEW)
+    advice = _advice(path)
+    data = read_json(path, REPORT_LIMIT, advice)
     found = data.get("ceilings") if isinstance(data, dict) else None
-    known = isinstance(found, list) and data.get("schema") == SCHEMA
-    if not known or not all(_is_entry(entry) for entry in found or ()):
-        raise RequestError(f"{path} is no calibration; {_ANEW}")
-    return found or []
+    if not isinstance(found, list) or data.get("schema") != SCHEMA:
+        raise RequestError(f"{path} is no calibration; {advice}")
+    for number, entry in enumerate(found):
+        if why := _why_no_entry(entry):
+            raise RequestError(f"{path} is no calibration: ceilings[{number}] {why}; {advice}")
+    return found
 
 
-def _is_entry(entry: Any) -> bool:
-    """Whether a value of a file is a calibration, with or without tables."""
+def _advice(path: Path) -> str:
+    """What to do about a file that is no calibration: only one of ours may be deleted."""
+    if "calibrate --file" in writers_of(path):
+        return f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
+    return "name another file, or move it away and run attnprof calibrate"
+
+
+def _why_no_entry(entry: Any) -> str:
+    """Why a value of a file is no calibration, with or without tables; empty where it is one."""
     if not is_ceiling(entry, _ENTRY):
-        return False
+        return "has no name, device, threads or rates above 0"
+    if not 1 <= entry["threads"] <= _MOST["threads"]:
+        return f"has threads {entry['threads']}"
     if entry.get("version") != version_of(entry["device"]):
-        return True  # ceilings alone, or tables of another version
+        return ""  # ceilings alone, or tables of another version
+    for name, hint in _MORE.items():
+        value = entry.get(name)
+        least = isinstance(value, (int, float)) and not 0 <= value <= _MOST[name]
+        if not fits(value, hint) or least:
+            return f"has {name} {shown(value)}"
     tables = entry.get("tables")
-    return (
-        all(fits(entry.get(name), hint) for name, hint in _MORE.items())
-        and all(map(SelfCheck.is_listed, entry.get("checks", {}).values()))
-        and fits(tables, dict[str, dict[str, list[list[float]]]])
-        and all(map(_is_table, [rows for named in tables.values() for rows in named.values()]))
-    )
+    checks = entry.get("checks", {})
+    if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
+        return "has checks that are no lists of layers"
+    if not fits(tables, dict[str, dict[str, list[list[float]]]]):
+        return "has no tables of numbers"
+    wrong = (
+        f"has no table {shown(name)} of {shown(dtype)}"
+        for dtype, named in tables.items() for name, rows in named.items() if not _is_table(rows)
+    )  # fmt: skip
+    return next(wrong, "")
 
 
 def _is_table(rows: list[list[float]]) -> bool:
-    """Whether rows are places of one grid with seconds above 0 at their ends."""
+    """Whether rows are places of one grid, with seconds at their ends."""
     lengths = {len(row) for row in rows}
-    return (
-        len(lengths) == 1 and min(lengths) > 1 and all(value > 0 for row in rows for value in row)
+    if len(lengths) != 1 or min(lengths) < 2:
+        return False
+    return all(
+        _LEAST_S <= seconds <= _MOST_S
+        and all(isinstance(size, int) and 0 < size <= _MOST_SIZE for size in place)
+        for *place, seconds in rows
     )
+
+
+def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark]) -> None:
+    """Raise :class:`RequestError` if tables lack what is measured, or have other sizes.
+
+    What is measured a second time in memory that is cold may be missing.
+    """
+    for one in expected:
+        if (table := tables.get(one.name)) is None:
+            if one.name.startswith("cold "):
+                continue
+            raise RequestError(f"it has no table of {one.name}")
+        sizes = len(one.axes or one.scattered[0])
+        if len(table.axes) != sizes:
+            raise RequestError(f"its table of {one.name} has {len(table.axes)} sizes, not {sizes}")
+        if not one.scattered and prod(map(len, table.axes)) > _MOST_PLACES:
+            raise RequestError(f"its table of {one.name} is no grid")

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -25,6 +25,7 @@ from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample
 from attnprof.measure.environment import conditions_now, processors
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget
+from attnprof.processes.progress import tell
 
 #: A product or copy gets so many times the seconds of a place of a table.
 PLACES = 80
@@ -51,7 +52,6 @@ LOOK_S, LEAST_SHARE = 0.3, 0.6
 
 def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
-    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:  # fmt: skip
     """The device as it is now, ``seconds`` a product or copy; no attention is run.
 
@@ -65,6 +65,7 @@ def calibrate(
             "was left for calibrating; wait until it is quiet, or type --contended"
         )
     clock = _clock(device)
+    tell("timing products and copies")
     known = measured_ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
@@ -72,7 +73,6 @@ def calibrate(
     references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
         for dtype in known.flops_per_s:
-            on_progress(f"operations in {dtype}")
             bench = _Bench(
                 lambda one: _clock(device, host=one.host),
                 seconds,
@@ -95,7 +95,7 @@ def calibrate(
         times = Predictor(found).times(dtype)
         check = checked(
             lambda request, most_s, times=times: times.of(operations_of(request, most_s)),  # type: ignore[misc] # bound now
-            drawn_points(dtype, device), _clock(device), on_progress,
+            drawn_points(dtype, device), _clock(device),
         )  # fmt: skip
         if check:
             checks[dtype] = check
@@ -146,11 +146,13 @@ class _Bench:
         until = time.monotonic() + MOST * self.seconds
         often = [one for one in self.benchmarks if one.often]
         rest = [one for one in self.benchmarks if not one.often]
-        passes = [
-            {(one.name, place): readings for one in (*often, *rest[part::OFTEN])
-             for place, readings in self._places(one, turn).items()}
-            for turn in range(PASSES) for part in range(OFTEN)
-        ]  # fmt: skip
+        passes: list[dict[tuple[str, Sizes], list[TimeReading]]] = []
+        for turn, part in product(range(PASSES), range(OFTEN)):
+            tell("timing single operations", len(passes), PASSES * OFTEN)
+            passes.append({
+                (one.name, place): readings for one in (*often, *rest[part::OFTEN])
+                for place, readings in self._places(one, turn).items()
+            })  # fmt: skip
         passes += self._again(passes, until)
         values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
@@ -174,6 +176,7 @@ class _Bench:
             if not lacking:
                 return
             found = {}
+            tell("timing again what was disturbed", left_s=until - time.monotonic())
             for name, place in lacking:
                 if time.monotonic() < until:
                     found[name, place] = taken = self._at(named[name], place)

@@ -8,7 +8,8 @@ from math import exp, log
 
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.measure.time_crossings import SHORTEST, TimeCrossing
+from attnprof.measure.statistics import TimeCrossing
+from attnprof.measure.time_crossings import SHORTEST
 
 #: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
 LONGEST_CALL_S, SLOW_S = 60.0, 2.0

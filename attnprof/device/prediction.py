@@ -8,7 +8,8 @@ from math import exp, hypot, inf
 from pathlib import Path
 from typing import Any
 
-from attnprof.device.calibration import Calibration, elsewhere, load
+from attnprof.device.benchmarks import benchmarks
+from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
@@ -21,6 +22,7 @@ from attnprof.measure.environment import conditions_now
 from attnprof.measure.point import predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
+from attnprof.processes.progress import tell
 from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
@@ -50,7 +52,10 @@ def predict_points(
     """
     environment = point_environment(requests[0])
     point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
-    records = [_tried(point, request) for request in requests]
+    records = []
+    for done, request in enumerate(requests):
+        tell(f"predicting {request.title}", done, len(requests))
+        records.append(_tried(point, request))
     summary = {
         "made_of": made_of,
         "interval": interval,
@@ -167,6 +172,8 @@ class Predictor:
 
     def times(self, dtype: str) -> Times:
         """Times in a number format; RequestError where it was not calibrated."""
+        import torch
+
         known = self.calibration.tables
         if dtype not in known:
             have = ", ".join(known) or "none with the tables of this version"
@@ -174,9 +181,17 @@ class Predictor:
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
+            device = self.calibration.device
+            try:
+                check_tables(known[dtype], benchmarks(getattr(torch, dtype), device))
+            except RequestError as error:
+                raise RequestError(
+                    f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
+                    f"--dtype {dtype}"
+                ) from error
             fault_s = 0.0 if self.kept else self.calibration.fault_s
             own = known[dtype], fault_s, ITEM_SIZES[dtype]
-            on_gpu = self.calibration.device.startswith("cuda")
+            on_gpu = device.startswith("cuda")
             self._times[dtype] = (
                 GpuTimes(*own, processors=self.calibration.processors) if on_gpu else Times(*own)
             )

@@ -14,6 +14,7 @@ from attnprof.measure.batch import plan_points, point_environment
 from attnprof.measure.point import available_bytes, needed_bytes
 from attnprof.measure.request import PointRequest
 from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
 from attnprof.record import PredictRecord, RecommendRecord, Report
 from attnprof.units import format_bytes, format_ratio, format_time, joined, plural
 from attnprof.workload import Workload
@@ -46,7 +47,10 @@ def recommend(
     most = memory
     if most is None and on is None:
         most = available_bytes(points[0].device)
-    rows = [_row(point, chosen[point.mechanism], predict, most) for point in points]
+    rows = []
+    for done, point in enumerate(points):
+        tell(f"predicting {point.title}", done, len(points))
+        rows.append(_row(point, chosen[point.mechanism], predict, most))
     ranked = [
         replace(row, rank=rank) if row.rank is not None else row
         for rank, row in enumerate(sorted(rows, key=_order), 1)
@@ -144,7 +148,8 @@ def _stretches(
 ) -> list[dict[str, Any]]:
     """Lengths in stretches over which the same exact and the same other mechanism is fastest."""
     found = []
-    for multiple in MULTIPLES:
+    for done, multiple in enumerate(MULTIPLES):
+        tell("predicting at other lengths", done, len(MULTIPLES))
         length = round(points[0].seq_len * multiple) if points else 0
         if not SHORTEST <= length <= LONGEST:
             continue

@@ -22,6 +22,7 @@ from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject, refusing
+from attnprof.processes.progress import tell
 
 #: Layers that a bound of 95 % takes, and those drawn at most to have them.
 LAYERS, DRAWN = 19, 200
@@ -49,10 +50,7 @@ def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointReques
         )  # fmt: skip
 
 
-def checked(
-    predict: Predict, points: Iterator[PointRequest], clock: Clock,
-    progress: Callable[[str], None] = lambda _: None,
-) -> SelfCheck | None:  # fmt: skip
+def checked(predict: Predict, points: Iterator[PointRequest], clock: Clock) -> SelfCheck | None:
     """Predict and time the first points that run in a fair time; None where too few do."""
     layers: list[CheckedLayer] = []
     for request in islice(points, DRAWN):
@@ -63,7 +61,7 @@ def checked(
                 continue
             predicted = predict(request, SEEN_S)
             if SHORTEST_S < predicted < LONGEST_S:
-                progress(f"held against layer {len(layers) + 1} of {LAYERS}: {request.mechanism}")
+                tell("holding predictions against layers", len(layers), LAYERS)
                 layers.append(CheckedLayer(
                     request.mechanism, request.phase, request.seq_len, request.num_heads,
                     request.head_dim, predicted, _measured_s(request, clock),

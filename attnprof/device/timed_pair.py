@@ -19,10 +19,12 @@ from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.measured_crossovers import request_of
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
 from attnprof.measure.sweep.journal import Journal, read
-from attnprof.measure.time_crossings import SHORTEST, TimeCrossing, TimeSearch, first_length
+from attnprof.measure.time_crossings import SHORTEST, TimeSearch, first_length
 from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.trace.request.target import Target
 from attnprof.units import amount
@@ -33,9 +35,9 @@ class TimeTerms:
     """Where and how times are predicted and measured.
 
     Measured times are kept in ``journal`` as they come, and what is there is not measured again.
-    No length is timed of which a call should take longer than ``most_s`` seconds. ``progress`` is
-    told what is in work. ``on`` names a device that is not here, of which the calibration is. With
-    ``kept`` freed memory stays with the process, so that no call pays for new pages.
+    No length is timed of which a call should take longer than ``most_s`` seconds. ``on`` names a
+    device that is not here, of which the calibration is. With ``kept`` freed memory stays with the
+    process, so that no call pays for new pages.
     """
 
     device: str = "auto"
@@ -43,7 +45,6 @@ class TimeTerms:
     calibration: Path | None = None
     journal: Path | None = None
     most_s: float = 2.0
-    progress: Callable[[str], None] = lambda _: None
     on: str | None = None
     kept: bool = False
 
@@ -138,6 +139,11 @@ class TimedPair:
         values = self.axis.values(self.meeting.workload, self.given)
         return {"shortest": values[0], "longest": values[-1]}
 
+    @property
+    def _names(self) -> str:
+        """Both sides."""
+        return " and ".join(side.name for side in self.sides)
+
     # -- predicted ---------------------------------------------------------------------
     def prediction(self) -> "PredictedSearch":
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
@@ -147,6 +153,7 @@ class TimedPair:
         times = predictor.times(self.meeting.workload.dtype)
 
         def both(length: int) -> tuple[float, float]:
+            tell(f"predicting {self._names} at {self.said(length)}")
             first, second = self.requests(length)
             return _seconds(first, times), _seconds(second, times)
 
@@ -173,8 +180,9 @@ class TimedPair:
             compare = _Kept(self._compare, self._key(), self.terms.journal)
             stack.enter_context(compare.opened())
             search = TimeSearch(
-                compare, self.runnable, guesses, self.terms.most_s, said=self.said, **self._ends()
-            )
+                compare, self.runnable, guesses, self.terms.most_s, said=self.said,
+                title=self._names, **self._ends(),
+            )  # fmt: skip
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
         self.times[contests.MEASURED] = seen
@@ -207,8 +215,6 @@ class TimedPair:
         import torch
 
         requests = self.requests(value)
-        names = " and ".join(request.mechanism for request in requests)
-        self.terms.progress(f"{names}, {self.said(value)}")
         on_gpu = self.how["device"].startswith("cuda")
         clock = cuda_clock(torch, self.how["device"]) if on_gpu else None
         try:

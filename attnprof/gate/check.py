@@ -13,27 +13,44 @@ from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
 from attnprof.gate.causes import causes
 from attnprof.gate.counts import Case, Counted
 from attnprof.gate.exact import compare
-from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
-from attnprof.gate.times import Tell, race_cases, stored_record, time_alone
+from attnprof.gate.revisions import why_incomparable
+from attnprof.gate.rules import ERROR, FAIL, VERDICTS, CheckOptions, exit_code, worst
+from attnprof.gate.times import race_cases, stored_record, time_alone, time_record
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
+from attnprof.processes.progress import tell
 from attnprof.record import CheckRecord, Report
+from attnprof.trace.request.alternatives import UNTRIED
 
 
 def check_against(
-    cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions, tell: Tell,
+    cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions,
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
     """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
-    counted = _count(cases, [head] if stored else [base, head], options, tell)
-    before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-    sides = before, {name: pair[-1] for name, pair in counted.items()}
+    counted = _count(cases, [head] if stored else [base, head], options)
+    apart = {
+        name: why
+        for name, (*old, new) in counted.items()
+        if (why := why_incomparable(
+            new, old[0] if old else Counted(missing=True), head.path, base.path, base.checkout
+        ))
+    }  # fmt: skip
+    old = {
+        name: Counted(error=apart[name]) if name in apart else pair[0]
+        for name, pair in counted.items()
+    }
+    sides = stored.counted if stored else old, {name: pair[-1] for name, pair in counted.items()}
+    timed = [case for case in cases if case.timed and options.timed]
     racing = [
-        case for case in cases
-        if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
+        case for case in timed
+        if case.name not in apart and all(pair.runs for pair in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
-    times, powers = race_cases(base, head, racing, options, tell)
+    times, powers = race_cases(base, head, racing, options)
+    if stored:
+        refused = [case for case in timed if case.name in apart]
+        times |= {case.name: time_record(case, ERROR, apart[case.name]) for case in refused}
     return _report(
         cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],
@@ -41,21 +58,21 @@ def check_against(
 
 
 def check_baseline(
-    cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions, tell: Tell,
+    cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
     """The code as it is beside a baseline called ``name``: counts gate, times advise."""
-    counted = {key: found[0] for key, found in _count(cases, [head], options, tell).items()}
+    counted = {key: found[0] for key, found in _count(cases, [head], options).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
     start = time.monotonic()
-    for case in cases:
+    for done, case in enumerate(cases):
         before = stored.times_s.get(case.name)
         if not (before and options.timed and case.timed and counted[case.name].runs):
             continue
         if not foreign:
-            tell(f"timing {case.name}")
+            tell(f"timing {case.name}", done, len(cases))
         times[case.name] = stored_record(case, before, head, options, foreign)
     note = noted(here, stored.fingerprint)
     return _report(
@@ -64,16 +81,14 @@ def check_baseline(
     )  # fmt: skip
 
 
-def record_baseline(
-    cases: Sequence[Case], head: RunningTree, options: CheckOptions, tell: Tell
-) -> Report:
+def record_baseline(cases: Sequence[Case], head: RunningTree, options: CheckOptions) -> Report:
     """What the code as it is counts and takes, to be compared with later."""
     records = []
-    counted = _count(cases, [head], options, tell)
-    for case in cases:
+    counted = _count(cases, [head], options)
+    for done, case in enumerate(cases):
         found, times = counted[case.name][0], []
         if case.timed and options.timed and found.runs:
-            tell(f"timing {case.name}")
+            tell(f"timing {case.name}", done, len(cases))
             try:
                 times = time_alone(head, case)
             except TreeError as error:
@@ -87,7 +102,7 @@ def record_baseline(
 
 
 def _count(
-    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
+    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions
 ) -> dict[str, list[Counted]]:
     """What every side counts of each case, at once; RequestError for none, or one twice."""
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
@@ -95,17 +110,39 @@ def _count(
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
     if not cases:
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
-    found = {}
-    for case in cases:
-        tell(f"counting {case.name}")
-        asked: list[Callable[[], Counted]] = []
-        for side in sides:
-            try:
-                side.ask_count(case.request, formulas=case.formulas and options.formulas)
-                asked.append(side.counted)
-            except TreeError as error:
-                asked.append(partial(Counted, error=str(error)))
-        found[case.name] = [answer() for answer in asked]
+    found: dict[str, list[Counted]] = {}
+    for done, case in enumerate(cases):
+        told = done, len(cases)
+        counted = _asked(case, sides, options, told, alone=True)
+        first, last = counted[0], counted[-1]
+        failed = [side.error for side in counted if UNTRIED in (side.error or "")]
+        if failed and not first.runs:
+            tell(f"trying other inputs for {case.name}: {failed[0]}", *told, at_once=True)
+            counted = _asked(case, sides, options, told, alone=False)
+        elif failed:
+            runs = f"{last.error}; {sides[0].label} runs with these inputs"
+            counted = [first, replace(last, error=runs)]
+        found[case.name] = counted
+    return found
+
+
+def _asked(
+    case: Case, sides: Sequence[RunningTree], options: CheckOptions, told: tuple[int, int], *,
+    alone: bool,
+) -> list[Counted]:  # fmt: skip
+    """What every side counts of a case, by the first guesses of inputs ``alone`` or by others."""
+    asked: list[Callable[[], Counted]] = []
+    formulas = case.formulas and options.formulas
+    for side in sides:
+        try:
+            side.ask_count(case.request, formulas=formulas, alone=alone)
+            asked.append(side.counted)
+        except TreeError as error:
+            asked.append(partial(Counted, error=str(error)))
+    found = []
+    for side, answer in zip(sides, asked, strict=True):
+        tell(f"counting {case.name} in {side.label}", *told)
+        found.append(answer())
     return found
 
 

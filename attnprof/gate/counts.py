@@ -7,7 +7,7 @@ the same to the last byte each time.
 import gc
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from attnprof.errors import AttnprofError, CannotRunError, NotFoundError, Reques
 from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, flops_of, grouped, totals
+from attnprof.trace.request.alternatives import first_guesses_alone
 from attnprof.units import setting_text
-from attnprof.user_code import is_place
+from attnprof.user_code import error_text, is_place
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Counted:
     Of the ``dispatched_operations``, ``uncounted_operations`` are left out of FLOPs, and the
     kernels of ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` says
     why there are none, ``error`` why there is nothing at all, ``missing`` that the code does not
-    exist there.
+    exist there. ``file`` is where the code of a module is, ``files`` those of all code that was
+    loaded for it, installed packages left out.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class Counted:
     sizes: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     missing: bool = False
+    file: str = ""
+    files: Sequence[str] = ()
 
     @property
     def runs(self) -> bool:
@@ -127,9 +131,14 @@ if TYPE_CHECKING:
 _TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
 
 
-def count(case_request: PointRequest, formulas: bool) -> Counted:
-    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code."""
-    with _repeatable(case_request.seed):
+def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Counted:
+    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code.
+
+    With the first guesses ``alone``, inputs that nobody gave are not guessed otherwise where the
+    code fails.
+    """
+    guesses = first_guesses_alone() if alone else nullcontext()
+    with _repeatable(case_request.seed), guesses:
         try:
             found = _counted(case_request)
         except NotFoundError as error:
@@ -220,7 +229,12 @@ def _reason(error: Exception) -> str:
 
     if isinstance(error, TooLongError):
         return f"it runs {error}, which is too long to follow: gate it at a shorter length"
-    return str(error) if isinstance(error, AttnprofError) else value_reason(error)
+    if not isinstance(error, AttnprofError):
+        return value_reason(error)
+    raised = error_text(error.__cause__) if error.__cause__ else ""
+    if raised and raised in str(error):  # what the code itself says comes first
+        return f"{raised}: {str(error).replace(f': {raised}', '', 1)}"
+    return str(error)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class TestGate:
             if self.against:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
                 with self._base as base, current_tree(self.root) as head:
-                    report = check_against([case], base, head, terms, lambda _: None)
+                    report = check_against([case], base, head, terms)
                 found = [rules.Cause(**row) for row in report.summary["causes"]]
                 return self._judged(case, self._base.label, report.of(CheckRecord), found)
             before = self.baseline.counted.get(case.name)

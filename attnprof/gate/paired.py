@@ -18,6 +18,7 @@ from attnprof.gate.rules import IMPROVED, INCONCLUSIVE, OK, REGRESSED, Rule
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import order_rank
+from attnprof.processes.progress import tell
 
 #: Pairs of one process of each side, and processes after which a comparison is looked at; the
 #: later ones only where a result is still open and there is time.
@@ -129,18 +130,19 @@ class Race:
 
 def race(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, *,
-    limit_s: float = 30.0, more: bool = True, seed: int = 0,
+    limit_s: float = 30.0, more: bool = True, seed: int = 0, title: str = "",
 ) -> Race:  # fmt: skip
     """Take turns until the rule is sure, the looks are used up, or ``limit_s`` is spent.
 
     A slowdown counts once a second race, of other processes, sees it too. Where that one stays
-    open, all pairs of both decide.
+    open, all pairs of both decide. ``title`` is what progress calls it.
     """
-    first = _race_once(baseline, current, request, rule, limit_s, more, seed)
+    title = title or request.title
+    first = _race_once(baseline, current, request, rule, limit_s, more, seed, title)
     if first.found is None or first.found.verdict != REGRESSED:
         return first
     left_s = max(first.spent_s, limit_s - first.spent_s)
-    second = _race_once(baseline, current, request, rule, left_s, more, seed + 1)
+    second = _race_once(baseline, current, request, rule, left_s, more, seed + 1, title)
     second.alarm, second.spent_s = first.found, first.spent_s + second.spent_s
     if second.found and second.found.verdict == INCONCLUSIVE:
         for name in ("log_ratios", "wall_log_ratios", "baseline_s", "current_s"):
@@ -151,12 +153,15 @@ def race(
 
 def _race_once(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, limit_s: float,
-    more: bool, seed: int,
+    more: bool, seed: int, title: str,
 ) -> Race:  # fmt: skip
     chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
     looks = LOOKS + MORE_LOOKS if more else LOOKS
     found, calls = Race(rule), 0
     while True:
+        pairs = len(found.log_ratios)
+        look = next((one for one in looks if one * PAIRS > pairs), looks[-1])
+        tell(f"timing pairs of calls of {title}", pairs, look * PAIRS)
         calls = _one_process(baseline, current, request, found, calls, chance)
         found.spent_s = time.monotonic() - start
         processes = len(found.log_ratios) // PAIRS

@@ -12,12 +12,13 @@ from statistics import median
 
 from attnprof.gate.paired import Race, race
 from attnprof.gate.rules import INCONCLUSIVE, REGRESSED, Rule
-from attnprof.gate.times import Tell
 from attnprof.gate.trees import RunningTree
 from attnprof.measure.environment import describe_environment, fingerprint
 from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
+from attnprof.processes.progress import tell
 from attnprof.record import Report, SelfTestRecord
+from attnprof.units import plural
 
 #: Pieces of work in a call, all the same; a slowdown adds so many hundredths of them.
 PIECES = 40
@@ -89,7 +90,7 @@ def write_revision(folder: Path, slowdown: float) -> None:
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
-def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
+def self_test_report(rule: Rule, budget_s: float) -> Report:
     """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
     found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     seeds, end = count(), time.monotonic() + budget_s
@@ -104,7 +105,8 @@ def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
             for request in REHEARSED:
                 for races, head in zip(found.values(), sides[1:], strict=True):
                     races.append(race(sides[0], head, request, rule, seed=next(seeds)))
-                tell(f"{len(found[0.0])} rounds")
+                rounds = plural(len(found[0.0]), "round")
+                tell(f"racing unchanged and slowed code, {rounds}", left_s=end - time.monotonic())
                 if time.monotonic() > end:
                     break
     records = []

@@ -10,6 +10,7 @@ from attnprof.gate.counts import Case
 from attnprof.gate.paired import Race
 from attnprof.gate.rules import TIME, CheckOptions
 from attnprof.gate.trees import RunningTree, TreeError
+from attnprof.processes import progress
 from attnprof.record import CheckRecord
 from attnprof.units import plural
 
@@ -26,7 +27,7 @@ LEAST_S = 2.0
 
 def race_cases(
     baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
-    tell: Tell,
+    tell: Tell = progress.tell,
 ) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
     """A record of each case's time, and sentences on what could have been seen."""
     end = time.monotonic() + options.budget_s
@@ -35,11 +36,13 @@ def race_cases(
 
     def attempt(case: Case, waiting: int) -> None:
         limit = max(LEAST_S, (end - time.monotonic()) / waiting)
+        title = f"{case.name}, {plural(waiting, 'case')} to go"
         tell(f"timing {case.name}")
         try:
             raced = paired.race(
                 baseline, current, case.request, rules.rule_named(options.rule or case.rule),
                 limit_s=limit, more=options.inconclusive != rules.PASS,
+                title=title,
             )  # fmt: skip
         except TreeError as error:
             new = error.missing and error.side is baseline

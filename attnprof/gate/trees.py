@@ -11,11 +11,13 @@ from typing import Any, Self
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate import worker
 from attnprof.gate.counts import Counted
+from attnprof.gate.revisions import Checkout, checked_out, reason_of
 from attnprof.measure.environment import git, git_state
 from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
 from attnprof.processes.pool import Pool, PoolError
+from attnprof.record.files import why_of
 
 
 @contextmanager
@@ -28,41 +30,36 @@ def tree_of(
         yield RunningTree(folder.resolve(), str(text), limit_s)
         return
     known = f"--against {text}: no such folder"
+    commit = _commit_of(text, here, known)
+    inside = git(here, "rev-parse", "--show-prefix")
+    with temporary_folder() as temporary:
+        place = temporary / "tree"
+        checkout = checked_out(here, commit, place, text)
+        if not (place / inside).is_dir():
+            raise RequestError(f"{text} has no folder {inside}: run this where it has one")
+        yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s, checkout)
+
+
+def _commit_of(text: str, here: Path, known: str) -> str:
+    """The commit that a revision is; ``known`` begins the messages of errors."""
     try:
         git(here, "rev-parse", "--git-dir")
-    except (OSError, subprocess.SubprocessError) as error:
-        raise RequestError(f"{known}, and {here} is not in a git repository") from error
+    except OSError as error:
+        raise CannotRunError(
+            f"{known}, and git cannot be run here to look for a revision: {why_of(error)}; "
+            "install git, or give a folder"
+        ) from error
+    except subprocess.SubprocessError as error:
+        if "not a git repository" in (why := reason_of(error)):
+            raise RequestError(f"{known}, and {here} is not in a git repository") from error
+        raise CannotRunError(f"{known}, and git fails in {here}: {why}") from error
     try:
-        commit = git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
+        return git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
     except subprocess.SubprocessError as error:
         raise RequestError(
             f"{known} and no git revision; a shallow clone lacks older ones "
             "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
         ) from error
-    inside = git(here, "rev-parse", "--show-prefix")
-    with temporary_folder() as temporary:
-        place = temporary / "tree"
-        _check_out(here, commit, place, text)
-        if not (place / inside).is_dir():
-            raise RequestError(f"{text} has no folder {inside}: run this where it has one")
-        yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s)
-
-
-def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
-    """The commit's files into a new folder, by an index of their own, without hooks.
-
-    A filter (``git lfs``) runs where attributes of the repository name it.
-    """
-    place.mkdir()
-    apart = {"GIT_INDEX_FILE": str(place.with_name("index"))}
-    there = {**apart, "GIT_WORK_TREE": str(place)}
-    try:
-        top = Path(git(here, "rev-parse", "--show-toplevel"))
-        git(top, "read-tree", commit, settings=apart)
-        git(top, "checkout-index", "--all", f"--prefix={place}/", settings=there)
-    except subprocess.SubprocessError as error:
-        why = Ended(1, getattr(error, "stderr", None) or str(error)).last_line
-        raise CannotRunError(f"git cannot check out {text}: {why}") from error
 
 
 def current_tree(here: Path | None = None, limit_s: float | None = None) -> "RunningTree":
@@ -100,11 +97,14 @@ class RunningTree:
 
     Each order gets ``limit_s`` seconds. Questions are asked (``ask_…``) before answers are taken,
     so that two sides can work at the same time. What fails is a :class:`TreeError`; the pool
-    survives it.
+    survives it. ``checkout`` says so where the folder is a revision's.
     """
 
-    def __init__(self, path: Path, label: str, limit_s: float | None = None) -> None:
-        self.path, self.label = path, label
+    def __init__(
+        self, path: Path, label: str, limit_s: float | None = None,
+        checkout: Checkout | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.label, self.checkout = path, label, checkout
         self._limit_s = limit_s
         self._open = False
         self._alias = contextlib.ExitStack()
@@ -123,18 +123,18 @@ class RunningTree:
         self._pool.stop()
         self._alias.close()
 
-    def ask_count(self, request: PointRequest, *, formulas: bool) -> None:
-        """Ask for :meth:`counted`."""
-        self._ask("count", request, formulas=formulas)
+    def ask_count(self, request: PointRequest, *, formulas: bool, alone: bool = False) -> None:
+        """Ask for :meth:`counted`, by the first guesses ``alone`` or by others, too."""
+        self._ask("count", request, formulas=formulas, alone=alone)
 
     def counted(self) -> Counted:
         """The answer to :meth:`ask_count`: what has no noise; an error is part of it."""
         try:
-            found = self._answer()["counted"]
+            found = self._answer()
             self._ended()
         except TreeError as error:
             return Counted(error=str(error), missing=error.missing)
-        return Counted.from_dict(found)
+        return Counted.from_dict({**found["counted"], **found["code"]})
 
     def ask_open(self, request: PointRequest) -> None:
         """Ask for a module, built and warm; :meth:`close` ends it, answered or not."""

@@ -8,11 +8,15 @@ import contextlib
 import gc
 import os
 import random
+import sys
+import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from functools import wraps
 from importlib import import_module
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 #: What is slow to import (fake tensors import ``torch._dynamo``), or starts threads that a fork
@@ -29,6 +33,9 @@ WARM_S, WARM_CALLS = 0.03, 3
 MUTE = 74
 #: What has to stay where it is for as long as a process lives.
 _KEPT: list[Any] = []
+#: Modules of this program, which both sides load from one place, and folders of packages.
+_OWN = ("__main__", "attnprof", "attnprof_forks", "attnprof_worker")
+_INSTALLED = {"site-packages", "dist-packages"}
 
 _Line = dict[str, Any]
 Say = Callable[[_Line], None]
@@ -73,7 +80,32 @@ def count(order: _Line, say: Say, _more: More) -> None:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
         counts = import_module("attnprof.gate.counting")
-    say({"counted": asdict(counts.count(_request(order), order["formulas"]))})
+    known = "alone" in signature(counts.count).parameters  # not in older trees
+    guesses = {"alone": order.get("alone", False)} if known else {}
+    counted = asdict(counts.count(_request(order), order["formulas"], **guesses))
+    say({"counted": counted, "code": _code_of(order["request"]["mechanism"])})
+
+
+def _code_of(name: str) -> _Line:
+    """The file of a module's code, and all files that were loaded but for installed packages."""
+    place = name if name.endswith(".py") else name.rpartition(":")[0]
+    file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
+    others = [
+        getattr(module, "__file__", None) for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in _OWN
+    ]  # fmt: skip
+    own = _outside_packages([file])
+    return {"file": own[0] if own else "", "files": _outside_packages(others)}
+
+
+def _outside_packages(files: Sequence[Any]) -> list[str]:
+    """The real paths of files that are neither Python's own nor an installed package's."""
+    standard = sysconfig.get_path("stdlib")
+    found = {
+        os.path.realpath(file) for file in files
+        if isinstance(file, str) and not file.startswith(standard)
+    }  # fmt: skip
+    return sorted(file for file in found if _INSTALLED.isdisjoint(Path(file).parts))
 
 
 @_told

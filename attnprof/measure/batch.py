@@ -5,7 +5,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -25,13 +25,11 @@ from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended, signal_name
 from attnprof.processes.pool import Pool, PoolError
+from attnprof.processes.progress import tell
 from attnprof.record import ProfileRecord, Report
 from attnprof.units import format_bytes
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
-
-#: Called before each point: how many are done, how many there are, which is next.
-_Progress = Callable[[int, int, PointRequest], None]
 
 
 def resolve_device(asked: str) -> str:
@@ -77,12 +75,7 @@ def plan_points(
     ]
 
 
-def measure_points(
-    requests: Sequence[PointRequest],
-    *,
-    isolate: bool | None = None,
-    on_progress: _Progress | None = None,
-) -> Report:
+def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = None) -> Report:
     """Measure points in order; each becomes a record, numbers or a ``skipped`` reason.
 
     ``isolate`` True runs every point in a process of its own, False none, None those that may
@@ -92,8 +85,7 @@ def measure_points(
     records: list[ProfileRecord] = []
     refusals: list[RequestError | CannotRunError] = []
     for done, request in enumerate(requests):
-        if on_progress:
-            on_progress(done, len(requests), request)
+        tell(f"measuring {request.title}", done, len(requests))
         try:
             reason, risky = fit(request)
             apart = isolate if isolate is not None else risky and request.device == "cpu"

@@ -178,7 +178,8 @@ def git(
     kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     done = subprocess.run(  # noqa: S603 - git is found the way the user's shell finds it
         ["git", *plain, *arguments],  # noqa: S607 - see above
-        cwd=here, capture_output=True, text=True, check=True, timeout=limit_s,
+        cwd=here, capture_output=True, encoding="utf-8", errors="surrogateescape", check=True,
+        timeout=limit_s,
         stdin=subprocess.DEVNULL,
         env={**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(settings or {})},
     )  # fmt: skip

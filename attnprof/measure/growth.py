@@ -1,6 +1,6 @@
 """``list --verify``: the order of growth every mechanism claims, against what is counted."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from attnprof.closed_form.answers import growth_answer
 from attnprof.closed_form.growth import FASTER, LENGTHS, GrowthCase, closed_form_growth
 from attnprof.measure.counters import count_with_torch
 from attnprof.measure.request import PointRequest
+from attnprof.processes.progress import tell
 from attnprof.record import GrowthRecord, Report
 from attnprof.workload import Workload
 
@@ -17,8 +18,6 @@ HEAD_DIM = 64
 #: are counted for a mechanism that loops, once a call has seen this many.
 MOST_PRODUCTS = 250
 COUNTER = "FlopCounterMode, meta tensors"
-
-_Progress = Callable[[int, str], object]
 
 
 def subjects(names: Sequence[str]) -> list[GrowthCase]:
@@ -37,7 +36,6 @@ def verify(
     asked: Sequence[GrowthCase],
     *,
     environment: dict[str, Any] | None = None,
-    on_progress: _Progress | None = None,
 ) -> Report:
     """Three records a mechanism: products counted by torch, FLOPs and peak of the closed form.
 
@@ -47,8 +45,7 @@ def verify(
     """
     records: list[GrowthRecord] = []
     for done, subject in enumerate(asked):
-        if on_progress is not None:
-            on_progress(done, subject.label)
+        tell(f"counting {subject.label}", done, len(asked))
         records += [counted_growth(subject), *closed_form_growth(subject)]
     summary: dict[str, Any] = {
         "seq_lens": list(LENGTHS),

@@ -23,6 +23,7 @@ from attnprof.measure.request import NO_STEP, PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.measure.value_crossings import ValueCrossings
 from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord, Report
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target
@@ -90,6 +91,7 @@ def _derived(
     """Costs derived from both sides' code, by metric and head width."""
     sides = []
     for side in pair:
+        tell(f"deriving {side.name}")
         target = side
         if isinstance(target, Mechanism):
             target = mechanism_target(target, scope, causal=workload.causal, dtype=workload.dtype)
@@ -238,6 +240,7 @@ def peaks_of(
     def peak(seq_len: int) -> int:
         request = request_of(side, workload.with_(seq_len=seq_len), scope)
         if seq_len not in known:
+            tell(f"measuring the peak memory of {request.title}")
             with refusing(request):
                 known[seq_len] = measure_peak(build_subject(request), "cpu", torch).bytes
         return known[seq_len]

@@ -15,6 +15,7 @@ from attnprof.arguments import at_least, number
 from attnprof.costs import Cost, CostTable, Stage
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.units import amount
 from attnprof.workload import SYMBOLS, Workload
 
 NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
@@ -219,6 +220,11 @@ class PointRequest:
     def d_model(self) -> int:
         """Model width: heads times head width."""
         return self.num_heads * self.head_dim
+
+    @property
+    def title(self) -> str:
+        """``standard, forward, 1,024 tokens``."""
+        return f"{self.mechanism}, {self.phase}, {amount('seq', self.seq_len)}"
 
     @property
     def workload(self) -> Workload:

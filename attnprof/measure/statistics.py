@@ -112,3 +112,46 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
     half = student_quantile(count - 1) * stdev(logs) / sqrt(count)
     low, high = exp(centre - half), exp(centre + half)
     return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")
+
+
+#: Least standard deviation of a logarithm of a ratio: what one process does not show of others.
+LEAST_SCATTER = 0.01
+#: Widest interval that is told, as a factor on either side: beyond it nothing is known.
+WIDEST = 8.0
+
+
+@dataclass(frozen=True)
+class TimeCrossing:
+    """A length at which both take equally long; an end of the interval is None if not known."""
+
+    at: float
+    low: float | None
+    high: float | None
+
+
+def root_of_line(x: Sequence[float], y: Sequence[float]) -> TimeCrossing:
+    """Where the line of least squares through (logarithms of lengths, y) is zero.
+
+    The interval is Fieller's at 95 %: all lengths at which a line that the scatter of the points
+    allows may be zero; an end is None where there is no such length within a factor ``WIDEST``.
+    """
+    count, x0, y0 = len(x), fmean(x), fmean(y)
+    spread = sum((a - x0) ** 2 for a in x)
+    slope = sum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True)) / spread
+    if not slope:
+        return TimeCrossing(exp(x0), None, None)
+    at = x0 - y0 / slope
+    if count < 3:
+        return TimeCrossing(exp(at), None, None)
+    rest = sum((b - y0 - slope * (a - x0)) ** 2 for a, b in zip(x, y, strict=True))
+    reach = student_quantile(count - 2) ** 2 * max(rest / (count - 2), LEAST_SCATTER**2)
+    # zero of (y0 + slope u)² = reach (1/count + u²/spread), u = x - x0
+    square = slope**2 - reach / spread
+    linear, constant = slope * y0, y0**2 - reach / count
+    root = linear**2 - square * constant
+    if square <= 0 or root < 0:
+        return TimeCrossing(exp(at), None, None)
+    low, high = (x0 + (-linear + side * sqrt(root)) / square for side in (-1, 1))
+    ends = (end if abs(end - at) < log(WIDEST) else None for end in (low, high))
+    low_s, high_s = (None if end is None else exp(end) for end in ends)
+    return TimeCrossing(exp(at), low_s, high_s)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, exp, log, sqrt
-from statistics import fmean
+from math import ceil, log, sqrt
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
-from attnprof.measure.statistics import MedianEstimate, estimate_median, student_quantile
+from attnprof.measure.search_time import CLOSE_ONES, TELLING_S, middle, search_s
+from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_median, root_of_line
+from attnprof.processes.progress import tell
+from attnprof.units import joined
 
 #: Both times at a length, call by call: the n-th of each lie next to each other in time.
 Compare = Callable[[int, Budget], tuple[Sequence[float], Sequence[float]]]
@@ -30,10 +32,6 @@ ALONG = 7
 REACH = 1.5
 #: Times that closely measured lengths are moved to a crossing that lies beside them.
 MOVES = 4
-#: Least standard deviation of a logarithm of a ratio: what one process does not show of others.
-LEAST_SCATTER = 0.01
-#: Widest interval that is told, as a factor on either side: beyond it nothing is known.
-WIDEST = 8.0
 
 
 @dataclass(frozen=True)
@@ -65,21 +63,13 @@ class PairedTimes:
         return max(min(self.a_s), min(self.b_s))
 
 
-@dataclass(frozen=True)
-class TimeCrossing:
-    """A length at which both take equally long; an end of the interval is None if not known."""
-
-    at: float
-    low: float | None
-    high: float | None
-
-
 @dataclass
 class TimeSearch:
     """Compares at few lengths, and remembers what it saw.
 
     ``guesses`` are where the times should cross. No length is tried of which a call should take
-    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one. After the
+    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one, and ``title``
+    what is timed. After the
     search ``end`` says why no longer length was tried, and ``timed_calls`` how many calls of both
     sides it took, warming up not counted.
     """
@@ -91,11 +81,14 @@ class TimeSearch:
     longest: int = 2**20
     shortest: int = SHORTEST
     said: Callable[[int], str] = "{:,} tokens".format
+    title: str = "both"
     seen: dict[int, PairedTimes] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
     end: str = ""
     timed_calls: int = 0
     _closely: set[int] = field(default_factory=set)
+    #: where the crossing lies that is narrowed now
+    _bracket: tuple[int, int] | None = None
 
     def run(self) -> None:
         """Look at lengths of all magnitudes, then closely at each change of sign.
@@ -104,8 +97,9 @@ class TimeSearch:
         """
         self._outwards()
         for low, high in self._brackets():
-            if found := self._crossing(low, high):
-                self.crossings.append(found)
+            found = self._crossing(low, high)
+            self.crossings += [found] if found else []
+            self._bracket = None
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -119,10 +113,36 @@ class TimeSearch:
     def _look(self, length: int, budget: Budget) -> PairedTimes:
         """Measured once; again, closely, where a look was not enough."""
         if length not in self.seen or (budget is CLOSE and length not in self._closely):
+            tell(
+                f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
+            )
             self.seen[length] = found = PairedTimes(length, *self.compare(length, budget))
             self.timed_calls += len(found.a_s) + len(found.b_s)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
+
+    def _so_far(self) -> str:
+        """What is known of crossings."""
+        brackets = [self._bracket] if self._bracket else self._brackets()
+        told = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
+        return f", they cross {joined(told)}" if told else ""
+
+    def _left_s(self) -> float | None:
+        """Seconds that the search should still take; None before a call tells how times grow."""
+        lengths = sorted(self.seen)
+        timed = [(n, self.seen[n].longest_s) for n in lengths]
+        begun = len(timed) > 1 and timed[-1][1] > TELLING_S
+        if not begun and self._bracket is None:
+            return None
+        found = [middle(*ends) for ends in self._brackets()]
+        if self._bracket is None:
+            later = [place for place in self._places() if place > lengths[-1]]
+            roots = found or [*self.guesses[:1]] or [float(lengths[-1])]
+            return search_s(timed, later, roots, self.most_s, LOOK, CLOSE)
+        low, high = self._bracket
+        near = sum(low <= n <= high for n in self._closely)
+        roots = [middle(low, high), *found[len(self.crossings) + 1 :]]
+        return search_s(timed, [], roots, self.most_s, LOOK, CLOSE, max(1, CLOSE_ONES - near))
 
     # -- all magnitudes ----------------------------------------------------------------
     def _outwards(self) -> None:
@@ -188,6 +208,7 @@ class TimeSearch:
         """Narrowed by what both ends show, then by a line through closely measured lengths."""
         ends = low, high
         for _ in range(8):
+            self._bracket = low, high
             if high / low <= NARROW:
                 break
             a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
@@ -258,34 +279,6 @@ class TimeSearch:
         """Where a line through lengths, measured closely, is zero."""
         ratios = [self._look(n, CLOSE).log_ratio for n in lengths]
         return root_of_line([log(n) for n in lengths], ratios)
-
-
-def root_of_line(x: Sequence[float], y: Sequence[float]) -> TimeCrossing:
-    """Where the line of least squares through (logarithms of lengths, y) is zero.
-
-    The interval is Fieller's at 95 %: all lengths at which a line that the scatter of the points
-    allows may be zero; an end is None where there is no such length within a factor ``WIDEST``.
-    """
-    count, x0, y0 = len(x), fmean(x), fmean(y)
-    spread = sum((a - x0) ** 2 for a in x)
-    slope = sum((a - x0) * (b - y0) for a, b in zip(x, y, strict=True)) / spread
-    if not slope:
-        return TimeCrossing(exp(x0), None, None)
-    at = x0 - y0 / slope
-    if count < 3:
-        return TimeCrossing(exp(at), None, None)
-    rest = sum((b - y0 - slope * (a - x0)) ** 2 for a, b in zip(x, y, strict=True))
-    reach = student_quantile(count - 2) ** 2 * max(rest / (count - 2), LEAST_SCATTER**2)
-    # zero of (y0 + slope u)² = reach (1/count + u²/spread), u = x - x0
-    square = slope**2 - reach / spread
-    linear, constant = slope * y0, y0**2 - reach / count
-    root = linear**2 - square * constant
-    if square <= 0 or root < 0:
-        return TimeCrossing(exp(at), None, None)
-    low, high = (x0 + (-linear + side * sqrt(root)) / square for side in (-1, 1))
-    ends = (end if abs(end - at) < log(WIDEST) else None for end in (low, high))
-    low_s, high_s = (None if end is None else exp(end) for end in ends)
-    return TimeCrossing(exp(at), low_s, high_s)
 
 
 def first_length(crossing: TimeCrossing) -> int:

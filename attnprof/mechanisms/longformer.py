@@ -45,6 +45,10 @@ class Longformer(Mechanism):
     )
     same_as = ("", {"impl": "dense-mask"})
     tuned = ("window",)
+    counted: ClassVar[dict[str, str]] = {
+        "window": "tokens a side; sliding_window of a configuration counts all that a token sees, "
+        "itself included: window + 1 if causal",
+    }
     to_softmax = (
         "approximates", "softmax over the pairs in its window: all of them from N - 1 tokens on",
     )  # fmt: skip

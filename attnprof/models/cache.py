@@ -90,13 +90,16 @@ def _of_few(
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
     if filled or told != list(zip(held, own, strict=True)) or not sum(held):
         return None
-    rows = []
+    rows, by_name = [], defaultdict[str, list[int]](list)
     for kind in dict.fromkeys(stack.kinds):
-        each, form = of[kind]
-        number = stack.kinds.count(kind)
-        if each:
-            whole = repeated.of_layers(stack, {kind: form}) if formulas else None
-            rows.append(CacheBytes(repeated.kinds[kind].name, number, whole, each * number))
+        by_name[repeated.kinds[kind].name] += [kind] if of[kind][0] else []
+    for name, kinds in by_name.items():
+        number = sum(stack.kinds.count(kind) for kind in kinds)
+        value = sum(of[kind][0] * stack.kinds.count(kind) for kind in kinds)
+        if value:
+            each = {kind: of[kind][1] for kind in kinds}
+            whole = repeated.of_layers(stack, each) if formulas else None
+            rows.append(CacheBytes(name, number, whole, value))
     whole = {kind: form for kind, (_, form) in of.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}

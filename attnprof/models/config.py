@@ -20,6 +20,9 @@ _CHOICES = {
     "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
 }  # fmt: skip
 
+#: Layers that are built one by one, at most.
+MAX_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -190,6 +193,11 @@ def _checked(item: Any, value: Any) -> Any:
         return _each(value)
     if item.name in _CHOICES:
         return choice(item.name, value, _CHOICES[item.name])
+    if item.name.endswith("layers") and isinstance(value, int) and value > MAX_LAYERS:
+        raise RequestError(
+            f"{item.name} is {value:,}: at most {MAX_LAYERS:,} layers can be built; write fewer: "
+            "formulas are in the number of layers L"
+        )
     if "int" in str(item.type) and not isinstance(value, str | None):
         return tensor_size(item.name, value)
     found = parameter_value(item, value)

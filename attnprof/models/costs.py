@@ -9,10 +9,17 @@ from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 from attnprof.trace.solve.columns import unnumbered
 
+#: How far layers of one kind may be apart in parameters, and in FLOPs where the configuration
+#: names their types: as those that mix ever more results of layers before them.
+_ENTRIES_APART, _FLOPS_APART = 0.01, 0.5
+
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that cost the same: what they are called, and their paths; "" is all that is none."""
+    """Layers that cost the same: what they are called, and their paths; "" is all that is none.
+
+    Kinds that cost nearly the same are called the same, and are shown as one.
+    """
 
     name: str
     layers: tuple[str, ...] = ("",)
@@ -36,21 +43,33 @@ def by_kind(
     stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
     alike = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
+    typed = len(types) == len(layers)
     for n, path in enumerate(layers):
-        told = types[n] if len(types) == len(layers) else type(modules[path]).__name__
+        told = types[n] if typed else type(modules[path]).__name__
         name = f"{path.rpartition('.')[0]}: {told}" if len(stacks) > 1 else told
         groups[name, tuple(found[path] for found in alike)].append(path)
-    seen: dict[str, int] = defaultdict(int)
+    named: dict[str, list[Any]] = defaultdict(list)
     found = [LayerKind("")]
-    for (name, _), paths in groups.items():
-        seen[name] += 1
-        number = f" {seen[name]}" if seen[name] > 1 else ""
-        found.append(LayerKind(f"{name}{number}", tuple(paths)))
+    for (name, costs), paths in groups.items():
+        first = next((x for x in named[name] if _is_near(x, costs, typed=typed)), costs)
+        named[name] += [] if first in named[name] else [first]
+        number = named[name].index(first)
+        found.append(LayerKind(f"{name} {number + 1}" if number else name, tuple(paths)))
     return found
 
 
-def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, Any]:
-    """What tells layers apart: what they count in a forward pass, and hold.
+def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
+    """Return whether layers of one type are shown as one kind, by FLOPs and entries of each run."""
+    apart = (_FLOPS_APART if typed else _ENTRIES_APART), _ENTRIES_APART
+    return all(
+        abs(x - y) <= limit * max(x, y)
+        for ours, theirs in zip(one, other, strict=True)
+        for x, y, limit in zip(ours, theirs, apart, strict=True)
+    )
+
+
+def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
+    """What tells layers apart: the FLOPs of a forward pass, and the entries that they hold.
 
     Backward, the last one may have less to add up.
     """
@@ -59,7 +78,7 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, An
     for name, entries in trace.modules.items():
         held[place_of(name, places).layer].append(entries)
     layers = {place.layer for place in places.values()}
-    return {path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers}
+    return {path: (flops_of(calls.get(path, [])), added(held[path])) for path in layers}
 
 
 def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
@@ -103,10 +122,7 @@ def by_part(
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
     """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
     of_layer = {path: kind for kind in kinds for path in kind.layers}
-    calls = defaultdict[Any, list[Call]](list)
-    for call in trace.part(phase):
-        place = place_of(call.module, places)
-        calls[of_layer[place.layer], place.part].append(call)
+    calls = calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
     for name, own in trace.modules.items():
         place = place_of(name, places)
@@ -117,6 +133,18 @@ def by_part(
         for key in keys
         if calls[key] or added(entries[key])
     }
+
+
+def calls_by_part(
+    trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
+) -> dict[tuple[LayerKind, str], list[Call]]:
+    """Return the operations of a phase by kind of layer and part."""
+    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    calls = defaultdict[tuple[LayerKind, str], list[Call]](list)
+    for call in trace.part(phase):
+        place = place_of(call.module, places)
+        calls[of_layer[place.layer], place.part].append(call)
+    return calls
 
 
 def _sums(calls: Sequence[Call]) -> dict[str, Size]:

@@ -13,7 +13,7 @@ from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
 from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
-from attnprof.trace.events import QUANTITIES, Trace, added, peak, uncounted
+from attnprof.trace.events import QUANTITIES, Trace, added, left_out, peak
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.sizes import evaluate
@@ -40,6 +40,12 @@ class Repeated:
     samples: Samples
     _routed: bool = False
     _shortened: dict[Any, WholeModel] = field(default_factory=dict)
+
+    def of(self, subject: WholeModel) -> "Repeated":
+        """Return the same for a subject that may give other logits."""
+        if subject.logits_of("forward") == self.subject.logits_of("forward"):
+            return self
+        return replace(self, subject=subject, _shortened={})
 
     def turns(self, stack: LayerStack) -> int:
         """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
@@ -219,12 +225,11 @@ class _Sampled:
             told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
             peak_known = told and "peak_bytes" in self.whole
             self.notes += [f"the formula of peak memory is for {told}"] if peak_known else []
-        gaps = uncounted(run, self.phase).items()
-        left_out = [f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps]
         parts = {key: {q: x for q, x in own.items() if q in self.whole}
                  for key, own in self.parts.items()}  # fmt: skip
         return ModelForms(
-            self.found.method, parts, self.whole, tuple(domains), tuple(seen), tuple(left_out),
+            self.found.method, parts, self.whole, tuple(domains), tuple(seen),
+            left_out(run, self.phase),
             tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 

@@ -2,24 +2,26 @@
 
 import copy
 import inspect
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.models.hub_config import (
+    class_note,
+    class_of,
+    configuration,
+    field_of,
+    first_number,
+    format_notes,
+    format_of,
+    text_config,
+)
 from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
-from attnprof.record.files import read_text
 from attnprof.user_code import error_text
 
-#: Where the class of a model is looked up that its configuration does not name; and where first.
-_OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
-_IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
-_HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, "PRETRAINING")
 #: How many experts there are, and how many of them see a token, by what configurations call it.
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
@@ -43,22 +45,8 @@ _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 _LONGEST = 2**16
 #: What models call to warn of tokens that are padding, where no mask says so.
 _LOOK = "warn_if_padding_and_no_attention_mask"
-_HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
-
-
-def read_configuration(path: Path) -> dict[str, Any]:
-    """The fields of a ``config.json``, or of that in a folder; :class:`RequestError` for others."""
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        found = json.loads(read_text(file, hint=_HOW))  # some have Infinity, which is no JSON
-    except ValueError as error:
-        raise RequestError(f"{file} is no whole JSON file ({error}); {_HOW}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
-        raise RequestError(
-            f"{file} is no model's configuration: it has no model_type, by which transformers "
-            'knows its code, like "llama"'
-        )
-    return found
+#: The argument of a forward pass that says of how many tokens it gives logits.
+_LAST = "logits_to_keep"
 
 
 def hub_subject(
@@ -76,12 +64,20 @@ def hub_subject(
     :class:`CannotRunError` without transformers, and :class:`RequestError` for a type of model
     that it does not have.
     """
-    config = _configuration(fields, name)
+    config = configuration(fields, name)
     if kernel is not None:
         _set_kernel(config, kernel)
-    kind = _class_of(config)
-    subject = class_subject(name, kind, config, partial(_built, kind, config))
-    subject = replace(subject, notes=(*subject.notes, *_class_note(kind, config)))
+    try:
+        kind = class_of(config)
+        subject = class_subject(name, kind, config, partial(_built, kind, config))
+    except AttnprofError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"{name}: no model can be built with this configuration: {error_text(error)}"
+        ) from error
+    notes = (*format_notes(fields, config), *class_note(kind, config))
+    subject = replace(subject, notes=(*subject.notes, *notes))
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
@@ -91,34 +87,27 @@ def hub_subject(
 
 def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
     """A model of one of transformers' classes, which ``build`` makes, by its configuration."""
-    text = _text_config(config)
+    text = text_config(config)
     inputs, labels = _inputs(kind, config)
-    experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
-    heads = _first(text, ("num_attention_heads",)) or 1
+    experts, chosen = first_number(text, _EXPERTS), first_number(text, _CHOSEN)
+    heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
         build,
         inputs,
         labels,
-        dtype=str(config.dtype or "float32").removeprefix("torch."),
+        dtype=format_of(config),
         caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
         num_heads=heads,
-        head_dim=getattr(text, "head_dim", None)
-        or _first(text, ("hidden_size", "d_model")) // heads,
-        longest=_first(text, _LENGTHS),
+        head_dim=field_of(text, "head_dim")
+        or first_number(text, ("hidden_size", "d_model")) // heads,
+        longest=first_number(text, _LENGTHS),
+        last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
         notes=tuple(_notes(inputs, config)),
     )
-
-
-def _text_config(config: Any) -> Any:
-    """What a configuration has of the model's text, of its decoder where there are two."""
-    try:
-        return config.get_text_config()
-    except ValueError:
-        return config.get_text_config(decoder=True)
 
 
 def _built(kind: Any, config: Any) -> Any:
@@ -133,68 +122,9 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise CannotRunError(
-            "models by a config.json are built by transformers, which is not installed; "
-            "type pip install 'attnprof[hf]'"
-        ) from error
-    return transformers
-
-
-def _configuration(fields: Mapping[str, Any], name: str) -> Any:
-    transformers = _transformers()
-    known, kind = transformers.CONFIG_MAPPING, fields["model_type"]
-    if kind not in known:
-        raise NotFoundError(
-            f"{name}: transformers {transformers.__version__} has no model_type '{kind}': "
-            f"{closest(kind, list(known))}"
-        )
-    try:
-        return known[kind].from_dict(dict(fields))
-    except Exception as error:
-        told = " ".join(str(error).split())
-        told = told if " " in told else error_text(error)
-        raise RequestError(f"{name}: transformers refuses this configuration: {told}") from error
-
-
-def _class_of(config: Any) -> Any:
-    """The class that the configuration names, or the usual one of its type."""
-    from transformers.models.auto import modeling_auto as auto
-
-    first = _OF_BOTH if config.is_encoder_decoder else _OF_ENCODER
-    heads = _HEADS if getattr(config, "is_decoder", False) else (*first, *_HEADS)
-    tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
-    others = (x for name, x in vars(auto).items() if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name))
-    known = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
-    usual = (name if isinstance(name, str) else name[0] for name in known if name)
-    own = type(config).__name__.removesuffix("Config")
-    for name in (*_named(config), *usual, f"{own}Model", own):
-        kind = getattr(_transformers(), name, None)
-        if missing := getattr(kind, "_backends", None):  # it stands for a class that needs these
-            raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")
-        if isinstance(kind, type) and issubclass(kind, _transformers().PreTrainedModel):
-            return kind
-    raise NotFoundError(f"transformers has no model of type {config.model_type}")
-
-
-def _named(config: Any) -> list[str]:
-    """The classes that a configuration says it is of."""
-    found = getattr(config, "architectures", None) or ()
-    return [found] if isinstance(found, str) else [name for name in found if isinstance(name, str)]
-
-
 def _set_kernel(config: Any, kernel: str) -> None:
     """In the configuration and in those inside it."""
     config._attn_implementation = kernel  # noqa: SLF001 - there is no other way before it is built
-
-
-def _first(config: Any, names: Iterable[str]) -> int:
-    """The first of some fields that is a number; else 0."""
-    values = (getattr(config, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int)), 0)
 
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
@@ -239,8 +169,8 @@ def _image(config: Any) -> str:
     config = _of_images(config)
     size = getattr(config, "image_size", None) or _SIDE
     sides = size if isinstance(size, list | tuple) else (size, size)
-    frames = _first(config, _FRAMES)
-    channels = _first(config, ("num_channels", "in_chans")) or 3
+    frames = first_number(config, _FRAMES)
+    channels = first_number(config, ("num_channels", "in_chans")) or 3
     return ", ".join(map(str, ("B", *([frames] if frames else []), channels, *sides)))
 
 
@@ -252,16 +182,7 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
     if "pixel_values" not in inputs and _takes_images_as_tokens(config):
         yield "its input is text alone: what images would cost is not counted"
     if getattr(config, "quantization_config", None):
-        told = str(config.dtype or "float32").removeprefix("torch.")
-        yield f"its weights are counted in {told}: quantization_config is not built"
-
-
-def _class_note(kind: Any, config: Any) -> tuple[str, ...]:
-    """That a class which a configuration names is not the one that is built."""
-    named = _named(config)
-    if not named or kind.__name__ in named:
-        return ()
-    return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)
+        yield f"its weights are counted in {format_of(config)}: quantization_config is not built"
 
 
 def _takes_images_as_tokens(config: Any) -> bool:
@@ -270,7 +191,7 @@ def _takes_images_as_tokens(config: Any) -> bool:
 
 def _series(config: Any) -> str:
     """As many moments of a series, and numbers at each, as a model is for."""
-    sizes = [_first(config, (name,)) for name in _MOMENTS]
+    sizes = [first_number(config, (name,)) for name in _MOMENTS]
     if not all(sizes):
         raise AttributeError(f"its configuration lacks {_MOMENTS[sizes.index(0)]}")
     return ", ".join(map(str, ("B", *sizes)))
@@ -289,6 +210,6 @@ def _sound(config: Any) -> str:
     columns = getattr(own, "max_source_positions", None)
     if columns and hasattr(own, "num_mel_bins"):
         return f"B, {own.num_mel_bins}, {2 * columns}"
-    if not (bins := _first(own, _BINS)):
+    if not (bins := first_number(own, _BINS)):
         raise AttributeError(f"its configuration has none of {', '.join(_BINS)}")
     return f"B, N, {bins}"

@@ -7,8 +7,8 @@ Where it does not, or where the model does not ask the registry, the whole atten
 
 import copy
 import inspect
-import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,11 +17,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnprof.blocks.assemble import build_layer, checked_sizes
-from attnprof.blocks.core import TextCore
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.parts import is_recurrent, places
 from attnprof.models.swap import Swap, by_layer
+from attnprof.models.swapped_layers import (
+    SwappedAttention,
+    SwappedKernel,
+    cache_in_call,
+    is_causal,
+    rows_in,
+)
 from attnprof.models.whole import WholeModel
 from attnprof.registry import module_of
 from attnprof.trace.solve.count import count
@@ -45,12 +51,13 @@ _TOKENS = 16
 class _Seen:
     """One layer's attention as a run of the model shows it, its heads where it asks for a kernel.
 
-    ``more`` is what the kernel is given beside q, k and v, ``maps_output`` whether a linear map
-    follows it inside, ``result`` what the module returns.
+    ``number`` is its own in a cache, ``more`` what the kernel is given beside q, k and v,
+    ``maps_output`` whether a linear map follows it inside, ``result`` what the module returns.
     """
 
     path: str
     kind: str
+    number: int | None = None
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
@@ -65,11 +72,14 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a layer's attention is swapped: ``make`` changes the module at ``path``."""
+    """How a layer's attention is swapped: ``make`` changes the module at ``path``.
+
+    ``no_step`` is why it cannot decode, "" where it can.
+    """
 
     make: Callable[[nn.Module], nn.Module]
     notes: tuple[str, ...] = ()
-    no_cache: str = ""
+    no_step: str = ""
 
 
 def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeModel:
@@ -92,11 +102,19 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
             reason = str(error).partition("; leave ")[0]  # no flag of this command
             raise RequestError(f"{told}: {reason}") from error
     types = [f"{kind} ({chosen[n].name})" if n in chosen else kind for n, kind in enumerate(kinds)]
-    no_cache = next((way.no_cache for way in plan.values() if way.no_cache), "")
+    stepless = defaultdict[str, list[int]](list)
+    for number in chosen:
+        stepless[plan[seen[number].path].no_step].append(number)
+    stepless.pop("", None)
+    no_step = "; ".join(
+        f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
+        for why, numbers in stepless.items()
+    )
+    keeps = subject.caches and sum(map(len, stepless.values())) < len(kinds)
     notes = dict.fromkeys(note for way in plan.values() for note in way.notes)
     return replace(
         subject, build=partial(_built, subject.build, plan), layer_types=types,
-        caches=subject.caches and not no_cache, no_cache=no_cache,
+        caches=keeps, no_step=no_step,
         notes=(*subject.notes, *notes), in_blocks=True,
     )  # fmt: skip
 
@@ -117,6 +135,9 @@ def _looked_at(subject: WholeModel) -> list[_Seen]:
 
     def make(_: Any) -> nn.Module:
         model: nn.Module = subject.build()
+        if subject.caches:  # attention that asks no registry is causal where it is given a cache
+            config: Any = model.config
+            config.get_text_config(decoder=True).use_cache = True
         built.append(list(_listening(model, subject.layer_types)))
         return model
 
@@ -139,6 +160,7 @@ def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
         asking = [path for path in paths if _asks_registry(modules[path])]
         seen = _Seen(next(iter((*asking, *paths)), ""), kind)
         if seen.path:
+            seen.number = _number_of(modules[seen.path])
             _listen(modules[seen.path], seen, bool(asking))
         yield seen
 
@@ -153,8 +175,10 @@ def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
     """Write down what a module and its kernel are called with, when they are."""
 
     def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = _rows(args, kwargs)
+        values = (*args, *kwargs.values())
+        rows = rows_in(values)
         seen.width, seen.tokens, seen.maps_output = rows.shape[-1], rows.shape[1], False
+        seen.causal = cache_in_call(values) is not None  # unless its kernel says more
 
     def ended(_: Any, __: Any, result: Any) -> None:
         seen.result = result
@@ -165,7 +189,7 @@ def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
     def kernel(owner: Any, q: Tensor, k: Tensor, v: Tensor, more: dict[str, Any]) -> Tensor:
         seen.heads, seen.kv_heads = q.shape[1], k.shape[1]
         seen.head_dim, seen.value_dim = q.shape[-1], v.shape[-1]
-        seen.causal, seen.more = _is_causal(owner, more), more
+        seen.causal, seen.more = is_causal(owner, more), more
         return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
 
     module.register_forward_pre_hook(began, with_kwargs=True)
@@ -175,18 +199,6 @@ def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
             inner.register_forward_hook(mapped)
     if asks:
         _set_kernel(module, kernel)
-
-
-def _is_causal(module: Any, more: Mapping[str, Any]) -> bool:
-    """As transformers' own kernels read it."""
-    told = more.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if told is None else told)
-
-
-def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The rows (b, n, d_model) that a module is called with."""
-    found: Tensor = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-    return found
 
 
 def _set_kernel(module: Any, kernel: Any) -> None:
@@ -207,43 +219,6 @@ def _swapped_kernel(
 
 
 # -- what takes its place ------------------------------------------------------------------
-class SwappedKernel(nn.Module):
-    """A mechanism between a model's own queries, keys and values."""
-
-    def __init__(self, core: TextCore) -> None:
-        super().__init__()
-        self.core = core
-
-    def forward(
-        self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
-    ) -> Tensor:
-        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
-        causal = _is_causal(owner, more) and bool(k.shape[2] == q.shape[2])  # else one token
-        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
-        if asked is not None and not math.isclose(asked, usual):
-            q = q * (asked / usual)  # a mechanism scales by itself
-        missing = self.core.sizes.num_kv_heads // k.shape[1]
-        if missing > 1:
-            k, v = (x.repeat_interleave(missing, 1) for x in (k, v))
-        out: Tensor = self.core(q, k, v, causal)
-        return out.transpose(1, 2).contiguous()
-
-
-class SwappedAttention(nn.Module):
-    """A mechanism's layer in the place of a module that gives ``result`` beside its rows."""
-
-    def __init__(self, layer: nn.Module, causal: bool, result: Any) -> None:
-        super().__init__()
-        self.layer, self.causal, self.result = layer, causal, result
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The rows (b, n, d_model) among what it is called with → what the model expects."""
-        y = self.layer(_rows(args, kwargs), causal=self.causal)
-        if not isinstance(self.result, tuple):
-            return y
-        return (y, *(None for _ in self.result[1:]))
-
-
 def _way(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
     """How a mechanism gets into a layer; :class:`RequestError` where it does not fit."""
     if not seen.width:
@@ -265,15 +240,18 @@ def _as_kernel(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
     )  # fmt: skip
 
     def make(module: nn.Module) -> nn.Module:
-        _set_kernel(module, SwappedKernel(module_of(spec.name).CORES[spec.name](spec, sizes)))
+        core = module_of(spec.name).CORES[spec.name](spec, sizes)
+        kernel = SwappedKernel(core, _number_of(module), not no_step)
+        _set_kernel(module, kernel)
+        module.register_forward_pre_hook(kernel.look_for_cache, with_kwargs=True)
         return module
 
+    no_step = _no_step(spec, seen)
     window, notes = seen.more.get("sliding_window"), []
     if repeats:
         notes.append(f"{spec.name} needs as many key heads as query heads: each is repeated")
     if window is not None:
-        notes.append(f"{spec.name} takes the place of attention to {window} tokens")
-    no_step = "" if spec.abilities.cross else f"{spec.name} has no step over a model's cache"
+        notes.append(f"{spec.name} takes the place of attention to {window} tokens in all")
     return _Way(make, tuple(notes), no_step)
 
 
@@ -286,13 +264,34 @@ def _as_layer(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
     sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens)
     result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
 
-    def make(_: nn.Module) -> nn.Module:
+    no_step = _no_step(spec, seen)
+
+    def make(module: nn.Module) -> nn.Module:
         layer = build_layer(spec, module_of(spec.name), sizes)
         if seen.heads and not seen.maps_output and hasattr(layer, "o_proj"):
             layer.o_proj = nn.Identity()  # the model maps what its attention gives
-        return SwappedAttention(layer, seen.causal, result)
+        return SwappedAttention(layer, _number_of(module), not no_step, seen.causal, result)
 
     lost = [told for name, told in _MORE.items() if seen.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
-    return _Way(make, (note,), f"{spec.name} keeps no cache of transformers")
+    return _Way(make, (note,), no_step)
+
+
+def _no_step(spec: Mechanism, seen: _Seen) -> str:
+    """Return why a mechanism has no step in a layer that decodes, "" where it has one."""
+    if not seen.causal:
+        return ""
+    if seen.number is None:
+        return f"its module has no layer_idx, by which a cache would keep what {spec.name} keeps"
+    try:
+        spec.refuse_unless(decode=True)
+    except RequestError as error:
+        return str(error).partition("; use ")[0]  # no advice for one mechanism alone
+    return ""
+
+
+def _number_of(module: Any) -> int | None:
+    """Return the number by which a model's cache knows an attention module."""
+    numbers = (getattr(module, name, None) for name in ("layer_idx", "layer_id"))
+    return next((number for number in numbers if isinstance(number, int)), None)

@@ -1,6 +1,7 @@
 """What a training step of a model holds, in parts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from attnprof.models.whole import WholeModel
@@ -10,22 +11,27 @@ from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 
+#: Modules without gradients that a note names.
+_TOLD = 5
+
 
 def training_memory(
     subject: WholeModel, few: WholeModel, trace: Trace, optimizer: str
 ) -> dict[str, int]:
     """Bytes of a training step: what stays (weights, optimizer), and the most held beside it.
 
-    ``activations`` is what the forward pass leaves for the backward pass, ``gradients`` those of
-    all weights. They are not all held at once: ``peak`` is the most that is, with a step of the
-    optimizer at the end. ``few``: the same model, or one with some of its layers of every kind.
+    ``activations`` is what the forward pass leaves for the backward pass. Weights that the step
+    gives no gradient have none, and no state in the optimizer. Parts are not all held at once:
+    ``peak`` is the most that is, with a step of the optimizer at the end. ``few``: the same model,
+    or one with some of its layers of every kind.
     """
     with fake_world(None, subject.dtype):
         model = subject.build()
-        weights = [x for x in model.parameters() if x.requires_grad]
+        named = model.named_parameters()
+        weights = [x for name, x in named if x.requires_grad and name not in trace.ungraded]
         held = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
         gradients = sum(x.nbytes for x in weights)
-    state, beside = _optimizer(few, weights, optimizer)
+    state, beside = _optimizer(few, weights, optimizer, trace.ungraded)
     forward = [call for call in trace.calls if call.part == "forward"]
     activations = sum(call.takes - call.gives for call in forward)
     most = max(peak(trace, "train"), gradients + beside)
@@ -35,7 +41,32 @@ def training_memory(
     }  # fmt: skip
 
 
-def _optimizer(few: WholeModel, weights: Sequence[Any], name: str) -> tuple[int, int]:
+def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
+    """Yield which weights a training step gives no gradient, as those of a part it leaves out."""
+    if not trace.ungraded:
+        return
+    import torch
+
+    with torch.device("meta"):
+        named = dict(subject.build().named_parameters())
+    met = {path for name in named.keys() - trace.ungraded for path in _paths(name)}
+    out = [name for name in named if name in trace.ungraded]
+    tops = list(dict.fromkeys(next(x for x in _paths(name) if x not in met) for name in out))
+    yield (
+        f"{sum(named[name].numel() for name in out):,} parameters get no gradient in this training "
+        "step, and so no state in the optimizer: those of "
+        f"{', '.join(tops[:_TOLD])}{', …' if len(tops) > _TOLD else ''}"
+    )
+
+
+def _paths(name: str) -> Iterator[str]:
+    """Yield the modules that a parameter is inside of, the outermost first, then its own name."""
+    return accumulate(name.split("."), "{}.{}".format)
+
+
+def _optimizer(
+    few: WholeModel, weights: Sequence[Any], name: str, ungraded: frozenset[str]
+) -> tuple[int, int]:
     """Bytes of an optimizer's state, and the most that a step takes beside it.
 
     Each weight's state is that of one of the same shape in a model of few layers, which steps.
@@ -48,10 +79,11 @@ def _optimizer(few: WholeModel, weights: Sequence[Any], name: str) -> tuple[int,
     states = dict[Any, int]()
 
     def make(_sizes: Any) -> Any:
-        step = OptimizerStep(few.build(), kind)
+        step = OptimizerStep(few.build(), kind, ungraded)
         for own in step.optimizer.param_groups[0]["params"]:
             held = step.optimizer.state.get(own, {}).values()
-            states[_shape(own)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+            if own.grad is not None:
+                states[_shape(own)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
         return step
 
     ran = record(Target(name, make, (), (), few.dtype), {}, training=False)

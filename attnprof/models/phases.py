@@ -4,28 +4,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_beside, reached
 from attnprof.models.costs import LayerKind, by_kind
+from attnprof.models.few_layers import run_by_few
 from attnprof.models.forms import Repeated, UnlikeError, repeated
 from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
+from attnprof.processes.progress import tell
 from attnprof.trace.events import Trace, totals, trains
-from attnprof.trace.request.target import Sizes, Target
-from attnprof.trace.run.limits import Shares, TooLongError, is_patient
+from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
 #: Sizes at which a run on real tensors is short.
 _SHORT = {"B": 2, "N": 16, "M": 16}
+#: Seconds of processor time after which layers that repeat are no longer run one by one; and after
+#: which there are no numbers, unless formulas get more.
+_LONG_S, _LONGEST_S = 3.0, 120.0
 
 
 @dataclass(frozen=True)
 class PhaseRun:
     """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
 
-    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors.
+    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``held``: the
+    run was held against one on those. ``name`` is what was asked for: ``prefill`` is the phase
+    ``forward`` with other logits.
     """
 
     phase: str
@@ -33,6 +40,8 @@ class PhaseRun:
     ran: Target
     forms: ModelForms | None = None
     missing: str = ""
+    held: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,14 @@ class Model:
         return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds))
 
     @property
+    def layers(self) -> Mapping[str, int]:
+        """How many layers there are of each kind, by its name."""
+        found: Counter[str] = Counter()
+        for kind in self.kinds:
+            found[kind.name] += kind.count
+        return found
+
+    @property
     def active(self) -> int:
         """Parameters that a token meets."""
         return self.parameters - sum(self.resting.values())
@@ -78,12 +95,24 @@ class Model:
         return subject if self.repeated is None else self.repeated.few
 
 
-def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
-    """A run of all layers; it is held against one on real tensors where formulas are derived."""
+def run_of(
+    subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
+) -> PhaseRun:
+    """A run of all layers; it is held against one on real tensors where formulas are derived.
+
+    One that takes long is made of a run of the first layers, where the others are built alike.
+    Raises :class:`CannotRunError` where that takes more than ``limit_s`` seconds of processor time,
+    and more than two minutes.
+    """
+    name, phase = phase, "forward" if phase == "prefill" else phase
+    subject = replace(subject, logits=subject.logits_of(name))
     target = subject.target(phase)
-    asked = {name: sizes[name] for name in target.symbols}
+    asked = {size: sizes[size] for size in target.symbols}
     try:
-        return PhaseRun(phase, *counted(target, asked, phase, held=False))
+        with patience(_LONG_S):
+            return PhaseRun(phase, *counted(target, asked, phase, held=False), name=name)
+    except TooLongError:
+        pass
     except RequestError as error:
         if not subject.longest or asked.get("N", 0) <= subject.longest:
             raise
@@ -91,17 +120,34 @@ def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRu
             f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
             f"type --seq {subject.longest} or less, not {asked['N']}"
         ) from error
+    most = max(limit_s, _LONGEST_S)
+    try:
+        with patience(most):
+            run = run_by_few(subject, phase, asked) or counted(target, asked, phase, held=False)
+    except TooLongError as error:
+        raise CannotRunError(
+            f"a run of {subject.name} at {sizes_text(asked)} takes more than {most:g} s of "
+            f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
+        ) from error
+    return PhaseRun(phase, *run, name=name)
 
 
 def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
     """A run with its formulas, or why there are none."""
+    subject = replace(subject, logits=subject.logits_of(run.name))
+    if model.repeated is not None:
+        model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
+        most = f"at most {share:.0f} s of processor time"
+        tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
         found = _derived(run, subject, model, sizes)
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):
         return found
+    if found.held:
+        return replace(found, forms=None, missing=shares.late(share))
     return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
@@ -119,7 +165,7 @@ def _derived(
         return run
     try:
         if not run.trace.has_loops:  # else all turns of those are too many
-            run = replace(run, trace=count(target, asked, phase))
+            run = replace(run, trace=count(target, asked, phase), held=is_patient())
         forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
 
         def meets(sizes: Sizes) -> bool:

@@ -1,21 +1,23 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
-from attnprof.models.costs import by_part
+from attnprof.models.costs import by_part, calls_by_part
 from attnprof.models.curves import growth, shares_of
-from attnprof.models.memory import training_memory
+from attnprof.models.memory import training_memory, ungraded_note
 from attnprof.models.model_forms import ModelForms, at_layers
 from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.share import half_length
 from attnprof.models.whole import NoCacheError, WholeModel
+from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
-from attnprof.trace.events import added, totals
+from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
+from attnprof.trace.report.headlines import ends_of
 from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
 
@@ -40,16 +42,19 @@ def model_report(
     """
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
+        tell(f"running {subject.name}: {phase}")
         try:
-            runs.append(run_of(subject, phase, sizes))
+            runs.append(run_of(subject, phase, sizes, limit_s))
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
         raise next(iter(failed.values()))
     notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
+    if "prefill" in phases and not subject.last_logits:
+        notes.append("prefill is its forward pass: it takes no logits_to_keep")
     model = Model.of(subject, [run.trace for run in runs])
     keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
-    keeps = keeps and subject.keeps and bool({"forward", "decode"} & {*phases})
+    keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
     shares = Shares(limit_s, len(runs) + keeps)
     runs = [with_forms(run, subject, model, sizes, shares) for run in runs]
     records = [row for run in runs for row in _records(run, model)]
@@ -59,12 +64,15 @@ def model_report(
         "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
-        "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
-        "phases": {run.phase: _found(run) for run in runs},
+        "layers": {name: number for name, number in model.layers.items() if name},
+        "phases": {run.name: _found(run) for run in runs},
+        "logits": {run.name: told for run in runs if (told := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first)
+    summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
+    ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
+    summary["attention_half_domain"] = ends
     if keeps:
         rows, cache = _cache(subject, sizes, model, shares, notes)
         summary["cache_domain"] = list(cache.domain)
@@ -77,6 +85,8 @@ def model_report(
         train = next(run for run in runs if run.phase == "train")
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
+        summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
+        notes += ungraded_note(subject, train.trace)
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
@@ -88,7 +98,11 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
 
 def _found(run: PhaseRun) -> dict[str, Any]:
     if run.forms is None:
-        return {"missing": run.missing}
+        return {
+            "missing": run.missing,
+            "uncounted": list(left_out(run.trace, run.phase)),
+            "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
+        }
     forms = run.forms
     return {
         "method": forms.method,
@@ -100,10 +114,11 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
-    """By kind of layer and part, then the whole."""
+    """By kind of layer and part, then the whole: kinds of one name are one."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
-    met = list[Any]()
+    met, rows = list[Any](), defaultdict[Any, list[Any]](list)
+    calls = calls_by_part(run.trace, run.phase, model.places, model.kinds)
     for (kind, part), values in numbers.items():
         own = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
@@ -111,10 +126,18 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         if "parameters" in own:  # of every layer of a kind a token meets the same share
             own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
         met.append(own.get("active_parameters"))
-        for quantity, value in values.items():
+        trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
+        rows[kind.name, part].append((values, own, trace))
+    for (name, part), parts in rows.items():
+        traces = [trace for _, _, trace in parts]
+        joint = Trace([call for trace in traces for call in trace.calls], routes=traces[0].routes)
+        for quantity in parts[0][0]:
+            terms = [own.get(quantity) for _, own, _ in parts]
             yield ModelRecord(
-                part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
-                quantity=quantity, expression=text(own.get(quantity)), value=value,
+                part=part, layer_kind=name, count=model.layers[name], phase=run.name,
+                quantity=quantity, expression=None if None in terms else text(added(terms)),
+                value=added([values[quantity] for values, _, _ in parts]),
+                bound=bound(joint, run.phase, quantity),
             )  # fmt: skip
     whole = dict(forms.whole)
     if "parameters" in whole and None not in met:
@@ -122,8 +145,9 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     values = {**totals(run.trace, run.phase), "active_parameters": model.active}
     for quantity, value in values.items():
         yield ModelRecord(
-            part="total", layer_kind="", count=1, phase=run.phase, quantity=quantity,
+            part="total", layer_kind="", count=1, phase=run.name, quantity=quantity,
             expression=text(whole.get(quantity)), value=value,
+            bound=bound(run.trace, run.phase, quantity),
         )  # fmt: skip
 
 
@@ -134,14 +158,20 @@ def _share(size: Any, part: int, whole: int) -> Any:
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
-def _half(run: PhaseRun) -> int | None:
+def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
+    whole = added([x for own in flops.values() for x in own])
+
+    def holds(length: int) -> bool:
+        at = {name: max(2, size) for name, size in {**sizes, "N": length}.items()}
+        return forms.holds(at)
+
+    return half_length(added(flops["attention"]), whole, holds)
 
 
 def _cache(
@@ -155,6 +185,8 @@ def _cache(
         return [], CacheForms()
     if forms.missing:
         notes.append(f"no formula of the cache: {forms.missing}")
+    if subject.no_step:
+        notes.append(f"cache_bytes is that of the other layers: {subject.no_step}")
     return rows, forms
 
 
@@ -172,5 +204,5 @@ def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) ->
         counted: Counter[str] = Counter()
         for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
             counted[part] += values["flops"]
-        found[run.phase] = shares_of(run.forms, sizes, counted)
+        found[run.name] = shares_of(run.forms, sizes, counted)
     return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}

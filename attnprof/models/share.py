@@ -1,12 +1,17 @@
 """From which length on a part of a model is half of its work."""
 
+from collections.abc import Callable
 from typing import Any
 
+#: Lengths next to a bound that are looked at: formulas may hold for multiples of a block alone.
+_NEAR = 64
 
-def half_length(part: Any, whole: Any) -> int | None:
-    """The first length N from which on a part is half of the whole or more, for a batch of 1.
 
-    Both are expressions in B and N. None where that never comes to be, or is no polynomial in N.
+def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | None:
+    """Return the first length N from which on a part is half of the whole or more.
+
+    Both are expressions in B and N, for a batch of 1. None where that never comes to be, is no
+    polynomial in N, or where lengths on either side of it are none at which formulas ``holds``.
     """
     import sympy
 
@@ -20,4 +25,7 @@ def half_length(part: Any, whole: Any) -> int | None:
     if poly.LC() <= 0:
         return None
     roots = [root for root in poly.real_roots() if root > 0]
-    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1
+    length = max(1, int(sympy.ceiling(max(roots)))) if roots else 1
+    below = range(max(1, length - _NEAR), length) if length > 1 else [1]
+    met = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
+    return length if met else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attnprof.errors import RequestError
 from attnprof.models.config import ModelConfig
-from attnprof.models.swap import Swap, mechanisms_of, swapped_config
+from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import is_place
 
@@ -30,7 +30,10 @@ def subject_of(
         raise RequestError(f"--input is for my.py:factory: the inputs of {source} are known")
     subject = _subject(source, kernel, swaps, tokens, inputs)
     told = ", ".join(swap.text for swap in swaps)
-    return replace(subject, name=f"{subject.name} with {told}") if told else subject
+    if not swaps:
+        return subject
+    notes = (*subject.notes, *notes_on(swaps))
+    return replace(subject, name=f"{subject.name} with {told}", notes=notes)
 
 
 def _subject(
@@ -42,7 +45,8 @@ def _subject(
 ) -> WholeModel:
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
-        from attnprof.models.hub import hub_subject, read_configuration
+        from attnprof.models.hub import hub_subject
+        from attnprof.models.hub_config import read_configuration
 
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name
         return hub_subject(read_configuration(path), name, kernel, swaps, tokens)

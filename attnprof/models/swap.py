@@ -1,7 +1,7 @@
 """Another mechanism in some layers of a model, as ``--swap`` asks for it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,17 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
         Swap(Attention.of({"name": name, **mechanism.params}), layers.strip())
         for (name, _, layers), mechanism in zip(pairs, mechanisms, strict=True)
     ]
+
+
+def notes_on(swaps: Iterable[Swap]) -> list[str]:
+    """Return what parameters of mechanisms count, where models count otherwise."""
+    notes = dict[str, None]()
+    for swap in swaps:
+        mechanism = swap.attention.mechanism
+        for name, meaning in mechanism.counted.items():
+            value = mechanism.params[name]
+            notes[f"{mechanism.name}'s {name}={value} is {value} {meaning}"] = None
+    return list(notes)
 
 
 def by_layer(swaps: Sequence[Swap], kinds: Sequence[str]) -> dict[int, Attention]:

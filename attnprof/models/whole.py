@@ -1,6 +1,6 @@
 """A whole model made ready to be derived: its forward pass, a training step, a decoded token."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
@@ -37,9 +37,11 @@ class WholeModel:
     training, where the model gives a loss with them. ``caches``: it takes ``use_cache`` and then
     gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
-    which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
+    which ``chosen`` see a token; 1 and 1 without any. ``no_step`` is why a layer decodes no token.
     ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
     many tokens that is for; 0 where it does not say. ``in_blocks``: mechanisms of ours are in it.
+    ``last_logits`` is the argument that says of how many tokens a forward pass gives logits, if it
+    has one; ``logits`` is ``last`` or ``all``, or empty for the usual ones of each phase.
     """
 
     name: str
@@ -53,11 +55,13 @@ class WholeModel:
     experts: int = 1
     chosen: int = 1
     notes: tuple[str, ...] = ()
-    no_cache: str = ""
+    no_step: str = ""
     num_heads: int = 1
     head_dim: int = 1
     longest: int = 0
     in_blocks: bool = False
+    last_logits: str = ""
+    logits: str = ""
 
     @property
     def usual_length(self) -> int:
@@ -68,7 +72,24 @@ class WholeModel:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
         if phase == "decode":
             return self._decoding(self._target(self.inputs))
+        if phase == "forward" and self.logits_of(phase) == "last":
+            whole = self._target(self.inputs)
+            return replace(whole, make=partial(self._of_last, whole.make))
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
+
+    def logits_of(self, phase: str) -> str:
+        """Return of which tokens a phase gives logits: of the ``last`` one or of ``all``.
+
+        Generation needs those of a prompt's last token alone. Empty where there is no choice.
+        """
+        if phase not in ("prefill", "forward") or not self.last_logits:
+            return ""
+        return self.logits or ("last" if phase == "prefill" else "all")
+
+    def _of_last(self, make: Callable[[Sizes], Any], sizes: Sizes) -> Any:
+        from attnprof.blocks.cache import CachedCall
+
+        return CachedCall(make(sizes), {self.last_logits: 1})
 
     def apart(self) -> "WholeModel":
         """The same with M tokens of an encoder-decoder's target beside N of its source.
@@ -87,9 +108,10 @@ class WholeModel:
         own = None if self.steps is None else with_step(whole, {}, self.steps).step
         if own is not None:
             return own
+        if self.no_step:
+            raise CannotRunError(f"{self.no_step}; so no token is decoded after others")
         if not self.caches:
-            reason = self.no_cache or f"{self.name} has no cache"
-            raise NoCacheError(reason)
+            raise NoCacheError(f"{self.name} has no cache")
         step = self._target(_of_one_token(self.inputs))
         return replace(step, make=partial(self._step, self._growth), symbols=whole.symbols)
 
@@ -216,6 +238,8 @@ def cache_in(result: Any, name: str) -> tuple[str, Any]:
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
     """What a cache holds, each tensor once: layer by layer, and last what is no layer's own."""
+    from attnprof.blocks.cache import tensors_within as within
+
     both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
     parts = [part for part in both if part is not None] or [cache]
     lists, others = list[Any](), list[Any]()
@@ -224,29 +248,6 @@ def tensors_by_layer(cache: Any) -> list[list[Any]]:
         lists += [x for x in own if isinstance(x, list | tuple)]
         others += [x for x in own if not isinstance(x, list | tuple)]
     seen = set[int]()
-    layers = [[x for each in row for x in _tensors(each, seen)] for row in zip_longest(*lists)]
-    rest = [x for each in others for x in _tensors(each, seen)]
+    layers = [[x for each in row for x in within(each, seen)] for row in zip_longest(*lists)]
+    rest = [x for each in others for x in within(each, seen)]
     return [*layers, rest] if rest else layers
-
-
-def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
-    import torch
-
-    from attnprof.blocks.cache import FullCache
-
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    value = value.filled if isinstance(value, FullCache) else value
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    inside: Any = ()
-    if isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, list | tuple):
-        inside = value
-    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
-        inside = vars(value).values()
-    for part in inside:
-        yield from _tensors(part, seen)

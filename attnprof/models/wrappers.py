@@ -62,14 +62,18 @@ class CacheCopy(nn.Module):
 
 
 class OptimizerStep(nn.Module):
-    """A step of an optimizer, after a first one that made its state."""
+    """A step of an optimizer, after a first one that made its state.
 
-    def __init__(self, model: nn.Module, kind: Any) -> None:
+    Weights that are ``ungraded``, by name, have no gradient, and so no state.
+    """
+
+    def __init__(self, model: nn.Module, kind: Any, ungraded: frozenset[str]) -> None:
         super().__init__()
         self.model = model
         self.optimizer = kind(model.parameters())
-        for weights in model.parameters():
-            weights.grad = torch.empty_like(weights)
+        for name, weights in model.named_parameters():
+            if name not in ungraded:
+                weights.grad = torch.empty_like(weights)
         self.optimizer.step()
 
     def forward(self) -> None:

@@ -2,13 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.papers.checks import READING, VERDICTS
 from attnprof.papers.documents import DOCUMENTS, Claim, claims, document, reason
+from attnprof.processes.progress import tell
 from attnprof.record import Report, ReproduceRecord, write_whole
 
 HEAD = ["claim", "verdict"]
@@ -54,18 +55,16 @@ def replay(
     ids: Iterable[str] | None = None,
     *,
     environment: Mapping[str, Any] | None = None,
-    tell: Callable[[int, str], None] | None = None,
 ) -> Report:
     """Answer claims by id, all where none are named.
 
-    ``tell`` hears how many are done and which one is next. A claim without a check, and a check
+    A claim without a check, and a check
     that breaks, is a record with verdict ``error`` and the reason.
     """
     asked = list(claims()) if ids is None else list(ids)
     records = []
     for done, claim in enumerate(asked):
-        if tell is not None:
-            tell(done, claim)
+        tell(f"replaying {claim}", done, len(asked))
         records.append(answered(claims()[claim]))
     return Report("reproduce", records, summary_of(records), environment or {})
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
+from attnprof.processes.progress import waited_for
+
 TEXT = "attnprof: loading torch …"
 
 
@@ -39,10 +41,15 @@ def announce() -> None:
 def loading() -> Iterator[None]:
     """Inside, torch is loaded; on a terminal the line is gone afterwards.
 
-    Nothing is said where a bar or the like is on the terminal already.
+    Where somebody waits at a terminal already, it is a step of what is waited for.
     """
     stream: Any = sys.stderr
     brief = False
+    progress = waited_for()
+    if progress is not None and stream is not None and not stream.closed and stream.isatty():
+        with progress.saying("loading torch"):
+            yield
+        return
     wrapped = sys.stderr is not sys.__stderr__
     if _FINDER in sys.meta_path and stream is not None and not wrapped:
         sys.meta_path.remove(_FINDER)

@@ -19,6 +19,7 @@ from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
 from attnprof.processes.notices import loading
+from attnprof.processes.progress import asking
 
 #: Seconds a keeper may take longer than the work it keeps.
 _GRACE_S = 10.0
@@ -74,6 +75,7 @@ def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
         finally:
             forks.leave(0)
     start, pause = time.monotonic(), 0.001
+    asking(limit_s)
     try:
         while not os.waitpid(keeper, os.WNOHANG)[0]:
             if limit_s is not None and time.monotonic() - start > limit_s + _GRACE_S:
@@ -147,6 +149,7 @@ class Pool:
 
     def answer(self, limit_s: float, number: int | None = None) -> dict[str, Any]:
         """The next line of a process, by default of the one that was ordered last."""
+        asking(limit_s)
         end = time.monotonic() + limit_s
         while True:
             self._read(end, limit_s)

@@ -1,10 +1,11 @@
 """What ``crossover`` found."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnprof.record.base import Record, column
+from attnprof.units import every
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +77,19 @@ def places_of(curve: Mapping[str, Any]) -> list[int]:
 def given_of(curve: Mapping[str, Any]) -> int:
     """The size that is given for a curve."""
     return int(curve["seq_len"] if "at" in curve else curve["head_dim"])
+
+
+def everywhere(rows: Sequence[CrossoverRecord]) -> str:
+    """Return where an answer without a crossing holds: from the first length on, or where known."""
+    over = rows[0].over
+    if over == "seq":
+        known = [row for row in rows if row.searched]
+        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in known):
+            return "at every length where both are known"
+        first = max((row.searched[0][0] or 1 for row in known), default=1)
+        return "at every length" if first == 1 else f"at every length from {first:,} on"
+    ends = {tuple(row.searched[0]) for row in rows if row.searched}
+    if len(ends) != 1 or ends == {(1, None)}:
+        return f"at every {every(over)}"
+    low, last = ends.pop()
+    return f"at every {every(over)} from {low or 1:,} {'on' if last is None else f'to {last:,}'}"

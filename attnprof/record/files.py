@@ -101,13 +101,17 @@ def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
         raise refusal(path, str(error), hint) from error
 
 
-def json_of(text: str) -> Any:
-    """A JSON text's value; ValueError for what is none, or not written by us (NaN, names twice)."""
+def json_of(text: str, *, ours: bool = True) -> Any:
+    """A JSON text's value; ValueError for what is none, or nested too deeply.
+
+    Of a text of ``ours`` it is raised for what we do not write, too: NaN, Infinity, a name twice.
+    """
+    strict: dict[str, Any] = {
+        "parse_constant": _real, "parse_int": _whole, "parse_float": _real,
+        "object_pairs_hook": _object,
+    }  # fmt: skip
     try:
-        found = json.loads(
-            text, parse_constant=_real, parse_int=_whole, parse_float=_real,
-            object_pairs_hook=_object,
-        )  # fmt: skip
+        found = json.loads(text, **(strict if ours else {}))
     except RecursionError as error:
         raise ValueError(_DEEP) from error
     level = [found]
@@ -146,11 +150,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_json(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> Any:
-    """The value of a JSON file; :class:`RequestError` for what is none."""
+def read_json(
+    path: str | Path, limit: int = REPORT_LIMIT, hint: str = "", *, ours: bool = True
+) -> Any:
+    """The value of a JSON file, read as :func:`json_of` does; :class:`RequestError` for none."""
     data = read_bytes(path, limit, hint)
     try:
-        return json_of(text_of(data))
+        return json_of(text_of(data), ours=ours)
     except ValueError as error:
         raise RequestError(
             f"{path} is no whole JSON file ({error}){f'; {hint}' if hint else ''}"

@@ -206,8 +206,9 @@ class ModelRecord(Record, commands=("model",)):
 
     ``part`` is ``total`` for the whole model; ``layer_kind`` is empty for what is in no layer, and
     ``count`` says how many layers there are of it. ``expression`` is in B (batch), N (tokens)
-    and L (layers, where they repeat), null where there is no formula; ``value`` is exact, of a run
-    at the asked sizes.
+    and L (layers, where they repeat), null where there is no formula; ``value`` is that of a run
+    at the asked sizes. ``bound`` says ``at least`` where something that the quantity counts is left
+    out of both, ``even routing`` where experts' shares change them, else ``exact``.
     """
 
     part: str = column("part")
@@ -217,6 +218,7 @@ class ModelRecord(Record, commands=("model",)):
     quantity: str = column("quantity")
     expression: str | None = column("expression")
     value: int | float | None = column("value", fmt="count")
+    bound: str = column("bound", default="exact")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,19 @@ SCHEMA = "attnprof/1"
 #: What a figure says of the program that made it.
 MAKER = "attnprof"
 _ENDS = 4096
-_REPORT = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"(command|ceilings)"\s*:')
+_REPORT = re.compile(
+    r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"(?:(ceilings)"|command"\s*:\s*(?:"([a-z -]+)")?)'
+)
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
 _BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
-_MARK = re.compile(r"<!-- attnprof[ -][a-z -]+-->|(% )?Written by attnprof [a-z -]+\.")
-_XML = re.compile(
-    r'<testsuites [^>]*name="attnprof |<meta name="generator" content="attnprof">'
-    r"|<dc:title>attnprof</dc:title>"
-)
+_MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:% )?Written by attnprof ([a-z -]+)\.")
+_XML = {
+    "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
+    "reproduce": re.compile(r'<meta name="generator" content="attnprof">'),
+    "figure": re.compile("<dc:title>attnprof</dc:title>"),
+}
+#: Commands whose output may be a figure though no ``--plot`` names it.
+_DRAWING = ("plot", "heatmap", "reproduce")
 #: Files of a folder of reports whose columns are their document's.
 _REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
 #: PNG and PDF.
@@ -43,28 +48,43 @@ def written_by(command: str) -> str:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether nothing is lost where a file is overwritten: it begins or ends as ours do."""
+    """Return whether nothing of somebody's is lost where a file is overwritten."""
     try:
-        head, tail = ends_of(path)
+        head, _ = ends_of(path)
     except FileNotFoundError:
         return True
     except (OSError, ValueError):
         return False
-    if not head:
-        return True
+    return not head or bool(writers_of(path))
+
+
+def writers_of(path: Path) -> set[str]:
+    """Return what of attnprof may have written a file, by how it begins and ends; empty for none.
+
+    These are names of commands, as ``cost``, with the flag of what has its own form
+    (``check --junit``, ``calibrate --file``), and ``figure`` for any figure.
+    """
+    try:
+        head, tail = ends_of(path)
+    except (OSError, ValueError):
+        return set()
     text = head.decode("utf-8-sig", "replace")
     lines = [*text.splitlines()[:1], *tail.decode("utf-8", "replace").splitlines()[-1:]]
     page = path.with_name("README.md")  # of ours, beside a regenerated table or figure it names
     rows: list[str] = []
     if _REGENERATED.fullmatch(path.name) and page.is_file():
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
-    return (
-        any(mark in part for mark in _BINARY for part in (head, tail))
-        or bool(_REPORT.match(text.lstrip()) or _BADGE.match(text) or _XML.search(text))
-        or any(_MARK.fullmatch(line.strip()) for line in lines)
-        or _has_columns(lines[0] if lines else "")
-        or (any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in x for x in rows))
-    )
+    found = {name for name, pattern in _XML.items() if pattern.search(text)}
+    found |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
+    found |= {"check --badge"} if _BADGE.match(text) else set()
+    if report := _REPORT.match(text.lstrip()):
+        found.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
+    marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
+    found |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
+    found |= set(_with_columns(lines[0] if lines else ""))
+    if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
+        found.add("reproduce")
+    return {name or "of another version" for name in found}
 
 
 def is_journal(path: Path) -> bool:
@@ -87,23 +107,29 @@ def ends_of(path: Path) -> tuple[bytes, bytes]:
         return head, stream.read(_ENDS)
 
 
-def _has_columns(line: str) -> bool:
-    """Whether a line is the header of a CSV or a Markdown table of records of ours."""
+def _with_columns(line: str) -> list[str]:
+    """Return the commands for whose records a line is the header of a CSV or a Markdown table."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        heads = (iter([heading(*one) for one in kind.columns()]) for kind in KINDS.values())
-        # at least three cells are headings of one kind, in its order
-        return len(cells) >= 3 and any(all(cell in own for cell in cells) for own in heads)
+        if len(cells) < 3:  # at least three cells are headings of one kind, in its order
+            return []
+        heads = {name: [heading(*one) for one in kind.columns()] for name, kind in KINDS.items()}
+        return [name.split()[0] for name, own in heads.items() if _in_order(cells, own)]
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
-        return False
+        return []
     # columns that a later version added are missing in an older file
-    known = ([name for name, _ in kind.columns()] for kind in KINDS.values())
-    return any(
-        cells[:1] == names[:1] and set(cells) <= set(names) and 2 * len(cells) >= len(names)
-        for names in known
-    )
+    known = {name: [field for field, _ in kind.columns()] for name, kind in KINDS.items()}
+    return [
+        name.split()[0] for name, own in known.items()
+        if cells[:1] == own[:1] and set(cells) <= set(own) and 2 * len(cells) >= len(own)
+    ]  # fmt: skip
+
+
+def _in_order(cells: Iterable[str], headings: Iterable[str]) -> bool:
+    left = iter(headings)
+    return all(cell in left for cell in cells)
 
 
 #: What tells a file from others: its place with all links followed, and its number on the disk.
@@ -112,21 +138,45 @@ Identity = tuple[int, int] | str
 
 @dataclass
 class Destinations:
-    """Inputs and outputs of a command by what they are on the disk, whatever they are called."""
+    """Inputs and outputs of a command by what they are on the disk, whatever they are called.
 
+    What is ``extended`` is added to by code that reads it first.
+    """
+
+    command: str = ""
     force: bool = False
     inputs: dict[Identity, str] = field(default_factory=dict)
     outputs: dict[Identity, str] = field(default_factory=dict)
+    extended: set[Identity] = field(default_factory=set)
 
     def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
-        """:class:`RequestError` for an input, and for a file that is not ours without force."""
-        if not self.inputs.keys().isdisjoint(identities(path)):
+        """Raise :class:`RequestError` for an input and, without force, for what would be lost.
+
+        That is a file of somebody's, and one that attnprof wrote for another purpose.
+        """
+        own = identities(path)
+        if not self.inputs.keys().isdisjoint(own):
             raise _is_input(told)
-        if only_inputs or self.force or is_ours(path):
+        if only_inputs or self.force:
             return
         why = "nothing in it says that attnprof wrote it"
+        if is_ours(path):
+            writers = writers_of(path)
+            allowed = self._writes(told) & writers or not self.command or own & self.extended
+            if not writers or allowed:
+                return
+            why = f"it is what attnprof {' or '.join(sorted(writers))} wrote"
+            why = "it is a figure" if writers == {"figure"} else why
         why = "it holds a sweep's results" if is_journal(path) else why
         raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
+
+    def _writes(self, told: str) -> set[str]:
+        """Return the names by which what a command writes is known again."""
+        flag = told.split(" ", 1)[0]
+        draws = flag == "--plot" or self.command in _DRAWING
+        own = {f"{self.command} {flag}"}
+        own |= {self.command} if flag not in ("--junit", "--badge", "--plot") else set()
+        return own | ({"figure"} if draws else set())
 
 
 def _is_input(told: str) -> RequestError:
@@ -137,9 +187,11 @@ _COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", defau
 
 
 @contextmanager
-def one_command(modules: Iterable[str] = (), *, tracked: bool = True) -> Iterator[None]:
+def one_command(
+    modules: Iterable[str] = (), *, command: str = "", tracked: bool = True
+) -> Iterator[None]:
     """Inside, files are inputs and outputs of one command; ``modules`` are texts that name code."""
-    before = _COMMAND.set(Destinations() if tracked else None)
+    before = _COMMAND.set(Destinations(command) if tracked else None)
     try:
         take_modules(modules)
         yield
@@ -182,14 +234,17 @@ def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> No
         if command.outputs[one] != told:
             raise RequestError(f"{told} is the file of {command.outputs[one]}, too: name two")
     command.outputs |= dict.fromkeys(own, told)
+    command.extended |= own if extended else set()
     command.check(path, told, only_inputs=extended)
 
 
 def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
     """Look again just before a file is written: it may have come since."""
     if (command := _COMMAND.get()) and not is_stream(path):
-        told = next((command.outputs[one] for one in identities(path) & command.outputs.keys()), "")
-        command.check(path, told or str(path), only_inputs=only_inputs)
+        # by its place first: a replaced file may have left its number to another
+        own = (os.path.realpath(path), *identities(path))
+        names = [command.outputs[one] for one in own if one in command.outputs]
+        command.check(path, names[0] if names else str(path), only_inputs=only_inputs)
 
 
 def identities(path: str | Path) -> set[Identity]:

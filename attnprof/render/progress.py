@@ -1,11 +1,22 @@
-"""Lines on stderr: notes, and on a terminal how far a long command is."""
+"""Lines on stderr: notes, and how far a long command is.
+
+On a terminal a line comes and goes; in a log a line is written now and then. Quick work writes
+nothing.
+"""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
 
 from attnprof.record.escapes import visible
+
+#: Seconds before anything is shown on a terminal.
+SHOWN_AFTER_S = 1.5
+#: Seconds before the first line in a log, and between two lines.
+FIRST_LINE_S, EVERY_S = 10.0, 20.0
 
 
 def note(text: str) -> None:
@@ -14,45 +25,80 @@ def note(text: str) -> None:
         sys.stderr.write(visible(text) + "\n")
         return
     from attnprof.render.fitted import Hanging
-    from attnprof.render.terminal import new_console
+    from attnprof.render.terminal import new_console, render_text
 
-    new_console(stderr=True).print(Hanging(visible(text)))
+    # by the stream itself, which writes above a bar where there is one
+    width = new_console(stderr=True).width
+    sys.stderr.write(render_text([Hanging(visible(text))], width))
 
 
-@contextmanager
-def progress_bar(total: int, title: str) -> Iterator[Callable[..., None] | None]:
-    """A bar, to be told how many points are done, of how many, and which is next; or None."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress
+class LongWork(Protocol):
+    """Work that is waited for: what is told of it (:mod:`attnprof.processes.progress`)."""
 
-    from attnprof.render.terminal import new_console
+    news: "SimpleQueue[str | None]"
 
-    columns = (
-        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
-        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    with progress.Progress(*columns, console=new_console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+    def sentence(self) -> str:
+        """What is done, how much of it and how long it takes."""
 
-        def show(done: int, *next_one: Any) -> None:
-            # a text, or a point by its mechanism and length
-            now = getattr(next_one[-1], "point", next_one[-1])
-            name = now if isinstance(now, str) else f"{now.mechanism}, {now.seq_len} tokens"
-            bar.update(task, completed=done, description=visible(name))
+    def so_far_s(self) -> float:
+        """Seconds since it began."""
 
-        yield show
+    def count(self) -> tuple[int, int | None]:
+        """Pieces that are done, and of how many."""
+
+
+def shown(work: LongWork) -> AbstractContextManager[Any]:
+    """Inside, stderr says how far the work is; nothing where it is quick."""
+    return _bar(work) if sys.stderr.isatty() else _lines(work)
 
 
 @contextmanager
-def working(text: str) -> Iterator[Callable[[str], None]]:
-    """A line for as long as something takes, to be told what is in work."""
-    if not sys.stderr.isatty():
-        yield lambda _text: None
-        return
+def _lines(work: LongWork) -> Iterator[None]:
+    """Inside, write a line now and then, and when the first forecast is there."""
+    stream = sys.stderr
+
+    def next_line(pause: float) -> str | None:
+        try:
+            return work.news.get(timeout=pause)
+        except Empty:
+            return work.sentence()
+
+    def write() -> None:
+        pause = FIRST_LINE_S
+        with suppress(OSError, ValueError):  # stderr may have been closed
+            while (line := next_line(pause)) is not None:
+                stream.write(f"attnprof: {visible(line)}\n")
+                stream.flush()
+                pause = EVERY_S
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        work.news.put(None)
+        thread.join()
+
+
+def _bar(work: LongWork) -> AbstractContextManager[Any]:
+    """Inside, a line stands on the terminal, with a bar where the work can be counted."""
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Display
+
     from attnprof.render.terminal import new_console
 
-    with new_console(stderr=True).status(visible(text)) as status:
-        yield lambda now: status.update(visible(now))
+    class Bar(Display):
+        def get_renderables(self) -> Iterator[Any]:
+            if work.so_far_s() < SHOWN_AFTER_S:
+                return
+            for task in self.tasks:
+                task.completed, task.total = work.count()
+                task.description = visible(work.sentence())
+            yield from super().get_renderables()
+
+    columns = SpinnerColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
+    console = new_console(stderr=True)
+    # what is drawn seldom disturbs what is timed the least
+    shown = Bar(*columns, console=console, transient=True, refresh_per_second=2)
+    shown.add_task("")
+    return shown

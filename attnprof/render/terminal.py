@@ -20,6 +20,8 @@ from attnprof.units import format_value, is_numeric, plural
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
+#: The least that a table is drawn in.
+LEAST_WIDTH = 20
 #: Formats of which all digits can be shown, with the unit that stands in each cell.
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
           "number": "", "ratio": "", "length": ""}  # fmt: skip
@@ -65,6 +67,11 @@ def quantity_value(value: Any, name: str) -> str:
     return shown_value(value, "bytes" if "bytes" in name else "count")
 
 
+def floor(bound: str) -> str:
+    """Return what stands before a number or formula that leaves something out, else nothing."""
+    return "at least " if bound == "at least" else ""
+
+
 def workload_text(row: Any) -> str:
     """What a record's costs are for: scope, phase, sizes and number format."""
     return (
@@ -104,7 +111,10 @@ class _Terminal(Console):
 
 def new_console(**how: Any) -> Console:
     """A console to which text is text: brackets are no markup, ``:name:`` no picture."""
-    return _Terminal(highlight=False, markup=False, emoji=False, **how)
+    console = _Terminal(highlight=False, markup=False, emoji=False, **how)
+    if console.width < LEAST_WIDTH:  # noqa: PLR1730 - else it follows a terminal that is resized
+        console.width = LEAST_WIDTH
+    return console
 
 
 class _Shown:

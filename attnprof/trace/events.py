@@ -17,6 +17,8 @@ PHASES = ("forward", "backward", "train", "decode")
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
 #: Everything a formula is derived for.
 QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Those that lack what an uncounted operation would add.
+COUNTS = frozenset(QUANTITIES[:7])
 #: Those that are others where experts get more rows than others do.
 UNEVEN = ("bytes_moved", "peak_bytes")
 
@@ -99,7 +101,10 @@ class Trace:
     ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
     ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
-    call may stand for those of several turns; ``before``: how many the call before this one had.
+    call may stand for those of several turns; ``before``: how many the call before this one had;
+    ``other_calls`` tell what calls before and after it, of the same module, cost otherwise;
+    ``is_steady``: those after it cost the same. ``ungraded``: parameters that take a gradient and
+    got none in a backward pass, by name.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -110,6 +115,9 @@ class Trace:
     routes: list[tuple[Size, Size]] = field(default_factory=list)
     has_loops: bool = False
     before: int = 0
+    other_calls: list[str] = field(default_factory=list)
+    is_steady: bool = True
+    ungraded: frozenset[str] = frozenset()
 
     @property
     def operations(self) -> int:
@@ -203,6 +211,12 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
     }
 
 
+def left_out(trace: Trace, phase: str) -> tuple[str, ...]:
+    """Return each operation that the counts leave out, with how often it runs and its bytes."""
+    gaps = uncounted(trace, phase).items()
+    return tuple(f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps)
+
+
 def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
     """A sentence where operations have no rule: how to write one."""
     names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
@@ -211,14 +225,15 @@ def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
 
 
 def assumed(trace: Trace) -> tuple[str, ...]:
-    """Conditions of the domain that no run can see: that choices are even."""
+    """Conditions of the domain that no size is in: that it is one call, that choices are even."""
+    one_call = () if trace.is_steady else ("one call of a module, which changes between calls",)
     if not trace.routes:
-        return ()
+        return one_call
     import sympy
 
     each = dict.fromkeys(str(sympy.sympify(rows) / experts) for rows, experts in trace.routes)
     told = "tokens are spread evenly over the experts: every expert gets"
-    return tuple(f"{told} {rows} rows" for rows in each)
+    return (*one_call, *(f"{told} {rows} rows" for rows in each))
 
 
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
@@ -228,7 +243,26 @@ def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     return (told,) if names else ()
 
 
+def bound(trace: Trace, phase: str, quantity: str) -> str:
+    """Return ``at least`` where something that a quantity counts is left out, else ``exact``.
+
+    ``even routing`` where it is another one if experts get more rows or fewer.
+    """
+    lacks_counts = quantity in COUNTS and uncounted(trace, phase)
+    if lacks_counts or (quantity == "peak_bytes" and at_least(trace, phase)):
+        return "at least"
+    return "even routing" if trace.routes and quantity in UNEVEN else "exact"
+
+
 def of_even_routing(trace: Trace) -> tuple[str, ...]:
     """A sentence where tokens choose experts: what changes if they do not choose them evenly."""
-    told = "peak and bytes moved are those of even routing; other choices of experts have others"
+    told = (
+        "peak and bytes moved are those of even routing; where some experts get more rows the peak "
+        "is higher: by some per cent as a rule, by far more where most rows go to one expert"
+    )
     return (told,) if trace.routes else ()
+
+
+def reservations(trace: Trace, phase: str) -> tuple[str, ...]:
+    """Return a sentence for each thing that the numbers of a phase leave out or rely on."""
+    return (*unruled(trace, phase), *at_least(trace, phase), *of_even_routing(trace))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = Any  # int | Fraction | float
+#: Bits of a share of weights below which it is no byte: exact powers of it would be endless.
+_LEFT = 128
 #: The expression over the user's symbols for one over torch's own; set while a run is symbolic.
 _SPOKEN: ContextVar[dict[Any, Any]] = ContextVar("spoken")
 
@@ -81,6 +83,21 @@ def levels(points: Size) -> Size:
     return sympy.ceiling(sympy.log(points) / sympy.log(2))
 
 
+def expected_bytes(weights: Size, experts: int, each: int, rows: Size) -> Size:
+    """Bytes of the experts that are met when every row chooses ``each`` of them, evenly at random.
+
+    That is their share 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100
+    bytes 2 rows that choose 2 each meet 800 - 450.
+    """
+    rest = Fraction(experts - each, experts)
+    if isinstance(weights, int) and isinstance(rows, int):
+        return weights - math.floor(weights * _power(rest, rows))
+    import sympy
+
+    left = sympy.Rational(rest.numerator, rest.denominator) ** rows
+    return weights - sympy.floor(weights * left)
+
+
 def is_floating(tensor: Any) -> bool:
     """Whether its arithmetic counts: real or complex numbers, not integers or booleans."""
     return bool(tensor.is_floating_point() or tensor.is_complex())
@@ -128,6 +145,8 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
 
 def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, int):
+        if isinstance(base, Fraction) and 0 < base < 1 and exponent > _LEFT / (1 - base):
+            return Fraction(1, 2**_LEFT)  # exp(-_LEFT) at most: no byte of a weight
         return (base if exponent >= 0 else Fraction(base)) ** exponent
     if isinstance(exponent, Fraction) and exponent.denominator == 2 and isinstance(base, int):
         root = math.isqrt(max(base, 0))

@@ -138,6 +138,11 @@ def short(x):
     return scores(x)
 
 
+def single(x):
+    y = x @ (x.transpose(-1, -2) @ x)
+    return y + x if x.shape[1] > 1 else x
+
+
 def apart(x):
     assert x.shape[1] >= 1000
     return scores(x)
@@ -187,6 +192,15 @@ def test_a_range_is_told_in_the_table(attnprof, foreign):
                     "--metric flops")  # fmt: skip
     assert "never from 64 tokens on" in done.out
     assert "in steps of 64" in done.out
+
+
+def test_an_answer_for_every_length_says_where_formulas_begin(attnprof, foreign):
+    # a single token adds more than its product saves: the formulas begin at two
+    pair = foreign("states", "single")
+    done = attnprof(f"crossover --d 16 {pair} --input", ("x: B, N, d",), "--metric flops")
+    assert "at every length from 2 on" in done.out
+    assert "is cheaper at every length from 2 on." in done.out
+    assert "always from 2 tokens on" in done.out or "never from 2 tokens on" in done.out
 
 
 def test_domains_that_do_not_meet_are_a_refusal(attnprof, foreign):

@@ -343,3 +343,11 @@ def test_a_file_of_arguments_gives_numbers_and_arguments_free_them(attnprof, tmp
     assert read(ended.json["records"][0]["expression"]) == 4 * 32 * 32 + 4 * 32
     freed = attnprof(("derive", MINE), f"{how} --arg d_model=4*d")
     assert sympy.expand(read(freed.json["records"][0]["expression"]) - 64 * d**2 - 16 * d) == 0
+
+
+def test_a_peak_of_even_routing_is_shown_as_that(attnprof):
+    path = Path(__file__).parents[1] / "trace/test_routing.py"
+    done = attnprof("derive", f"{path}:Experts", "--arg", "width=4", "--input", ("x: N, 4",),
+                    "--phase", "forward")  # fmt: skip
+    assert re.search(r"peak memory +with even routing, ", done.out)
+    assert "where some experts get more rows the peak is higher" in " ".join(done.out.split())

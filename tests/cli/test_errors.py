@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -74,6 +75,12 @@ def raising(error):
         (KeyboardInterrupt(), 130),
         (ZeroDivisionError("division by zero"), 70),
         (RecursionError(), 70),
+        (RecursionError("maximum recursion depth exceeded"), 2),
+        (MemoryError(), 3),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 4 bytes"), 3),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 3),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 3),
+        (OSError(errno.ENOSPC, "No space left on device"), 2),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 3),
         (ModuleNotFoundError("No module named 'attnprof.x'", name="attnprof.x"), 70),
     ],
@@ -140,9 +147,79 @@ def test_a_reader_that_leaves_early_is_no_failure(command):
     assert ended.stderr == ""
 
 
-def test_a_closed_stderr_changes_no_exit_code():
-    line = f"{sys.executable} -m attnprof cost --seq 0 2>&-"
-    assert subprocess.run(["bash", "-c", line], timeout=60, check=False).returncode == 2
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("cost --seq 0 2>&-", 2), ("cost --seq 8 -f csv >&-", 0), ("heads >&- 2>&- <&-", 0),
+        ("cost --seq 8 -f csv -o out.csv >&- 2>&-", 0), ("baseline --suite my:x >&- 2>&-", 2),
+        ("list >/dev/full", 2), ("list -f json >/dev/full", 2),
+    ],
+)  # fmt: skip
+def test_closed_and_full_streams_change_no_exit_code(command, code, tmp_path):
+    line = f"{sys.executable} -m attnprof {command}"
+    ended = subprocess.run(
+        ["bash", "-c", line], timeout=60, check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
+    for path in tmp_path.iterdir():  # nothing that was printed is in a file of the command's
+        assert path.read_text().startswith("mechanism,")
+
+
+@pytest.mark.parametrize("command", ["tradeoff -a linear --seq 8", "derive torch.nn:Linear"])
+def test_a_command_that_gets_no_memory_could_not_run(command):
+    line = f"ulimit -v 400000; exec {sys.executable} -m attnprof {command}"
+    ended = subprocess.run(
+        ["bash", "-c", line], timeout=60, check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, "out of memory" in ended.stderr) == (3, True), ended.stderr
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
+@pytest.mark.parametrize("value", ["0", "1", "2", "-5", "9" * 20, "9" * 5000, "²", "wide", ""])
+def test_a_width_that_no_terminal_has_changes_no_answer(attnprof, monkeypatch, name, value):
+    usual = attnprof("cost --seq 8").out.split()
+    monkeypatch.setenv(name, value)
+    ended = attnprof("cost --seq 8")
+    assert (ended.code, "".join(ended.out.split()).count("bytes")) == (0, usual.count("bytes"))
+    assert "Usage" in attnprof("cost --help").out
+
+
+def test_a_number_that_is_none_is_refused_with_what_to_type(attnprof):
+    for line, hint in {
+        "check --budget small": "Give a number, like --budget 300",
+        "profile --samples 1.5": "Give a whole number, like --samples 20",
+        "calibrate --seconds x": "Give a number, like --seconds 0.5",
+        "profile --threads x": "Give a whole number, like --threads 1",
+    }.items():
+        ended = attnprof(line)
+        assert (ended.code, hint in ended.err) == (2, True), ended.err
+
+
+#: What is not UTF-8, as a system gives it to Python.
+FOREIGN = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "derive {}.py:Mine --phase forward", "cost --seq 8 -f csv -o {}", "cost --attention {}",
+        "profile --attention {}.py:Mine --seq 8 --d-model 8 --heads 2 --predict-only",
+        "crossover standard {}.py:Mine --kind derived", "model {}.json", "model {}.py:Mine",
+        "heatmap --seq 8,16 --d-model 8,16 --plot {}.png", "derive {}.py:Mine --config {}.json",
+        "plot {}.json -o {}.png", "history {}", "check --suite {}.toml --against {}",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_utf_8_is_a_name(attnprof, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{FOREIGN}.py").write_text(
+        "import torch\nclass Mine(torch.nn.Linear):\n    def __init__(self, d_model):\n"
+        "        super().__init__(d_model, d_model)\n"
+    )
+    (tmp_path / f"{FOREIGN}.json").write_text('{"d_model": 8}')
+    ended = attnprof(tuple(line.replace("{}", FOREIGN).split()))
+    assert ended.code in (0, 2, 3), ended.err
+    assert "UnicodeEncodeError" not in ended.err
+    (ended.out + ended.err).encode()
 
 
 # -- sizes ---------------------------------------------------------------------------------
@@ -194,3 +271,16 @@ def test_two_of_width_heads_and_head_width_give_the_third(given, shape):
 
 def test_names_are_kept_in_order_and_once():
     assert parse_names("b, a,b") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("003-standard", "--limit"), ("000-mnist-standard", "one size")]
+)
+def test_numbers_are_told_where_there_is_no_figure_of_them(attnprof, tmp_path, model, why):
+    figure = tmp_path / "shares.png"
+    asked = ("model", model, "--phase", "train", "--limit", "0", "--format", "csv")
+    ended = attnprof(asked, ("--plot", str(figure)))
+    assert ended.code == 2
+    assert any(row["quantity"] == "flops" for row in ended.csv)
+    assert why in ended.err
+    assert not figure.exists()

@@ -24,6 +24,14 @@ READERS = {
     "journal": ("sweep --attention standard --seq 8 -o {}", ".jsonl"),
     "table": ("verify-formula --table {} standard", ".csv"),
     "calibration": ("calibrate --contended --dtype float32 --seconds 0.01 --file {}", ".json"),
+    "calibration of another device": (
+        "predict --attention standard --seq 8 --on H9 --calibration {}",
+        ".json",
+    ),
+    "configuration": ("derive torch.nn:Linear --config {} --phase forward", ".json"),
+    "configuration, as TOML": ("derive torch.nn:Linear --config {} --phase forward", ".toml"),
+    "model": ("model {} --seq 8 --phase forward", ".json"),
+    "model, as TOML": ("model {} --seq 8 --phase forward", ".toml"),
 }
 
 

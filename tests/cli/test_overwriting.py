@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from attnprof.cli.app import COMMANDS, main
+from attnprof.errors import RequestError
 from attnprof.record import KINDS, Report, write_whole
-from attnprof.record.recognition import is_ours
+from attnprof.record.recognition import claimed, is_ours, one_command
 from attnprof.render.formats import render_csv, render_markdown
 from tests.cli.test_hostile_files import profile_report
 
@@ -114,6 +116,50 @@ def test_a_file_of_somebody_s_is_kept(attnprof, tmp_path, writer, content):
     assert ended.err.count("\n") == 1
     assert str(path) in ended.err
     assert files_of(tmp_path) == before
+
+
+#: What attnprof wrote, and what may be written over it without --force: its own kind again.
+KEPT = {
+    "a baseline": (
+        Report("baseline", [], {"baseline_schema": 2, "fingerprint": {}}).to_json(),
+        ("baseline", "check --update"),
+    ),
+    "a calibration": ('{"schema": "attnprof/1", "ceilings": []}\n', ("calibrate --file",)),
+    "a report of this reader's": ("text\n\n<!-- attnprof reproduce -->\n", ("reproduce",)),
+    "a table of results": (
+        render_csv(Report("profile", [KINDS["profile"]()])), ("profile", "sweep")
+    ),
+    "a page for a comment": ("<!-- attnprof-check -->\n### x\n", ("check",)),
+    "a badge": ('{"schemaVersion": 1, "label": "attnprof", "message": "x"}', ("check --badge",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", KEPT)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_attnprof_wrote_for_another_purpose_is_kept(attnprof, tmp_path, writer, content):
+    text, own = KEPT[content]
+    if writer.startswith(own) and not (content == "a badge" and writer != own[0]):
+        return
+    words, path = words_and_file(writer)
+    path.write_text(text)
+    before = files_of(tmp_path)
+    ended = attnprof(words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.count("\n") == 1
+    assert str(path) in ended.err
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_report_is_overwritten_by_its_own_command_alone(kind, tmp_path):
+    (tmp_path / "x").write_text(Report(kind, [KINDS[kind]()]).to_json())
+    name = kind.split()[0]
+    for command in COMMANDS:
+        with one_command(command=command):
+            refused = contextlib.nullcontext() if command == name else pytest.raises(RequestError)
+            with refused:
+                claimed(tmp_path / "x", "--output", force=False)
+            claimed(tmp_path / "x", "--output", force=True)
 
 
 def test_every_command_that_writes_is_here():

@@ -269,3 +269,30 @@ def test_every_refusal_is_told_where_all_are(attnprof):
     assert ended.code == 2
     assert "linformer mixes all tokens" in ended.err
     assert ended.err.count("; nystromformer takes its landmarks") == 1
+
+
+@pytest.mark.parametrize("flag", ["--calibration", "--file"])
+@pytest.mark.parametrize(
+    "command",
+    ["predict -a standard --seq 8 --on TPU", "recommend --seq 8 --on TPU",
+     "crossover --kind predicted --on TPU", "calibrate --contended"],
+)  # fmt: skip
+def test_a_calibration_has_one_name_and_an_older_one(attnprof, tmp_path, command, flag):
+    path = tmp_path / "none"
+    path.write_text("somebody's own")
+    ended = attnprof(command, (flag, str(path)))
+    assert ended.code == 2
+    assert f"{path} is no whole JSON file" in ended.err
+
+
+def test_help_shows_the_one_name(attnprof):
+    for command in ("predict", "recommend", "crossover", "calibrate"):
+        shown = attnprof(command, ("--help",)).out
+        assert "--calibration" in shown
+        assert "--file" not in shown
+
+
+def test_a_memory_that_is_none_is_refused(attnprof):
+    ended = attnprof("model 001-lm-dot --memory much")
+    assert ended.code == 2
+    assert "--memory much: type a size like 2GiB" in ended.err

@@ -1,7 +1,7 @@
 """Crossovers over other sizes than the length: against every integer, and what is refused."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -9,6 +9,7 @@ import sympy
 
 import attnprof
 from attnprof import registry
+from attnprof.closed_form.answers import crossover_answer
 from attnprof.closed_form.axis import CrossoverAxis
 from attnprof.closed_form.contests import Contest, Meeting, solved
 from attnprof.closed_form.crossover import report
@@ -168,3 +169,13 @@ def test_rows_over_another_axis_have_a_parameter_for_what_varies():
     ).records
     assert "window" not in row.params_b
     assert json.loads(json.dumps(asdict(row)))["over"] == "window"
+
+
+def test_an_answer_ends_where_derived_formulas_do_and_says_at_least():
+    row = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=16).records[0]
+    told = "taylor-efficient needs fewer FLOPs than taylor-direct from 273 tokens on"
+    assert crossover_answer([row]).endswith(f"{told}.")
+    ends = replace(row, kind="derived", searched=[[2, 512]])
+    assert crossover_answer([ends]).endswith(f"{told}, up to 512 tokens.")
+    floor = replace(row, kind="derived", bound="flops of f is at least what is compared here")
+    assert crossover_answer([floor]).endswith(f"{told} (by totals that are at least these).")

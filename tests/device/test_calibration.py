@@ -1,6 +1,9 @@
 """Single operations are timed into tables, which a file keeps."""
 
 import json
+import threading
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -146,3 +149,76 @@ def test_ceilings_of_an_older_file_are_read_without_tables(tmp_path):
     path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
     found = calibration.load("some device", 2, path)
     assert (found.ceilings.bytes_per_s, found.tables) == (1e10, {})
+
+
+def calibrated(dtype, seconds=1.0, **more):
+    tables = {dtype: {"product": TimeTable({(1, 8, 8, 8): seconds})}}
+    ceilings = Ceilings("some device", {dtype: 1e11}, 1e10, "a test")
+    return Calibration(ceilings, "cpu", 2, tables, **more)
+
+
+def test_formats_are_added_whatever_their_order_and_one_again_is_replaced(tmp_path):
+    path = tmp_path / "c.json"
+    for dtype, seconds in (("float32", 1.0), ("bfloat16", 2.0), ("float64", 3.0), ("float32", 4.0)):
+        calibration.save(calibrated(dtype, seconds, fault_s=seconds / 10), path)
+    found = calibration.load("some device", 2, path)
+    kept = {dtype: tables["product"].at((1, 8, 8, 8)) for dtype, tables in found.tables.items()}
+    assert kept == pytest.approx({"float32": 4.0, "bfloat16": 2.0, "float64": 3.0})
+    assert set(found.ceilings.flops_per_s) == set(kept)
+    assert found.fault_s == 0.4  # of the device, as it was seen last
+
+
+def test_formats_of_another_version_or_number_of_threads_are_not_mixed(tmp_path, monkeypatch):
+    path = tmp_path / "c.json"
+    calibration.save(calibrated("float64"), path)
+    with monkeypatch.context() as older:
+        older.setattr(calibration, "VERSION", 1)
+        calibration.save(calibrated("float32"), path)
+        calibration.save(replace(calibrated("float32"), threads=1), path)
+    calibration.save(calibrated("bfloat16"), path)
+    assert set(calibration.load("some device", 2, path).tables) == {"bfloat16"}
+    assert len(calibration.entries(path)) == 2
+
+
+def test_calibrations_that_end_at_once_are_all_kept(tmp_path, monkeypatch):
+    path, dtypes = tmp_path / "c.json", ("float16", "float32", "float64", "bfloat16")
+    write = calibration.write_whole
+    monkeypatch.setattr(calibration, "write_whole", lambda *what: (time.sleep(0.05), write(*what)))
+    threads = [
+        threading.Thread(target=calibration.save, args=(calibrated(dtype), path))
+        for dtype in dtypes
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(calibration.load("some device", 2, path).tables) == set(dtypes)
+    assert [one.name for one in tmp_path.iterdir()] == ["c.json"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("repeatability", 1e30), ("repeatability", -1), ("unsteadiness", "x"), ("fault_s", -1e-9),
+        ("cpu_share", 7), ("threads", 0), ("processors", 1.5), ("tables", {"float32": []}),
+        ("bytes_per_s", 0), ("name", None), ("tables", {"float32": {"sum": [[1.5, 2, 1.0]]}}),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_device_has_is_refused_and_named(tmp_path, field, value):
+    entry = {**calibrated("float32").to_dict(), field: value}
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
+    with pytest.raises(RequestError, match=r"is no calibration: ceilings\[0\] has .*delete it"):
+        calibration.entries(path)
+
+
+@pytest.mark.parametrize("text", ['{"schema": "attnprof/1", "ceilings": [{"na', "notes", "{}"])
+def test_a_file_that_was_cut_off_is_named_for_deleting_and_somebody_s_is_not(tmp_path, text):
+    path = tmp_path / "my calibration.json"
+    path.write_text(text)
+    with pytest.raises(RequestError) as refused:
+        calibration.save(calibrated("float32"), path)
+    assert (f"rm '{path}'" in str(refused.value)) is ("ceilings" in text)
+    assert path.read_text() == text
+    calibration.save(calibrated("float32"), path, force=True)
+    assert calibration.load("some device", 2, path)

@@ -199,3 +199,23 @@ def test_fused_attention_takes_what_its_own_kernel_took(name, form, sizes, table
     tables[table] = TimeTable(dict.fromkeys(tables[table].seconds, 2.0))
     call = KernelCall(f"_scaled_dot_product_flash_attention_for_cpu{name}", form, sizes)
     assert Times(tables).seconds(call) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("product", None), ("softmax", None), ("flush", None),
+        ("softmax", {(n,): 1.0 for n in (1, 8)}),
+        ("sum", dict.fromkeys(zip(range(1, 900), range(1, 900), strict=True), 1.0)),
+    ],
+)  # fmt: skip
+def test_a_calibration_without_a_table_is_a_row_with_what_to_type(here, name, table):
+    kept = json.loads(here.read_text())
+    tables = kept["ceilings"][0]["tables"]["float32"]
+    del tables[name]
+    if table:
+        tables[name] = [[*place, seconds] for place, seconds in table.items()]
+    here.write_text(json.dumps(kept))
+    (record,) = predict_points([PointRequest("standard", 8, 1, 8, threads=1)], path=here).records
+    assert name in record.skipped
+    assert "attnprof calibrate --dtype float32" in record.skipped

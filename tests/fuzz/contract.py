@@ -16,7 +16,7 @@ from typing import Any
 from attnprof.cli.app import main
 
 #: Seconds after which a command hangs.
-HANGS = 30
+HANGS = 90
 CODES = {0, 1, 2, 3}
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
 _COUNTS = re.compile(r"(flops|bytes|entries|parameters|seq_len|multiplications|median_s|calls)")

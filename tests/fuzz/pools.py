@@ -13,7 +13,7 @@ HOSTILE = [
     "", " ", ",", "=", ":", "-", "--", "0", "-1", "1.5", "1e3", "nan", "inf", "NaN", "None", "True",
     "٣", "９", "ℓ", "𝑁", "10**100", "9" * 400, "9" * 5000, "x" * 3000, "../../etc/passwd",
     "/dev/zero", "%s%n", "{0}", "$(reboot)", "'", '"', "\\", "a\nb", "\t", "é", "ﷺ", "🙂", "=1+1",
-    "@x", "<b>", "|", "`", "[red]x[/red]", "[/]", "__import__('os')", "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202e", "\ufeff8",
+    "@x", "<b>", "|", "`", "[red]x[/red]", "[/]", "__import__('os')", "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202e", "\ufeff8", "caf\udce9", "caf\udce9.py:Mine", "[" * 3000, "small",
 ]  # fmt: skip
 SIZES = [
     "1", "2", "3", "7", "8", "64", "1000003", "1099511627776", "1099511627777", "1,2,3", "8,8",
@@ -66,6 +66,18 @@ NUMBERS = [
     "x",
     "",
     "0.5",
+]
+
+#: What a shell, a container or a test may have set before a command is started.
+WIDTHS = ["", "0", "1", "2", "19", "80", "-5", "100000", "9" * 30, "9" * 5000, "²", "wide"]
+MODELS = [
+    "config.json",
+    "suite.toml",
+    "deep.json",
+    "pipe.json",
+    "001-lm-dot",
+    "nothing",
+    "infinite.json",
 ]
 
 #: Pools by flag; other flags take words and hostile texts.

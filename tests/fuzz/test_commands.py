@@ -1,6 +1,7 @@
-"""Random command lines keep the contract: exit codes, messages, numbers, no hang, no litter.
+"""Random command lines keep the contract: exit codes, messages, numbers, no hang, no lost file.
 
-``ATTNPROF_FUZZ_MINUTES=10 pytest -n 0 tests/fuzz --hypothesis-seed 7`` goes on for ten minutes.
+``ATTNPROF_FUZZ_MINUTES=10 pytest -n 0 tests/fuzz --hypothesis-seed 7`` goes on for ten minutes of
+processor time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from functools import cache
 
 import pytest
@@ -28,7 +28,8 @@ ROUND = 60
 WEIGHTS = {
     "cost": 6, "compare": 4, "crossover": 5, "heads": 4, "heatmap": 3, "list": 2, "derive": 2,
     "verify-formula": 6, "plot": 4, "history": 3, "reproduce": 2, "profile": 1, "sweep": 1,
-    "check": 1, "baseline": 1, "calibrate": 1,
+    "check": 1, "baseline": 1, "calibrate": 1, "predict": 3, "recommend": 1, "model": 2,
+    "tradeoff": 1, "doctor": 1,
 }  # fmt: skip
 #: What runs for long by its nature is asked for little.
 SHORT = {
@@ -46,13 +47,19 @@ SHORT = {
     "calibrate": ["--contended", "--seconds", "0.01", "--file", "device.json"],
     "baseline": ["--no-time"],
     "check": ["--no-time"],
-}
+    "predict": ["--attention", "standard", "--seq", "8", "--on", "H9"],
+    "model": ["--limit", "0", "--phase", "forward"],
+    "tradeoff": [
+        "--attention", "linear", "--seq", "8", "--d-model", "8", "--heads", "2", "--no-time"
+    ],
+}  # fmt: skip
 #: These need more than one command line to say anything, or write where they are not told to.
 SKIPPED = {
     "reproduce": ("--accept", "--measure", "--all"),
     "check": ("--self-test",),
     "sweep": ("--isolate", "--workers", "--scheduler", "--compile"),
     "profile": ("--isolate", "--compile"),
+    "tradeoff": ("--distill", "--norms", "--over", "--time"),
     "list": ("--verify",) * (not MINUTES),  # every mechanism's real code: ten seconds each time
 }
 
@@ -114,8 +121,9 @@ def positionals(command: str) -> st.SearchStrategy[list[str]]:
         return st.tuples(formulas(), st.one_of(mechanism, mechanism, place)).map(list)
     if command in ("crossover", "heads", "heatmap"):
         return st.lists(mechanism, min_size=0, max_size=2)
-    if command == "derive":
-        return st.one_of(place, place, mechanism, HOSTILE).map(lambda x: [x])
+    if command in ("derive", "model"):
+        other = mechanism if command == "derive" else st.sampled_from([*pools.MODELS, *FILES])
+        return st.one_of(place, place, other, HOSTILE).map(lambda x: [x])
     if command in ("plot", "history"):
         return st.lists(file, min_size=0, max_size=2)
     if command == "reproduce":
@@ -153,25 +161,53 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+#: What may have happened to a process before it starts, in the shell's words.
+CONDITIONS = [
+    "exec >&-", "exec 2>&-", "exec <&- >&- 2>&-", "ulimit -v 3000000", "ulimit -v 700000",
+    "ulimit -v 300000", "export PATH=/nowhere", "export COLUMNS=1 LINES=0", "exec >/dev/full",
+]  # fmt: skip
+
+
+def check_alone(words: list[str], condition: str) -> None:
+    """In a process of its own that was started under a condition, the exit code is one of ours."""
+    line = [sys.executable, "-m", "attnprof", *words]
+    ended = subprocess.run(
+        ["/bin/bash", "-c", f'{condition}; exec "$@"', "fuzz", *line], check=False,
+        capture_output=True, timeout=4 * contract.HANGS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode in contract.CODES, (ended.returncode, condition, words, ended.stderr)
+    assert b"Traceback" not in ended.stderr, (condition, words, ended.stderr)
+
+
 def check(words: list[str], folder) -> None:
+    before = files.kept(folder / "work")
     contract.hold(contract.run(words), words)
+    if lost := {name for name, data in files.kept(folder / "work").items() if data != before[name]}:
+        files.write(folder / "work")
+        assert "--force" in words or lost <= files.OWN.get(words[0], set()), (lost, words)
     assert {path.name for path in folder.iterdir()} == {"work", "temporary"}, words
     left = [path.name for path in (folder / "temporary").iterdir()]
     assert [name for name in left if not name.startswith(KEPT)] == [], words
 
 
+def processor_s() -> float:
+    """Seconds of processor time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
 def rounds(request) -> None:
     """Seeds of the rounds: one, always the same, or as many as the minutes hold."""
     first = int(request.config.getoption("--hypothesis-seed", None) or 0)
-    until = time.monotonic() + 60 * MINUTES
+    until = processor_s() + 60 * MINUTES
     yield first
-    while time.monotonic() < until:
+    while processor_s() < until:
         first += 1
         sys.stderr.write(f"--hypothesis-seed {first}\n")
         yield first
 
 
-def test_any_command_line_keeps_the_contract(request, folder):
+def test_any_command_line_keeps_the_contract(request, folder, monkeypatch):
+    seen: list[list[str]] = []
     for command in WEIGHTS:  # imported now: what imports draws from random would spoil a round
         flags_of(command)
     for number in rounds(request):
@@ -182,12 +218,17 @@ def test_any_command_line_keeps_the_contract(request, folder):
             suppress_health_check=list(HealthCheck),
             phases=(Phase.generate, Phase.shrink),
         )  # fmt: skip
-        @given(command_lines())
-        def one(words: list[str]) -> None:
+        @given(command_lines(), st.sampled_from(pools.WIDTHS))
+        def one(words: list[str], width: str) -> None:
+            monkeypatch.setenv("COLUMNS", width)
             check(words, folder)
+            seen.append([word for word in words if "\0" not in word])
 
+        seen.clear()
         one()
         gc.collect()
+        for place, condition in enumerate(CONDITIONS if MINUTES else ()):
+            check_alone(seen[place * len(seen) // len(CONDITIONS)], condition)
 
 
 ALONE = [

@@ -3,8 +3,13 @@
 import pytest
 
 from attnprof.gate import trees
+from attnprof.gate.check import check_against, record_baseline
+from attnprof.gate.counts import Case
+from attnprof.gate.rules import CheckOptions
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
+from attnprof.processes.progress import Progress, Step, waiting
+from attnprof.record import CheckRecord
 
 CODE = """
 import ctypes, time
@@ -88,3 +93,95 @@ def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
     monkeypatch.setattr(trees, "LIMIT_S", 100.0)
     assert opened(side, "Fine") > 0
     side.close()
+
+
+MODULES = """
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_model)
+        self.outer = nn.Linear({width}, d_model)
+
+    def forward(self, x):
+        return self.outer(self.inner(x))
+
+
+class Masked(Layer):
+    def forward(self, x, mask=None):
+        {checked}
+        return self.inner(x)
+
+
+class Tokens(nn.Embedding):
+    def __init__(self):
+        super().__init__(10, 8)
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        raise ValueError("the shape (3, 4) of input x is wrong")
+"""
+
+
+@pytest.fixture(scope="module")
+def both_sides(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
+    sides = []
+    for name, width, checked in (
+        ("old", "d_model", "pass"), ("new", "d_model + 1", "assert mask is not None, 'a mask'"),
+    ):  # fmt: skip
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "m.py").write_text(MODULES.format(width=width, checked=checked))
+        sides.append(RunningTree(folder, name))
+    with sides[0], sides[1]:
+        yield sides
+
+
+def counted(both_sides, name):
+    """The error of a case, the records otherwise; what was told meanwhile."""
+    case = Case(PointRequest(f"m.py:{name}", 32, 2, 8, threads=1), timed=False, formulas=False)
+    work = Progress(Step("checking"))
+    with waiting(work):
+        report = check_against([case], *both_sides, CheckOptions(timed=False, formulas=False))
+    (first, *_) = report.of(CheckRecord)
+    return first.verdict, first.why, work
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("Layer", "RuntimeError: "), ("Masked", "AssertionError: a mask (m.py:17)")],
+)
+def test_code_that_fails_where_the_baseline_runs_is_told_at_once(both_sides, name, begins):
+    verdict, why, _ = counted(both_sides, name)
+    assert verdict == "error"
+    assert why.startswith(begins)
+    assert f"m.py:{name} does not run with x: B, N, h*d; no other inputs were tried" in why
+    assert "old runs with these inputs" in why
+
+
+def test_other_inputs_are_tried_where_neither_side_runs_with_the_first(both_sides):
+    verdict, why, work = counted(both_sides, "Tokens")
+    assert (verdict, why) == ("ok", "")
+    assert work.news.get(timeout=0).startswith("trying other inputs for m.py:Tokens[")
+
+
+def test_what_runs_with_no_inputs_is_told_in_its_own_words_first(both_sides):
+    verdict, why, _ = counted(both_sides, "Broken")
+    assert verdict == "error"
+    assert why.startswith("ValueError: the shape (3, 4) of input x is wrong (m.py:28): m.py:Broken")
+
+
+def test_a_case_that_hangs_is_named_with_its_side_and_its_end(both_sides):
+    work = Progress(Step("checking"))
+    with waiting(work):
+        counted_in = both_sides[1]
+        case = Case(request("Hangs"), timed=False, formulas=False)
+        (counted_in.path / "code.py").write_text(CODE)
+        patient, counted_in._limit_s = counted_in._limit_s, 1.0
+        report = record_baseline([case], counted_in, CheckOptions(timed=False, formulas=False))
+        counted_in._limit_s = patient
+    assert "no answer within 1 s" in report.records[0].error
+    assert work.step.text == f"counting {case.name} in new"
+    assert work.step.limit_s == 1.0

@@ -1,11 +1,20 @@
 """The code to compare with: folders, git revisions, and what is neither."""
 
+import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.gate.check import check_against
+from attnprof.gate.counts import Case, Counted
+from attnprof.gate.revisions import why_incomparable
+from attnprof.gate.rules import CheckOptions, worst
 from attnprof.gate.trees import current_tree, tree_of
+from attnprof.measure.request import PointRequest
+from attnprof.record import CheckRecord
+from tests.gate.samples import PLAIN
 
 
 def git(folder, *arguments):
@@ -140,3 +149,108 @@ def test_a_filter_that_fails_is_told(repository):
         tree_of("HEAD", repository),
     ):
         pass
+
+
+@pytest.fixture
+def with_submodule(tmp_path, monkeypatch):
+    """A repository with a submodule that has one, a link out of it, and changes in all of them."""
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    for name in ("deep", "sub", "beside", "top"):
+        (tmp_path / name).mkdir()
+        git(tmp_path / name, "init", "-q")
+        (tmp_path / name / "my.py").write_text(PLAIN)
+        (tmp_path / name / ".gitignore").write_text("ignored.py\nnested\n")
+        git(tmp_path / name, "add", "-A")
+        git(tmp_path / name, "commit", "-qm", "one")
+    top = tmp_path / "top"
+    (top / "link").symlink_to("../beside")
+    for owner, part in (("sub", "deep"), ("top", "sub")):
+        git(tmp_path / owner, "submodule", "-q", "add", f"../{part}", part)
+        git(tmp_path / owner, "submodule", "-q", "update", "--init", "--recursive")
+        git(tmp_path / owner, "add", "-A")
+        git(tmp_path / owner, "commit", "-qm", "two")
+    (top / "nested").mkdir()
+    git(top / "nested", "init", "-q")
+    slow = PLAIN.replace("s.softmax(-1)", "s.softmax(-1).softmax(-1).softmax(-1)")
+    for name in ("sub/my.py", "sub/deep/my.py", "link/my.py", "ignored.py", "new.py", "sub/new.py"):
+        (top / name).write_text(slow)
+    (top / "nested" / "my.py").write_text(slow)
+    return top
+
+
+VERDICTS_OF_PLACES = {
+    "sub/deep/my.py": "regressed", "link/my.py": "error", "ignored.py": "error",
+    "nested/my.py": "error", "new.py": "new", "sub/new.py": "new",
+}  # fmt: skip
+
+
+def test_code_that_no_revision_has_is_no_pass_and_that_of_submodules_is_compared(
+    with_submodule, monkeypatch
+):
+    monkeypatch.chdir(with_submodule)
+    own = {**VERDICTS_OF_PLACES, f"{with_submodule}/my.py": "error"}
+    requests = [PointRequest(f"{name}:Attention", 8, 2, 4) for name in own]
+    cases = [Case(request, formulas=False) for request in requests]
+    with current_tree() as head, tree_of("HEAD") as tree, tree as base:
+        terms = CheckOptions(timed=False, formulas=False)
+        found = check_against(cases, base, head, terms, lambda _: None)
+    records = found.of(CheckRecord)
+    seen = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
+    assert dict(zip(own, seen, strict=True)) == own
+    assert all(record.why for record in records if record.verdict == "error")
+
+
+def test_a_submodule_is_checked_out_where_its_folder_was_removed(with_submodule):
+    git(with_submodule, "submodule", "deinit", "-f", "sub")
+    with tree_of("HEAD", with_submodule) as tree:
+        assert (tree.path / "sub" / "my.py").read_text() == PLAIN
+        assert (tree.path / "sub" / "deep" / "my.py").read_text() == PLAIN
+        assert tree.checkout.submodules == {"sub": "", "sub/deep": ""}
+
+
+def test_a_submodule_whose_commit_is_not_here_is_named_and_its_code_not_compared(with_submodule):
+    git(with_submodule, "update-index", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(with_submodule, "commit", "-qm", "a commit that was not fetched")
+    with tree_of("HEAD", with_submodule) as tree:
+        file = str(with_submodule / "sub" / "my.py")
+        now = Counted(file=file, files=[file])
+        sides = with_submodule, tree.path, tree.checkout
+        why = why_incomparable(now, Counted(missing=True), *sides)
+        assert "submodule sub at 111111111111 is not here" in why
+        # it may be loaded by the case's code, which the baseline may have without it
+        other = str(with_submodule / "my.py")
+        both = replace(now, file=other, files=[other, file])
+        assert why_incomparable(both, Counted(), *sides) == why
+        assert not why_incomparable(replace(both, files=[other]), Counted(), *sides)
+
+
+def test_a_folder_whose_submodules_are_empty_has_no_older_code(with_submodule):
+    base = with_submodule.parent / "base"
+    git(with_submodule, "worktree", "add", "-q", str(base), "HEAD")
+    file = str(with_submodule / "sub" / "my.py")
+    now, sides = Counted(file=file, files=[file]), (with_submodule, base, None)
+    assert "is empty: type git submodule" in why_incomparable(now, Counted(missing=True), *sides)
+    new = str(with_submodule / "new.py")
+    assert not why_incomparable(Counted(file=new), Counted(missing=True), *sides)
+    assert "both sides run" in why_incomparable(Counted(file=new), Counted(file=new), *sides)
+    assert not why_incomparable(Counted(file=new), Counted(file=str(base / "my.py")), *sides)
+
+
+def test_a_machine_without_git_is_told_so(repository, monkeypatch):
+    monkeypatch.setenv("PATH", str(repository))
+    with pytest.raises(CannotRunError, match="git cannot be run here"), tree_of("HEAD", repository):
+        pass
+    assert current_tree(repository).label == "working folder"
+
+
+def test_a_repository_that_is_broken_is_told_in_git_s_words(repository):
+    (repository / ".git" / "config").write_text("[core")
+    with pytest.raises(CannotRunError, match="bad config"), tree_of("HEAD", repository):
+        pass
+
+
+def test_a_revision_is_checked_out_in_a_folder_whose_name_is_not_utf_8(tmp_path, repository):
+    place = repository.rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    with tree_of("HEAD", place / "inner") as tree:
+        assert (tree.path / "my.py").read_text() == "two"

@@ -6,7 +6,9 @@ from math import exp, log
 import pytest
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.search_time import BUILD_S
 from attnprof.measure.time_crossings import TimeSearch, root_of_line
+from attnprof.processes.progress import Progress, Step, waiting
 
 
 def clock(a, b, *, noise=0.03, seed=0, refused=lambda _: False):
@@ -157,3 +159,29 @@ def test_a_crossing_of_flat_curves_has_an_interval_of_lengths_whose_order_was_se
         assert one.low <= one.at <= one.high
     if len(search.crossings) == 1:
         assert 50 < search.crossings[0].at < 1800
+
+
+@pytest.mark.parametrize(("crossing", "scale"), [(700, 1.0), (9000, 1.0), (700, 30.0)])
+def test_a_search_says_about_how_long_it_takes_and_where_the_crossing_lies(crossing, scale):
+    spent, told = [0.0], []
+    a, b = quadratic(crossing)
+
+    def compare(length, budget):
+        times = scale * a(length), scale * b(length)
+        pairs = min(budget.samples, max(budget.least, int(budget.max_time_s / sum(times))))
+        spent[0] += BUILD_S + (pairs + 1) * sum(times)
+        return clock(lambda _: times[0], lambda _: times[1], noise=0.01)(length, budget)
+
+    class Listener(Progress):
+        def tell(self, text, done=None, total=None, left_s=None, **_how):
+            told.append((text, left_s, spent[0]))
+
+    with waiting(Listener(Step("searching"))):
+        searched(compare, guesses=[0.8 * crossing], title="one and other")
+    assert told[0][1] is None  # nothing was timed yet
+    _, forecast, before = next(one for one in told if one[1] is not None)
+    assert 1 / 4 < forecast / (spent[0] - before) < 4
+    assert before < spent[0] / 3
+    text, left_s, _ = told[-1]
+    assert "they cross between" in text
+    assert 0 < left_s < forecast

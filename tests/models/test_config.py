@@ -76,3 +76,9 @@ def test_toml_has_only_what_is_not_the_default():
         'num_kv_heads = 2\nattention = ["sdpa", "standard"]\ntied = true\ndropout = 0.1\n'
     )
     assert ModelConfig().to_toml() == ""
+
+
+@pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
+def test_more_layers_than_anybody_builds_are_refused(name):
+    with pytest.raises(RequestError, match="at most 10,000 layers"):
+        ModelConfig(kind="encoder-decoder", **{name: 10**9})

@@ -1,5 +1,7 @@
 """Models of transformers by their configuration, held against the same model on real tensors."""
 
+from dataclasses import replace
+
 import pytest
 import sympy
 import torch
@@ -8,7 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import ModelConfig, build
-from attnprof.models.hub import hub_subject, read_configuration
+from attnprof.models.borders import on_symbols
+from attnprof.models.hub import hub_subject
+from attnprof.models.hub_config import read_configuration
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of
@@ -320,3 +324,35 @@ def test_a_configuration_without_a_class_is_of_the_usual_one(kind, name):
 def test_a_model_without_a_cache_decodes_nothing():
     with pytest.raises(CannotRunError, match="no cache"):
         model_report(subject("bert"), ["decode"], {"B": 2, "N": 24})
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_a_prompt_keeps_the_logits_of_its_last_token_and_a_forward_pass_those_of_all(kind):
+    sizes, model = {"B": 2, "N": 24}, subject(kind).build().eval()
+    made, head = (
+        model_report(subject(kind), ["prefill", "forward"], sizes, limit_s=0.0),
+        2 * 32 * 97,
+    )
+    assert made.summary["logits"] == {"prefill": "last", "forward": "all"}
+    for phase, kept in (("prefill", 1), ("forward", 0)):
+        with torch.no_grad():
+            logits = model(torch.zeros(2, 24, dtype=torch.int64), logits_to_keep=kept).logits
+        rows = {(r.part, r.quantity): r.value for r in made.records if r.phase == phase}
+        assert rows["head", "matmul_flops"] == head * logits.shape[0] * logits.shape[1]
+
+
+def test_logits_of_a_prompt_are_chosen_and_formulas_follow():
+    for logits, tokens in (("last", 1), ("all", sympy.Symbol("N"))):
+        target = replace(subject("llama"), logits=logits).target()
+        calls = on_symbols(target, "forward", {"B": 2, "N": 24}).trace.calls
+        head = next(call for call in calls if call.module.endswith("lm_head") and call.counts)
+        flops = sympy.sympify(
+            str(head.counts["matmul_flops"]), {"B": sympy.Symbol("B"), "N": sympy.Symbol("N")}
+        )
+        assert flops == 2 * 32 * 97 * sympy.Symbol("B") * tokens
+
+
+def test_a_model_that_gives_no_logits_of_a_last_token_says_so():
+    report = model_report(subject("bert"), ["prefill"], {"B": 2, "N": 24}, limit_s=0.0)
+    assert report.summary["logits"] == {}
+    assert any("logits_to_keep" in note for note in report.summary["notes"])

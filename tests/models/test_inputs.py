@@ -1,5 +1,7 @@
 """Which class of transformers a configuration is of, and what its models are called with."""
 
+import math
+
 import pytest
 import torch
 import transformers as hf
@@ -7,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.models.hub import hub_subject
+from attnprof.models.hub_config import configuration
 from attnprof.models.presets import preset
 from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
@@ -114,3 +117,54 @@ def test_a_series_without_a_size_is_refused_by_what_is_missing():
     fields = {"model_type": "autoformer", "prediction_length": 4, "context_length": 8}
     with pytest.raises(RequestError, match="its configuration lacks num_input_channels"):
         hub_subject(fields, "series")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [({"architectures": 1}, "list of names"), ({"architectures": {"a": 1}}, "list of names"),
+     ({"num_hidden_layers": "x"}, "num_hidden_layers"), ({"layer_types": 5}, "layer_types"),
+     ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"vocab_size": 10**30}, "vocab_size"),
+     ({"num_labels": 10**9}, "at most 1,000,000"), ({"torch_dtype": "float8_e4m3fn"}, "bfloat16"),
+     ({"dtype": 16}, "float16"), ({"dtype": {"": "int8"}}, "int8"), ({"model_type": None}, "type"),
+     ({"model_type": "my_own", "auto_map": {"AutoModel": "a.B"}}, "does not run")],
+)  # fmt: skip
+def test_fields_that_no_model_is_built_with_are_refused_by_name(fields, told):
+    with pytest.raises(RequestError, match=told):
+        hub_subject({**_LLAMA, **fields}, "given")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "format_"),
+    [("auto", "float32"), ("torch.bfloat16", "bfloat16"), ({"": "float16"}, "float16")],
+)
+def test_formats_are_read_as_they_are_written_on_the_hub(dtype, format_):
+    made = hub_subject({**_LLAMA, "torch_dtype": dtype}, "given")
+    assert made.dtype == format_
+    assert any("auto" in note for note in made.notes) is (dtype == "auto")
+    nested = {"model_type": "llava", "text_config": {**_LLAMA, "dtype": dtype}}
+    assert hub_subject(nested, "given").dtype == format_
+
+
+def test_tagged_numbers_of_a_configuration_are_numbers():
+    limits = [0.0, {"__float__": "Infinity"}]
+    made = configuration({"model_type": "nemotron_h", "time_step_limit": limits}, "given")
+    assert made.time_step_limit == [0.0, math.inf]
+
+
+def test_heads_that_differ_by_layer_are_counted_layer_by_layer():
+    types = ["sliding_attention", "full_attention"]
+    fields = {
+        "model_type": "gemma4_text", **_ROWS, "head_dim": 8, "global_head_dim": 16,
+        "vocab_size": 97, "vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 4,
+        "layer_types": types,
+    }  # fmt: skip
+    model = hub_subject(fields, "given").build()
+    widths = [layer.self_attn.q_proj.out_features for layer in model.model.layers]
+    assert widths == [4 * 8, 4 * 16]
+    assert hub_subject(fields, "given").head_dim == 8
+
+
+def test_a_type_of_two_parts_is_built_whole():
+    with torch.device("meta"):
+        made = hub_subject({"model_type": "qwen3_5"}, "given").build()
+    assert type(made).__name__ == "Qwen3_5ForConditionalGeneration"

@@ -1,14 +1,23 @@
 """What a model holds, against the allocator: prompts, and training steps with their optimizer."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+import transformers as hf
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
+from attnprof.models.fits import with_memory
+from attnprof.models.hub import hub_subject
 from attnprof.models.memory import training_memory
-from attnprof.trace.events import peak
+from attnprof.models.report import model_report
+from attnprof.models.whole import WholeModel, cache_in
+from attnprof.render.formats import render
+from attnprof.trace.events import bound, peak
 from attnprof.trace.solve.count import count
 from tests.models.test_hub import subject
+from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 3, "N": 40}
 #: Bytes of single numbers that operations wrap for themselves.
@@ -19,6 +28,7 @@ PROMPTS = [
     ("gemma3", "eager"), ("mixtral", "sdpa"),
 ]  # fmt: skip
 STEPS = [("bert", "sgd"), ("gpt2", "adamw"), ("t5", "sgd"), ("gemma3", "adamw"), ("mixtral", "sgd")]
+TOKENS = ["gpt2", "llama", "gemma3", "t5"]  # gemma3: windows of fewer tokens than the prompt has
 
 
 def nothing():
@@ -66,3 +76,164 @@ def test_a_training_step_holds_what_the_allocator_sees(name, optimizer):
     before += held(x for state in steps.state.values() for x in state.values())
     found = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
     assert memory["peak"] == pytest.approx(before + found.bytes, abs=SCALARS)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_decoded_token_frees_the_keys_and_values_that_it_replaces(name):
+    model = subject(name, "sdpa")
+    ours = peak(count(model.target("decode"), SIZES, "decode"), "decode")
+    module, named = model.build().eval(), inputs(model, "forward")
+    tokens = next(key for key in ("decoder_input_ids", "input_ids") if key in named)
+    one = {tokens: named[tokens][:, :1]}
+    named[tokens] = named[tokens][:, 1:]
+
+    def prompt():
+        result = module(**named)
+        encoded = getattr(result, "encoder_last_hidden_state", None)
+        more = {} if encoded is None else {"encoder_outputs": (encoded,)}
+        return {**dict([cache_in(result, name)]), **more}
+
+    with torch.no_grad():
+        found = allocator_peak(lambda kept: module(**one, **kept, use_cache=True), prompt)
+    assert ours == pytest.approx(found, abs=SCALARS)
+
+
+def vit(patch):
+    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = hf.ViTConfig(
+        **tiny, intermediate_size=48, image_size=6 * patch, patch_size=patch,
+        architectures=["ViTForImageClassification"],
+    )  # fmt: skip
+    return hub_subject(config.to_dict(), "vit")
+
+
+@pytest.mark.parametrize(("patch", "known"), [(16, True), (4, False)])
+def test_a_step_on_images_holds_what_the_allocator_sees_or_is_at_least_that(patch, known):
+    model, sizes = vit(patch), {"B": 3, "N": 1}
+    target = model.target("train")
+    trace = count(target, {name: sizes[name] for name in target.symbols}, "train")
+    module, (_, named) = model.build().train(), target.call_inputs(sizes, "cpu")
+    torch.nn.init.normal_(named["pixel_values"])
+
+    def step():
+        module(**named).loss.backward()
+
+    found = measure_peak(Subject(module, module.zero_grad, nothing, step), "cpu", torch).bytes
+    assert bound(trace, "train", "peak_bytes") == ("exact" if known else "at least")
+    assert peak(trace, "train") <= found + SCALARS
+    assert not known or peak(trace, "train") == pytest.approx(found, abs=SCALARS)
+
+
+@pytest.mark.parametrize("limit_s", [0, 60])
+def test_a_peak_with_unknown_scratch_is_at_least_that_wherever_it_is_shown(limit_s):
+    report = model_report(vit(4), ["train"], {"B": 3, "N": 1}, limit_s=limit_s)
+    bounds = {row.quantity: row.bound for row in report.records if row.part == "total"}
+    assert (bounds["peak_bytes"], bounds["flops"]) == ("at least", "exact")
+    assert report.summary["memory_bound"] == "at least"
+    assert "convolution_backward" in " ".join(report.summary["phases"]["train"]["notes"])
+    shown = {fmt: render(report, fmt) for fmt in ("table", "csv", "markdown", "json")}
+    lines = [line for line in shown["table"].splitlines() if "peak " in line]
+    assert all("at least" in line for line in lines[-2:])
+    for fmt in ("csv", "markdown", "json"):
+        rows = [row for row in shown[fmt].splitlines() if "peak" in row or "at least" in row]
+        assert any("at least" in row for row in rows), fmt
+
+
+def test_flops_without_those_of_an_operation_are_at_least_those_without_formulas_too():
+    class Singular(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.svdvals(x)
+
+    whole = WholeModel("singular", Singular, {"x": "B, 5, 5"})
+    report = model_report(whole, ["forward"], {"B": 2, "N": 1}, limit_s=0)
+    assert {row.bound for row in report.records if row.quantity == "flops"} == {"at least"}
+    assert report.summary["phases"]["forward"]["uncounted"]
+    table = render(report, "table")
+    assert "FLOPs are at least these: not counted are aten._linalg_svd" in table
+
+
+_TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97,
+         "intermediate_size": 48}  # fmt: skip
+_SEES = {**_TEXT, "image_size": 28, "patch_size": 14}
+PARTLY = {
+    "llava": {
+        "model_type": "llava", "image_token_index": 5,
+        "text_config": {"model_type": "llama", **_TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **_SEES},
+    },
+    "gemma3": {
+        "model_type": "gemma3", "image_token_id": 5, "mm_tokens_per_image": 4,
+        "text_config": {**_TEXT, "num_key_value_heads": 2, "head_dim": 8},
+        "vision_config": {"model_type": "siglip_vision_model", **_SEES},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_what_a_step_of_text_leaves_out_has_no_gradient_and_no_state(name):
+    made = hub_subject(PARTLY[name], name)
+    report = model_report(made, ["train"], SIZES, limit_s=0.0)
+    module, named = made.build().train(), inputs(made, "train")
+    steps = torch.optim.AdamW(module.parameters())
+    module(**named).loss.backward()
+    steps.step()
+    graded = [x.grad for x in module.parameters() if x.grad is not None]
+    assert len(graded) < len(list(module.parameters()))
+    assert report.summary["memory"]["gradients"] == held(graded)
+    states = [x for state in steps.state.values() for x in state.values()]
+    assert report.summary["memory"]["optimizer"] == held(states)
+    left_out = sum(x.numel() for x in module.parameters() if x.grad is None)
+    assert any(note.startswith(f"{left_out:,} parameters") for note in report.summary["notes"])
+    assert any("vision_tower" in note for note in report.summary["notes"])
+
+
+def test_an_unused_module_of_a_function_of_yours_has_no_gradient_and_no_state():
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.used(x)
+
+    made = WholeModel("half", Half, {"x": "B, N, 4"})
+    memory = model_report(made, ["train"], SIZES, limit_s=0.0).summary["memory"]
+    assert memory["gradients"] == 4 * 20
+    assert memory["optimizer"] == 2 * 4 * 20 + 2 * 4  # two moments, and a step a tensor
+
+
+@pytest.fixture(scope="module")
+def reported():
+    model = subject("llama", "eager")
+    phases = ("forward", "train", "decode")
+    return model_report(model, phases, SIZES, optimizer="adamw", limit_s=0)
+
+
+def test_what_a_phase_needs_is_the_parameters_and_all_that_it_adds(reported):
+    total = {
+        (row.phase, row.quantity): row.value for row in reported.records if row.part == "total"
+    }
+    weights = reported.summary["memory"]["parameters"]
+    needs = {
+        "forward": weights + total["forward", "peak_bytes"],
+        "train": reported.summary["memory"]["peak"],
+        "decode": weights + total["decode", "cache_bytes"] + total["decode", "peak_bytes"],
+    }
+    for memory in (needs["forward"] - 1, needs["forward"], needs["train"]):
+        found = with_memory(reported, memory).summary
+        assert found["needed_bytes"] == needs
+        fits = {phase: one["fits"] for phase, one in found["phase_memory"].items()}
+        assert fits == {phase: needed <= memory for phase, needed in needs.items()}
+        assert found["fits"] == all(fits.values())
+
+
+def test_an_answer_names_the_phase_that_does_not_fit(reported):
+    answer = with_memory(reported, 10).summary["answer"]
+    assert answer.startswith("forward does not fit: needs ")
+    assert answer.count("there are 10 B") == 3
+
+
+def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
+    rows = [row for row in reported.records if row.quantity != "cache_bytes"]
+    found = with_memory(replace(reported, records=rows), 2**40).summary
+    assert "decode fits: needs at least" in found["answer"]

@@ -2,7 +2,11 @@
 
 import pytest
 
+from attnprof.algebra.expressions import symbol
+from attnprof.models.hub import hub_subject
 from attnprof.models.model_forms import at_layers
+from attnprof.models.report import model_report
+from attnprof.models.share import half_length
 from attnprof.models.stacks import LayerStack, samples_of
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
@@ -44,3 +48,47 @@ def test_sums_in_layers_are_those_of_models_with_more_of_them(name):
         ]
         numbers = {s.path: len(kinds) for s, kinds in zip(made, longer, strict=True)}
         assert at_layers(formula, samples.numbers(numbers)) == total(longer)
+
+
+@pytest.mark.parametrize(
+    ("holds", "length"),
+    [(lambda _: True, 100), (lambda n: n >= 2048, None), (lambda n: n <= 50, None),
+     (lambda n: n % 32 == 0, 100), (lambda n: n < 2048, 100), (lambda n: n >= 100, None)],
+)  # fmt: skip
+def test_half_of_the_work_is_told_where_formulas_hold_on_both_sides(holds, length):
+    n = symbol("N")
+    assert half_length(n**2, n**2 + 100 * n, holds) == length
+
+
+@pytest.mark.parametrize(("holds", "length"), [(lambda _: True, 1), (lambda n: n >= 2048, None)])
+def test_attention_is_half_from_one_token_on_only_where_formulas_hold_there(holds, length):
+    n = symbol("N")
+    assert half_length(n**2, n**2 + 1, holds) == length
+
+
+def test_layers_of_a_type_that_cost_nearly_the_same_are_one_kind():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 16,
+             "num_key_value_heads": 2, "vocab_size": 101, "moe_intermediate_size": 32}  # fmt: skip
+    window = {f"swa_{name}": sizes[name] for name in ("num_attention_heads", "head_dim")}
+    fields = {
+        "model_type": "inkling2_text", **sizes, **window, "swa_num_key_value_heads": 2,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "sliding_window_size": 16,
+        "unpadded_vocab_size": 97, "eos_token_id": 2, "rel_extent": 16, "d_rel": 4,
+        "n_layers_per_attn_res_block": 2,
+    }  # fmt: skip
+    report = model_report(hub_subject(fields, "given"), ["forward"], {"B": 1, "N": 24}, limit_s=0.0)
+    assert report.summary["layers"] == {"hybrid_sliding": 5, "hybrid": 1}
+    rows = [row for row in report.records if row.quantity == "flops"]
+    assert len({(row.layer_kind, row.part) for row in rows}) == len(rows)
+    assert sum(row.value for row in rows if row.part != "total") == rows[-1].value
+
+
+def test_layers_of_a_type_that_cost_otherwise_are_kinds_of_their_own():
+    fields = {
+        "model_type": "qwen2_moe", "hidden_size": 32, "num_hidden_layers": 4, "vocab_size": 97,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+        "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "num_experts": 4,
+        "num_experts_per_tok": 2, "mlp_only_layers": [0],
+    }  # fmt: skip
+    report = model_report(hub_subject(fields, "given"), ["forward"], {"B": 1, "N": 24}, limit_s=0.0)
+    assert sorted(report.summary["layers"].values()) == [1, 3]

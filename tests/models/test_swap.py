@@ -18,6 +18,7 @@ from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
+from attnprof.models.whole import tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import count, counted
@@ -36,6 +37,12 @@ CONFIGS = {
     "gemma3": hf.Gemma3TextConfig(
         **_WIDE, num_key_value_heads=2, query_pre_attn_scalar=3, sliding_window=64, eos_token_id=1,
         bos_token_id=1, architectures=["Gemma3TextModel"],
+    ),
+    "mistral": hf.MistralConfig(
+        **_WIDE, num_key_value_heads=2, sliding_window=8, architectures=["MistralModel"]
+    ),
+    "bloom": hf.BloomConfig(
+        hidden_size=32, n_layer=2, n_head=4, vocab_size=97, architectures=["BloomModel"]
     ),
     "bart": hf.BartConfig(
         d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
@@ -133,11 +140,89 @@ def test_a_mechanism_that_replaces_attention_brings_its_maps_unless_the_model_ha
     assert "layer.o_proj.weight" in dict(gpt2.h[0].attn.named_parameters())
 
 
-def test_a_token_is_decoded_over_the_models_cache_where_the_mechanism_can():
-    assert swapped("llama", "standard").caches
-    subject = swapped("llama", "taylor-direct")
-    with pytest.raises(CannotRunError, match="taylor-direct has no step over a model's cache"):
-        subject.target("decode")
+@pytest.mark.parametrize(
+    ("name", "swaps"),
+    [
+        ("llama", ["linear@1"]),
+        ("llama", ["taylor-efficient", "sparse@0"]),
+        ("gpt2", ["performer@even", "efficient@1"]),
+        ("gemma3", ["sliding@0", "neural@2"]),
+        ("mistral", ["taylor-direct@odd"]),
+        ("bloom", ["reformer@0", "sliding@1"]),
+    ],
+)
+def test_a_swapped_layer_decodes_by_its_mechanisms_own_step(name, swaps):
+    mechanisms = [swap.attention.mechanism for swap in swaps_of(swaps, {})]
+    values = {"window": 5, "stride": 4, "num_buckets": 4}
+    values = {key: x for key, x in values.items() if any(hasattr(m, key) for m in mechanisms)}
+    subject = swapped(name, *swaps, **values)
+    model = subject.build().eval()
+    tokens, sizes = torch.randint(97, (2, 21)), {"B": 2, "N": 21}
+    with torch.no_grad():
+        whole = model(tokens).last_hidden_state[:, -1]
+        prompt = model(tokens[:, :-1], use_cache=True).past_key_values
+        held = [sum(x.nbytes for x in layer) for layer in tensors_by_layer(prompt)]
+        with FlopCounterMode(display=False) as counter:
+            last = model(tokens[:, -1:], past_key_values=prompt, use_cache=True).last_hidden_state
+    torch.testing.assert_close(last[:, 0], whole)
+    step = totals(count(subject.target("decode"), sizes, "decode"), "decode")
+    assert step["matmul_flops"] == counter.get_total_flops()
+    copies = count(subject.cache(), {"B": 2, "N": 20}, "forward").calls
+    assert sum(call.takes for call in copies) == sum(held)
+
+
+def test_a_state_in_one_layer_does_not_grow_and_the_others_cache_does():
+    fields = CONFIGS["llama"].to_dict()
+    made = hub_subject(fields, "hybrid", None, swaps_of(["linear@1"], {}), 512)
+    report = model_report(made, ["decode"], {"B": 1, "N": 512})
+    of_kind = {
+        (row.layer_kind, row.part, row.quantity): row for row in report.records if row.expression
+    }
+    cache = of_kind["LlamaDecoderLayer (linear)", "attention", "cache_bytes"]
+    assert (cache.expression, cache.value) == ("1152*B", 4 * 8 * 9 * 4)  # heads, d, dv + 1, bytes
+    others = of_kind["LlamaDecoderLayer", "attention", "cache_bytes"]
+    assert others.value == 2 * 2 * 2 * 8 * 512 * 4  # layers, k and v, heads, d, tokens, bytes
+    assert of_kind["", "total", "cache_bytes"].value == cache.value + others.value
+    own = attnprof.cost("linear", Workload(512, 4, 8, phase="decode"), scope="core").total
+    maps = 2 * 32 * (32 + 16 + 16 + 32)
+    found = of_kind["LlamaDecoderLayer (linear)", "attention", "matmul_flops"]
+    assert found.value == own.matmul_flops + maps
+    assert "N" not in found.expression
+
+
+def test_a_sliding_window_keeps_as_many_tokens_as_it_shows():
+    subject = swapped("llama", "sliding@1", window=4)
+    for tokens in (3, 5, 20):
+        held = count(subject.cache(), {"B": 1, "N": tokens}, "forward").calls
+        swap = sum(call.takes for call in held if call.module == "layers.1")
+        assert swap == 2 * 4 * 8 * 4 * min(tokens, 4 + 1)  # k and v, heads, d, bytes
+
+
+def test_a_mechanism_without_a_step_is_named_and_the_rest_is_told():
+    made = swapped("llama", "sparse@0,2")
+    with pytest.raises(CannotRunError, match="layers 0, 2: sparse needs a stride that does not"):
+        made.target("decode")
+    report = model_report(made, ["forward", "decode"], {"B": 1, "N": 24}, limit_s=0)
+    assert {row.phase for row in report.records if row.quantity == "flops"} == {"forward"}
+    cache = [row for row in report.records if row.quantity == "cache_bytes"]
+    assert cache[-1].value == 2 * 2 * 8 * 24 * 4
+    assert any("that of the other layers: layers 0, 2" in note for note in report.summary["notes"])
+    alone = model_report(swapped("llama", "sparse"), ["forward"], {"B": 1, "N": 24}, limit_s=0)
+    assert not [row for row in alone.records if row.quantity == "cache_bytes"]
+
+
+def test_attention_that_asks_no_registry_stays_causal():
+    model, _ = called(swapped("bloom", "standard"))
+    tokens = torch.randint(97, (1, 9))
+    with torch.no_grad():
+        rows, others = (model(x).last_hidden_state for x in (tokens, tokens[:, :5]))
+    torch.testing.assert_close(rows[:, :5], others)
+
+
+def test_what_a_window_counts_is_said_where_both_ways_to_count_meet():
+    notes = subject_of("001-lm-dot", swaps=swaps_of(["sliding@0"], {"window": 16})).notes
+    assert any("window=16 is 16 tokens a side; sliding_window of a" in note for note in notes)
+    assert not subject_of("001-lm-dot", swaps=swaps_of(["linear@0"], {})).notes
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 #: Their library takes scratch and copies operands for some formats on some processors (oneDNN's
 #: bfloat16): a matter of the machine, which no count of tensors can know.
 PRODUCTS = frozenset({"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"})
+#: Marks the call among the profiler's events.
+_MARK = "the call"
 
 
-def allocator_peak(run: Callable[[], Any]) -> int:
-    """Largest number of bytes held at once, above what was held before the call.
+def allocator_peak(run: Callable[..., Any], prompt: Callable[[], Any] | None = None) -> int:
+    """Return the largest number of bytes held at once, above what was held before the call.
 
-    What a product takes and gives back before it ends is left out.
+    What a product takes and gives back before it ends is left out. ``run`` takes what ``prompt``
+    returns: the profiler sees both, and so what of the prompt is freed.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        kept = run()
+        given = () if prompt is None else (prompt(),)
+        with record_function(_MARK):
+            kept = run(*given)
+    events = recorded.profiler.kineto_results.events()
+    start = next(event.start_ns() for event in events if event.name() == _MARK)
     held = peak = 0
-    for size in _tensors(recorded.profiler.kineto_results.events()):
+    for size in _tensors(event for event in events if event.start_ns() >= start):
         held += size
         peak = max(peak, held)
     del kept

@@ -1,9 +1,11 @@
 """Modules that other tools count wrongly: sizes made numbers, branches, values, loops."""
 
+import random
 import sys
 from fractions import Fraction
 from math import sqrt
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -232,3 +234,93 @@ class ExitsWhenMade(nn.Module):
 
     def forward(self, x):
         return x
+
+
+class Jagged(Attention):
+    def done(self, y):
+        return torch.nested.nested_tensor(list(y.unbind()), layout=torch.jagged).values()
+
+
+class Ragged(Attention):
+    def done(self, y):
+        return torch.nested.nested_tensor(list(y.unbind())).to_padded_tensor(0.0)
+
+
+class Compressed(Attention):
+    def done(self, y):
+        return torch.stack([torch.eye(y.shape[1]).to_sparse_csr() @ one for one in y])
+
+
+class Coordinates(Attention):
+    def done(self, y):
+        return torch.stack([torch.sparse.mm(torch.eye(y.shape[1]).to_sparse(), one) for one in y])
+
+
+class Masked(nn.Module):
+    """Torch's encoder, which makes nested tensors of padded ones unless it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x, mask):
+        return self.encoder(x, src_key_padding_mask=mask)
+
+
+class Dropping(Attention):
+    """Layers that are dropped with a probability, mostly in training."""
+
+    drops = False
+
+    def chance(self):
+        return random.random()
+
+    def done(self, y):
+        for _ in range(2):
+            if (self.training or self.drops) and self.chance() < 0.05:
+                continue
+            y = torch.relu(y)
+        return y
+
+
+class DroppingAlways(Dropping):
+    drops = True
+
+
+class DroppingByNumpy(DroppingAlways):
+    def chance(self):
+        return np.random.rand()  # noqa: NPY002 - what others write
+
+
+class DroppingByTorch(DroppingAlways):
+    def chance(self):
+        return torch.rand(())
+
+
+class DroppingByDepth(DroppingAlways):
+    def done(self, y):
+        for _ in range(int(torch.randint(0, 4, ()))):
+            y = torch.relu(y)
+        return y
+
+
+class NeverDropping(DroppingAlways):
+    """Draws, and does the same whatever it draws."""
+
+    def chance(self):
+        return 0.05 + random.random()
+
+
+class Scanned(Attention):
+    def done(self, y):
+        from torch._higher_order_ops.associative_scan import associative_scan
+
+        return associative_scan(torch.add, y, dim=1, combine_mode="generic")
+
+
+class Looping(Attention):
+    def done(self, y):
+        from torch._higher_order_ops.while_loop import while_loop
+
+        return while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, 2 * y), (torch.tensor(0), y))[1]

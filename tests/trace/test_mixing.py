@@ -13,7 +13,8 @@ from torch.utils._sympy import functions as torch_sizes
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
-from attnprof.trace.report.records import answer
+from attnprof.trace.report.derivation import PhaseForms
+from attnprof.trace.report.headlines import answer, apart
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
@@ -437,3 +438,87 @@ def test_how_a_peak_grows_is_told_of_long_inputs_alone():
     formulas["peak_bytes"] = SimpleNamespace(expression=peak)
     told = answer(SimpleNamespace(formulas=formulas))
     assert told == "peak memory grows with N**2, about N**2 bytes for long inputs"
+
+
+# -- fits that several lengths would show by accident --------------------------------------
+def attended(x):
+    """Two products of 2*n*n*d FLOPs for each sample."""
+    return (x @ x.mT) @ x
+
+
+def test_a_length_cut_into_parts_has_a_class_and_no_polynomial_of_four_lengths():
+    """Of N = 4 to 7 in four parts the squares sum to 4, 9, 12 and 13: -N**2 + 14*N - 36."""
+
+    def cut(x):
+        return torch.cat([attended(part) for part in x.chunk(4, 1)], 1)
+
+    found = derived(target_of(cut, inputs=["x: B, N, d"]), ("forward",), {})
+    assert "4 divides N" in found.phases["forward"].domain
+    for n in (80, 132, 2000):
+        assert found.phases["forward"].holds({"B": 2, "N": n, "d": 5})
+        assert found.at("matmul_flops", B=2, N=n, d=5) == 4 * 2 * 4 * (n // 4) ** 2 * 5
+
+
+def even_attends(x):
+    return attended(x) if x.shape[1] % 2 == 0 else x * 2
+
+
+def every_second(x):
+    return attended(x[:, ::2])
+
+
+def third_attends(x):
+    return attended(x) if x.shape[1] % 3 == 0 else x * 2
+
+
+@pytest.mark.parametrize("code", [even_attends, every_second, third_attends])
+def test_branches_by_the_rest_of_a_length_are_the_domain_as_it_is(code):
+    found = derived(target_of(code, inputs=["x: B, N, d"]), ("forward",), {})
+    forms, divisor = found.phases["forward"], 3 if code is third_attends else 2
+    assert forms.method == "symbolic"
+    assert f"{divisor} does not divide N" in forms.domain
+    for n in (7, 25, 1001):
+        assert forms.holds({"B": 2, "N": n, "d": 5})
+        expected = 4 * 2 * ((n + 1) // 2) ** 2 * 5 if code is every_second else 2 * n * 5
+        assert found.at("flops", B=2, N=n, d=5) == expected
+
+
+def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
+    """A rest of N/2 becomes a Python number: no run on symbols; every second number fits."""
+
+    def halves(x):
+        half = len(range(0, x.shape[1] - 1, 2))
+        return attended(x[:, : len(bytearray(half))])
+
+    found = derived(target_of(halves, inputs=["x: B, N, d"]), ("forward",), {})
+    forms = found.phases["forward"]
+    for n in (10, 26, 40, 42):
+        assert forms.holds({"B": 2, "N": n, "d": 5}), forms.domain
+        assert found.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5
+
+
+def test_a_headline_ends_where_its_formulas_do_and_says_at_least():
+    formulas = {"flops": SimpleNamespace(expression=4 * N**2 * d + 3 * N * d)}
+    sides = sympy.Max(N**2, 1000 * N, evaluate=False)
+    forms = SimpleNamespace(formulas={**formulas, "peak_bytes": SimpleNamespace(expression=sides)})
+    told = answer(forms, ("N, d >= 2", "N <= 128"), ["flops"], {"d": 8})
+    assert told == (
+        "Where N <= 128, FLOPs grow at least with N**2, at least about 4*N**2*d at N = 128; "
+        "peak memory grows with N, about 1000*N bytes at N = 128"
+    )
+    assert "for long inputs" in answer(forms, ("N >= 15", "17 <= N"))
+    assert answer(forms, ("d >= 2", "N = 256")) == ""  # there N is a number: nothing grows
+    constant = SimpleNamespace(expression=7 * d)
+    forms = SimpleNamespace(formulas={"flops": constant, "peak_bytes": constant})
+    assert answer(forms, (), ["flops"]).startswith("FLOPs are at least an amount that does not")
+
+
+def test_phases_that_share_no_length_say_so_with_both_domains():
+    forward = PhaseForms("forward", "mixed", {}, ("B >= 2", "N >= 160", "N <= 672"))
+    backward = PhaseForms("backward", "symbolic", {}, ("B, N >= 2", "N < 129"))
+    overlapping = PhaseForms("train", "symbolic", {}, ("160 <= N",))
+    (note,) = apart(forward, [forward, backward, overlapping])
+    assert note.startswith("this holds for N >= 160; N <= 672, the formulas of backward for B, N")
+    assert [*apart(overlapping, [overlapping, forward])] == []
+    (note,) = apart(backward, [forward, backward])
+    assert "the formulas of forward for N >= 160; N <= 672" in note

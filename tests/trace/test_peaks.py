@@ -10,9 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof import registry
 from attnprof.trace.events import at_least, peak
-from attnprof.trace.request.lookup import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.request.target import Expression, Input, Target
 from attnprof.trace.run.runs import record
+from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from tests.mechanisms.cases import built, inputs, params
 from tests.oracles.memory import allocator_peak
@@ -109,6 +110,20 @@ def test_a_dense_convolutions_gradient_is_named_and_at_least():
     assert peak(trace, "train") <= seen + SCALARS
     assert "aten.convolution_backward" in at_least(trace, "train")[0]
     assert not at_least(trace, "forward")
+
+
+def test_a_depthwise_convolutions_gradient_has_a_formula_though_threads_sum_up():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        target = wrapped(lambda width: Convolved(width, width))
+        derivation = derived(target, ("train",), {})
+        for width in (8, 24, 40):
+            sizes = {"B": 3, "N": 50, "h": 1, "d": width}
+            held = peak(record(target, sizes, training=True), "train")
+            assert derivation.at("peak_bytes", "train", **sizes) == held
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_operations_that_take_an_unknown_amount_are_named_in_the_derivation():
@@ -259,3 +274,52 @@ def test_code_that_sets_itself_up_once_is_counted_as_it_is_from_then_on(phase):
     assert found.at("matmul_flops", phase, B=2, N=5, d=8) == products[1]
     assert found.phases[phase].method == "symbolic"
     assert any("a later one" in note for note in found.phases[phase].notes)
+
+
+class Rows:
+    __slots__ = ("keys",)
+
+
+class Replacing(nn.Module):
+    """Layers that put all keys, the new one too, where the old ones were: in an object, a list."""
+
+    def __init__(self, in_objects):
+        super().__init__()
+        self.in_objects = in_objects
+
+    def init_state(self, batch_size):
+        states = [Rows() if self.in_objects else [None] for _ in range(4)]
+        for state in states:
+            self._put(state, torch.zeros(batch_size, 0, 8))
+        return states
+
+    def forward(self, x):
+        for _ in range(4):
+            x = x @ x.transpose(1, 2) @ x
+        return x
+
+    def step(self, x, states):
+        for state in states:
+            old = state.keys if self.in_objects else state[0]
+            self._put(state, torch.cat([old, x], 1))
+            del old
+            keys = state.keys if self.in_objects else state[0]
+            x = x @ keys.transpose(1, 2) @ keys
+        return x, states
+
+    def _put(self, state, keys):
+        if self.in_objects:
+            state.keys = keys
+        else:
+            state[0] = keys
+
+
+@pytest.mark.parametrize("in_objects", [False, True])
+def test_a_step_frees_the_rows_that_it_replaces(in_objects):
+    step = target_of(lambda: Replacing(in_objects), inputs=["x: B, N, 8"]).step
+    sizes = {"B": 2, "N": 20}
+    told = peak(count(step, sizes, "decode"), "decode")
+    x = torch.randn(2, 1, 8)
+    with torch.no_grad():
+        assert told == allocator_peak(lambda made: made(x), lambda: step.make(sizes))
+    assert told < 3 * 2 * 20 * 8 * 4  # not the rows of every layer

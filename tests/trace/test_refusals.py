@@ -149,3 +149,64 @@ def test_a_factory_that_exits_is_refused(tmp_path):
     (tmp_path / "making.py").write_text("def make(d_model):\n    raise SystemExit(3)\n")
     with pytest.raises(RequestError, match=r"SystemExit: 3 \(making.py:2\)"):
         target_of(f"{tmp_path}/making.py:make")
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (hazards.Jagged, "nested"), (hazards.Ragged, "nested"),
+        (hazards.Compressed, "sparse"), (hazards.Coordinates, "sparse"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("phases", [("forward",), ("train",)])
+def test_tensors_that_are_not_dense_are_said_not_to_be_supported(layer, kind, phases):
+    with pytest.raises(CannotRunError, match=f"{kind} tensors are not supported.*hazards") as told:
+        found(layer, phases=phases)
+    assert "--arg" not in str(told.value)
+
+
+def test_a_padded_encoder_is_derived_in_training_and_refused_in_words_in_evaluation():
+    target = target_of(hazards.Masked, inputs=["x: B, N, 16", "mask: B, N bool"])
+    with pytest.raises(CannotRunError, match=r"nested tensors.*type --phase train"):
+        derived(target, ("forward",), {})
+    derivation = derived(target, ("train",), {})
+    forward = 2 * B * N * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 2 * B * N**2 * 16
+    assert sympy.expand(derivation.expression("matmul_flops", "train") - 3 * forward) == 0
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [hazards.DroppingAlways, hazards.DroppingByNumpy, hazards.DroppingByTorch,
+     hazards.DroppingByDepth],
+)  # fmt: skip
+@pytest.mark.parametrize("at", [{}, {"B": 2, "N": 16, "h": 2, "d": 8}])
+def test_what_chance_decides_is_refused_with_its_line(layer, at):
+    with pytest.raises(CannotRunError, match=r"chance decides.*evaluation.*hazards\.py:\d+"):
+        found(layer, at)
+
+
+def test_chance_in_training_alone_leaves_the_forward_pass():
+    assert (
+        found(hazards.Dropping).expression("other")
+        == found(hazards.Attention).expression("other") + 2 * B * N * h * d
+    )
+    with pytest.raises(CannotRunError, match="chance decides what runs in training"):
+        found(hazards.Dropping, phases=("train",))
+
+
+def test_draws_that_decide_nothing_are_no_chance():
+    found(hazards.NeverDropping)
+
+
+def test_a_scan_of_torchs_is_named_and_derived_for_a_given_length():
+    with pytest.raises(CannotRunError, match=r"associative_scan, one of torch's higher-order"):
+        found(hazards.Scanned)
+    more = found(hazards.Scanned, {"N": 8}).expression("additions")
+    more -= found(hazards.Attention, {"N": 8}).expression("additions").subs(N, 8)
+    # of 8: 4 pairs, then 2, 1, and back 0, 1, 3
+    assert sympy.expand(more - 11 * B * h * d) == 0
+
+
+def test_a_higher_order_operation_that_torch_cannot_run_is_named():
+    with pytest.raises(CannotRunError, match=r"while_loop, one of torch's higher-order operations"):
+        found(hazards.Looping)

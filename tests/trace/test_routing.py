@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.errors import CannotRunError
+from tests.oracles.memory import allocator_peak
 
 EVEN = "tokens are spread evenly over the experts: every expert gets {} rows"
 
@@ -139,6 +140,13 @@ def test_experts_are_derived_for_even_choices(module):
     calls = [call for call in forms.trace.calls if call.op == "addmm"]
     assert {str(call.counts["matmul_flops"]) for call in calls} == {"16*N"}
     assert [call.module for call in calls] == [f"experts.{n}" for n in range(4)]
+
+
+def test_the_peak_is_higher_where_one_expert_gets_every_row():
+    module, x = Experts(4), torch.ones(512, 4)  # rows alike choose alike
+    with torch.no_grad():
+        seen = allocator_peak(lambda: module(x))
+    assert seen > 1.1 * derived(Experts).at("peak_bytes", N=512)
 
 
 def test_training_counts_the_backward_pass_of_each_expert():

@@ -1,6 +1,7 @@
 """Products in every spelling, against torch's own formulas and against each other."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trace.counted import counted, counted_by_symbols, each, plus, products
+
+aten = torch.ops.aten
 
 #: spelling → call, shapes, multiply-adds, what else an entry of the result counts
 SPELLINGS = {
@@ -127,6 +130,34 @@ def test_taps_of_a_convolution_counted_one_by_one():
             count += 1
     got = counted(lambda x, w: F.conv1d(x, w, groups=2), (2, 4, 9), (6, 2, 3))
     assert got == products(count)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(8, 8), (8, 2), (6, 3), (4, 1)])
+def test_torchs_counter_multiplies_a_kernels_gradient_by_the_number_of_groups(channels, groups):
+    x, weight = (3, channels, 7), (channels, channels // groups, 4)
+    settings = [1], [3], [1], False, [0], groups
+
+    def gradient(x, weight, grad):
+        mask = [False, True, False]
+        return aten.convolution_backward.default(grad, x, weight, [0], *settings, mask)
+
+    count = 0
+    for _ in itertools.product(range(3), range(channels), range(10)):  # batch, results, places
+        for _ in itertools.product(range(channels // groups), range(4)):  # of the group, taps
+            count += 1
+    grad = torch.zeros(3, channels, 10)
+    assert counted(gradient, x, weight, tuple(grad.shape)) == products(count)
+    torchs = _torchs_count(lambda: gradient(torch.zeros(x), torch.zeros(weight), grad))
+    assert torchs == groups * 2 * count
+
+
+def test_the_documented_count_of_a_mamba_layers_kernel_gradient():
+    layer, x = nn.Conv1d(128, 128, 4, padding=3, groups=128), torch.zeros(3, 128, 37)
+    result = layer(x)  # 40 places; the input has no gradient
+    torchs = _torchs_count(lambda: result.backward(torch.ones_like(result)))
+    text = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
+    assert torchs == 15_728_640
+    assert f"{torchs:,} for {torchs // 128:,}" in text
 
 
 B, H, T, W = 2, 3, 5, 7

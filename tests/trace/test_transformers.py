@@ -130,3 +130,22 @@ def test_a_training_step_is_that_of_the_real_model(build, real):
         model.zero_grad()
         assert totals(trace, "train")["matmul_flops"] == counter.get_total_flops()
         assert totals(trace, "train")["peak_bytes"] == pytest.approx(seen, abs=SCALARS, rel=0)
+
+
+def test_a_look_for_padding_only_to_warn_of_it_keeps_sizes_symbols():
+    class Looks(library().PreTrainedModel):
+        config_class = library().PretrainedConfig
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.table = torch.nn.Embedding(10, 4)
+
+        def forward(self, input_ids):
+            self.warn_if_padding_and_no_attention_mask(input_ids, None)
+            return self.table(input_ids)
+
+    model = Looks(library().PretrainedConfig(pad_token_id=0))
+    found = derived(target_of(model, inputs=["input_ids: B, N int64"]), ("forward",), {})
+    assert found.phases["forward"].method == "symbolic"
+    # a read and a written row of 4 numbers and an index of 8 bytes for each token
+    assert found.at("bytes_moved", B=2, N=7) == 2 * 7 * (2 * 4 * 4 + 8)

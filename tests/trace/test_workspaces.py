@@ -121,6 +121,7 @@ def elementwise(b, n, d):
 def reductions(b, n, d):
     mask, half = torch.randn(b, n, d) > 0, torch.randn(b, n, d).bfloat16()
     for x in layouts((b, n, d)):
+        yield aten.histc.default, (x, n, -1, 1)
         for dim in (0, 1, 2):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
@@ -285,6 +286,38 @@ def convolutions(b, n, d):
             yield aten.convolution_backward.default, rest
 
 
+def transposed(b, n, d):
+    settings = (1, 1, 0, 1), (3, 1, 1, 1), (4, 2, 1, 1), (3, 1, 0, 2)  # taps, stride, pad, dilation
+    for samples, (taps, *rest), groups in product((b,), settings, (1, 2, d)):
+        places, out = 1 + (groups == 2), d if groups == d else 6
+        inner = 2 * (d // 2) if groups == 2 else d
+        shape = (inner, out // groups, *[taps] * places)
+        x = torch.randn(samples, inner, *[n % 30 + 4] * places)
+        weight = torch.randn(shape)
+        more = (*([size] * places for size in rest), True, [0] * places, groups)
+        for bias in (None, torch.randn(out)):
+            yield aten.convolution.default, (x, weight, bias, *more)
+        double = x.double(), weight.double(), None, *more
+        yield aten.convolution.default, double
+        grad = aten.convolution.default(x, weight, None, *more)
+        for mask in ([True, True, False], [True, False, False]):
+            yield aten.convolution_backward.default, (grad, x, weight, [0], *more, mask)
+            apart = (*double[:2], [0], *more, mask)
+            yield aten.convolution_backward.default, (grad.double(), *apart)
+
+
+def by_channel(b, n, d):
+    # taps, stride, pad, dilation: far outside of the image, and skipping entries
+    settings = (15, 1, 7, 1), (31, 1, 15, 1), (9, 2, 8, 1), (3, 1, 2, 2), (7, 1, 9, 3), (3, 2, 1, 1)
+    for samples, (taps, *rest) in product((1, b), settings):
+        x, weight = torch.randn(samples, d, n), torch.randn(d, 1, taps)
+        more = (*([size] for size in rest), False, [0], d)
+        yield aten.convolution.default, (x, weight, torch.randn(d), *more)
+        grad = aten.convolution.default(x, weight, None, *more)
+        for mask in ([True, True, False], [True, False, False]):
+            yield aten.convolution_backward.default, (grad, x, weight, [0], *more, mask)
+
+
 def tall_kernels(b, n, d):
     kernels = (3, 2), (n + 9, n // 2 + 5), (n + 9, 9), (4 * n + 1, 2 * n)  # rows, rows around
     for samples, (rows, beyond) in product((1, b), kernels):
@@ -292,6 +325,21 @@ def tall_kernels(b, n, d):
         args = torch.randn(samples, 4, n, d), torch.randn(4, 1, rows, 1)
         grad = aten.convolution.default(*args, None, *rest)
         yield aten.convolution_backward.default, (grad, *args, [0], *rest, [True, True, False])
+
+
+def wide_kernels(b, n, d):
+    """Patches with and without overlap, of images and lists; an image as small as its kernel."""
+    for samples, (side, step) in product((1, b), ((15, 15), (16, 8), (20, 1))):
+        weight, bias = torch.randn(8 + n % 5, 1 + d % 4, side, side), [8 + n % 5]
+        for pixels in (side, 2 * side, 2 * side + 3):
+            x = torch.randn(samples, weight.shape[1], pixels, pixels)
+            for image, kernel in ((x, weight), (x[..., 0, :], weight[..., 0, :].contiguous())):
+                places = image.dim() - 2
+                rest = [step] * places, [0] * places, [1] * places, False, [0] * places, 1
+                grad = aten.convolution.default(image, kernel, None, *rest)
+                for mask in ([False, True, True], [False, True, False]):
+                    more = (grad, image, kernel, bias, *rest, mask)
+                    yield aten.convolution_backward.default, more
 
 
 def images_by_pixel(b, n, d):
@@ -380,7 +428,7 @@ def losses(b, n, d):
 
 FAMILIES = (
     elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
-    tall_kernels, images_by_pixel, pools, attention,
+    transposed, by_channel, tall_kernels, wide_kernels, images_by_pixel, pools, attention,
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Every candidate on every input: its distance from softmax attention beside its cost."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -20,6 +20,7 @@ from attnprof.measure.tradeoff.runs import (
     workload_of,
 )
 from attnprof.measure.tradeoff.structures import QueriesKeysValues
+from attnprof.processes.progress import tell
 from attnprof.record import Report, TradeoffRecord
 from attnprof.record.points import names_of
 from attnprof.units import format_number, format_ratio
@@ -32,7 +33,6 @@ EXACT = 1e-9
 def tradeoff_report(
     candidates: Sequence[Candidate], inputs: Sequence[QueriesKeysValues], terms: Terms,
     budget: Budget | None, environment: Mapping[str, Any],
-    on_progress: Callable[..., None] | None = None,
 ) -> Report:  # fmt: skip
     """A record a candidate and input; without a ``budget`` nothing is timed.
 
@@ -45,8 +45,8 @@ def tradeoff_report(
         rows = []
         exact = ExactAttention(given, causal=terms.causal)
         for done, candidate in enumerate(candidates):
-            if on_progress:
-                on_progress(place * len(candidates) + done, f"{given.source}: {candidate.name}")
+            count, many = place * len(candidates) + done, len(inputs) * len(candidates)
+            tell(f"comparing {candidate.name} on {given.source}", count, many)
             row = _blank(candidate, given, terms)
             try:
                 row = replace(row, **_found(candidate, exact, terms))

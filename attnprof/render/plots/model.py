@@ -19,7 +19,12 @@ def draw_model(report: Report) -> style.Figure:
     summary = report.summary
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
-        raise RequestError(f"{summary['name']} has no formula in N: there is nothing to draw")
+        phases = summary["phases"].values()
+        why = [own["missing"] for own in phases if own.get("missing") and "N" in summary["at"]]
+        raise RequestError(
+            f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
+            f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"
+        )
     figure = style.new_figure(2.0)
     panels = style.split(figure, len(shares) + bool(cache), 2.1)
     for axes, (phase, curve) in zip(panels, shares.items(), strict=False):

@@ -7,10 +7,11 @@ from rich.text import Text
 
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
+from attnprof.record.crossovers import everywhere
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, shown_value
-from attnprof.units import COUNTED, MISSING, NAMES, amount, every, format_count, label, plural
+from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural
 
 #: What each kind is, under the table.
 MEANING = {
@@ -80,8 +81,11 @@ def _sides(rows: list[CrossoverRecord]) -> str:
     below, above = found.pop() if len(found) == 1 else (None, None)
     if below is None or above is None:
         return ""
-    if below == above:
-        return f"{below} is cheaper at every {every(rows[0].over)}."
+    several = any(row.verdict == "several" for row in rows)
+    if below == above and not several:
+        return f"{below} is cheaper {everywhere([row for row in rows if not row.skipped])}."
+    if several:
+        return f"Below the first crossover {below} is cheaper, above the last one {above}."
     return f"Below the crossover {below} is cheaper, above it {above}."
 
 
@@ -135,8 +139,9 @@ def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
 
 def _searched(row: CrossoverRecord) -> str:
     """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
-    everywhere = [[first, None] for first in (1, 2)]
-    if not row.searched or (row.searched_step == 1 and row.searched[0] in everywhere):
+    crosses = row.verdict not in ("never", "always")  # there the first length is that it names
+    whole = [[1, None], [2, None]] if crosses else [[1, None]]
+    if not row.searched or (row.searched_step == 1 and row.searched[0] in whole):
         return ""
     what = row.verdict if row.verdict in ("never", "always") else "searched"
     steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""

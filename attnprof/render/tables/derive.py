@@ -14,7 +14,7 @@ from attnprof.record.recognition import mark
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import quantity_value
+from attnprof.render.terminal import floor, quantity_value
 from attnprof.units import MISSING, format_bytes, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
@@ -49,13 +49,22 @@ def tables(
             yield "It has no submodules."
 
 
+#: What a formula is said to be, by its bound.
+BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
+
+
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
-        formula = f"{'at least ' * (row.bound == 'at least')}{_spread(row.expression)}"
-        value = quantity_value(row.value, row.quantity).strip(MISSING)
-        table.add_row(quantity_text(row.quantity), FormulaText(formula), value)
+        kind = BOUNDS.get(row.bound, "") if row.expression else ""
+        formula = FormulaText(f"{kind}{_spread(row.expression)}")
+        table.add_row(quantity_text(row.quantity), formula, _value(row))
     return table
+
+
+def _value(row: DeriveRecord) -> str:
+    value = quantity_value(row.value, row.quantity).strip(MISSING)
+    return value and f"{floor(row.bound)}{value}"
 
 
 def _spread(expression: str | None) -> str:
@@ -121,7 +130,8 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     place = f" ({peak['line']})" if peak["line"] else ""
     wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
     of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
-    yield f"peak: {format_bytes(peak['bytes'])} during {peak['operation']}{place}{of}"
+    size = f"{floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
+    yield f"peak: {size} during {peak['operation']}{place}{of}"
     if cuda := peak.get("cuda"):
         sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
         yield (
@@ -207,7 +217,8 @@ def page(report: Report, **_how: object) -> str:
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
         "form": lambda form: "" if form is None else markdown_code(form),
-        "value": lambda row: "" if row.value is None else quantity_value(row.value, row.quantity),
+        "floor": floor,
+        "value": _value,
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

@@ -32,7 +32,7 @@ def tables(report: Report) -> list[RenderableType]:
         told = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
         skipped = [*[MISSING] * 5, record.skipped]
         table.add_row(record.mechanism, *(skipped if record.skipped else told))
-    return [table]
+    return [table, *map(Hanging, report.summary.get("notes", ()))]
 
 
 def _growth(report: Report) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from rich.text import Text
 from attnprof.record import ModelRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import quantity_value
+from attnprof.render.terminal import answer_line, floor, quantity_value
 from attnprof.units import MISSING, format_bytes, quantity_text
 
 #: What is shown of every part.
@@ -21,6 +21,7 @@ _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 def tables(report: Report) -> Iterator[RenderableType]:
     """The whole first, then each phase by part and kind of layer."""
     summary = report.summary
+    yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
     yield from map(Hanging, _facts(summary))
@@ -28,7 +29,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
     rows = report.of(ModelRecord)
     for phase, found in summary["phases"].items():
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
-        yield _by_part(phase, own)
+        kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
+        yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
         yield _whole(own)
         yield from map(Hanging, _how(found))
         yield ""
@@ -38,7 +40,9 @@ def tables(report: Report) -> Iterator[RenderableType]:
             yield Hanging(f"holds for: {'; '.join(domain)}")
         yield ""
     if memory := summary.get("memory"):
-        yield _memory(memory)
+        yield _memory(memory, summary.get("memory_bound", "exact"))
+    if phases := summary.get("phase_memory"):
+        yield _needed(phases)
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -47,7 +51,10 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
     layers = ", ".join(f"{count} × {name}" for name, count in summary["layers"].items())
     yield f"{parameters:,} parameters{some}; layers: {layers or 'none'}"
     if half := summary["attention_half_seq_len"]:
-        yield f"attention is half of the forward pass's FLOPs from N = {half:,} on"
+        ends = summary.get("attention_half_domain", ())
+        where = f", where {' and '.join(ends)}" if ends else ""
+        counted = "counted " if summary["phases"]["forward"].get("uncounted") else ""
+        yield f"attention is half of the forward pass's {counted}FLOPs from N = {half:,} on{where}"
     yield from summary["notes"]
 
 
@@ -58,13 +65,17 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
         title=phase, right=[*headings, "share of FLOPs"], keys=2,
     )  # fmt: skip
     values = {(row.layer_kind, row.part, row.quantity): row.value or 0 for row in rows}
+    bounds = {(row.layer_kind, row.part, row.quantity): row.bound for row in rows}
     whole = values["", "total", "flops"]
     counts = {row.layer_kind: row.count for row in rows}
     for kind, part in dict.fromkeys((row.layer_kind, row.part) for row in rows):
         own = [values.get((kind, part, name), 0) for name in _SHOWN]
         if not any(own):
             continue
-        texts = (quantity_value(value, name) for value, name in zip(own, _SHOWN, strict=True))
+        texts = (
+            f"{floor(bounds.get((kind, part, name), 'exact'))}{quantity_value(value, name)}"
+            for value, name in zip(own, _SHOWN, strict=True)
+        )
         told = f"{counts[kind]} × {kind}" if kind else ""
         table.add_row(told, part, *texts, f"{own[0] / whole:.1%}" if whole else MISSING)
     return table
@@ -75,17 +86,20 @@ def _whole(rows: list[ModelRecord]) -> FittedTable:
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
         row = whole[name]
-        formula = FormulaText(row.expression or "no formula")
-        table.add_row(quantity_text(name), formula, quantity_value(row.value, name))
+        least = floor(row.bound)
+        formula = FormulaText(f"{least}{row.expression}" if row.expression else "no formula")
+        table.add_row(quantity_text(name), formula, f"{least}{quantity_value(row.value, name)}")
     return table
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
     if "missing" in found:
         yield f"no formulas: {found['missing']}"
-        return
-    yield f"holds for: {'; '.join(found['domain']) or 'all sizes'}"
-    yield from (f"note: {line}" for line in found["notes"])
+    else:
+        yield f"holds for: {'; '.join(found['domain']) or 'all sizes'}"
+    if found.get("uncounted"):
+        yield f"FLOPs are at least these: not counted are {', '.join(found['uncounted'])}"
+    yield from (f"note: {line}" for line in found.get("notes", ()))
 
 
 def _cache(rows: list[ModelRecord]) -> FittedTable:
@@ -97,8 +111,20 @@ def _cache(rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _memory(memory: Mapping[str, int]) -> FittedTable:
-    cells = ([name, format_bytes(size)] for name, size in memory.items())
+def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
+    cells = (
+        [name, f"{floor(bound) if name == 'peak' else ''}{format_bytes(size)}"]
+        for name, size in memory.items()
+    )
     return FittedTable(
         "part", "bytes", rows=cells, title="memory of a training step", right=["bytes"]
     )
+
+
+def _needed(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
+    parts = ("parameters", "cache", "peak", "needed")
+    cells = (
+        [phase, *(format_bytes(one[name]) for name in parts), "yes" if one["fits"] else "no"]
+        for phase, one in phases.items()
+    )
+    return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)

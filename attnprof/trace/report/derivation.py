@@ -6,13 +6,10 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record import Report
-from attnprof.trace.events import QUANTITIES, UNEVEN, Trace, at_least
+from attnprof.trace.events import Trace, bound
 from attnprof.trace.report.submodules import Submodule, submodules
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import Value, evaluate
-
-#: Quantities that lack what an uncounted operation would add.
-_COUNTS = frozenset(QUANTITIES[:7])
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,8 @@ class PhaseForms:
     )
 
     def bound(self, quantity: str) -> str:
-        """``at least`` where something that the quantity counts is left out, else ``exact``.
-
-        ``even routing`` where it is another one if experts get more rows or fewer.
-        """
-        left_out = self.uncounted if quantity in _COUNTS else ()
-        if quantity == "peak_bytes":
-            left_out = at_least(self.trace, self.phase)
-        if left_out:
-            return "at least"
-        return "even routing" if self.trace.routes and quantity in UNEVEN else "exact"
+        """Return how a quantity relates to what runs: see :func:`.events.bound`."""
+        return bound(self.trace, self.phase, quantity)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from attnprof.algebra.orders import leading_terms, total
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
+from attnprof.trace.report.headlines import answer, apart
 from attnprof.trace.report.submodules import submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import evaluate
@@ -37,10 +37,13 @@ def report_of(
     for phase, forms in derivation.phases.items():
         how = (forms.trace, phase, at)
         phases[phase] = {
-            "answer": answer(forms) if "N" in derivation.symbols else "",
+            "answer": _headline(forms) if "N" in derivation.symbols else "",
             **_found(derivation, forms),
-            "notes": list(forms.notes),
-            "peak": _peak(forms.formulas["peak_bytes"], *how),
+            "notes": [*forms.notes, *apart(forms, derivation.phases.values())],
+            "peak": {
+                "bound": forms.bound("peak_bytes"),
+                **_peak(forms.formulas["peak_bytes"], *how),
+            },
             "operations": _shown(operations(*how), forms),
             "lines": _shown(subtotals(*how), forms),
             "modules": _shown(modules(*how), forms),
@@ -59,35 +62,9 @@ def report_of(
     return Report("derive", records, summary, environment or {})
 
 
-#: Operations of a formula beyond which algebra takes too long to say how it grows.
-LONG = 300
-
-
-def answer(forms: PhaseForms) -> str:
-    """How FLOPs and peak memory grow with the length N, in a sentence; empty if unknown."""
-    flops, peak = (forms.formulas[name].expression for name in ("flops", "peak_bytes"))
-    memory = _growth(peak, "peak memory grows", "peak memory does", " bytes")
-    return "; ".join(filter(None, (_growth(flops, "FLOPs grow", "FLOPs do", ""), memory)))
-
-
-def _growth(expression: Any, grows: str, does: str, unit: str) -> str:
-    import sympy
-
-    *few, last = expression.args if isinstance(expression, sympy.Piecewise) else [expression]
-    if few and all(str(getattr(holds, "lts", "")) == "N" for _, holds in few):
-        expression = last[0]  # what holds of long inputs
-    if expression is None or sympy.count_ops(expression) > LONG:
-        return ""
-    terms = leading_terms(expression, ["N"])
-    about = sympy.expand(total(terms or ()))
-    if terms is None and isinstance(expression, sympy.Max):  # no side wins: it grows as their sum
-        terms = leading_terms(sympy.Add(*expression.args), ["N"])
-    if terms is None or not about.free_symbols <= getattr(expression, "free_symbols", set()):
-        return ""
-    order = total(terms, factors=False)
-    if not order.free_symbols:
-        return f"{does} not depend on N"
-    return f"{grows} with {order}" + (f", about {about}{unit} for long inputs" if about else "")
+def _headline(forms: PhaseForms) -> str:
+    floors = [name for name in QUANTITIES if forms.bound(name) == "at least"]
+    return answer(forms, forms.domain, floors, (forms.verified_at or ({},))[-1])
 
 
 def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:

@@ -15,6 +15,7 @@ from attnprof.trace.request.texts import as_size, parse_inputs
 from attnprof.trace.request.tries import Build
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
+from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.units import joined
 
 #: Tries, the seconds that they may take together, and the operations of each.
@@ -37,6 +38,7 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
         shape = {**sizes, "N": length} if length else sizes
         failed = outcome(target, shape, training=False, most=_OPERATIONS)
         inside = type(failed).__module__.startswith("torch.")
+        inside = inside or isinstance(failed, UnsupportedTensorError)
         if not isinstance(failed, Exception) or isinstance(failed, TooLongError) or inside:
             return None
         found = found or failed

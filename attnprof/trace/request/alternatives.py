@@ -1,11 +1,13 @@
 """Other guesses where the first ones do not run, until some do."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.trace.request.advice import advice, failure, led_on
 from attnprof.trace.request.given import Request, UnguessedError
 from attnprof.trace.request.parents import uses
@@ -16,6 +18,19 @@ from attnprof.user_code import error_text
 
 #: Tries, and the seconds that they may take together.
 _TRIES, _SECONDS = 64, 8.0
+_ALONE = ContextVar("alone", default=False)
+#: What an error says where others might do.
+UNTRIED = "no other inputs were tried"
+
+
+@contextmanager
+def first_guesses_alone() -> Iterator[None]:
+    """Inside, no other guesses are tried: what does not run with the first ones fails at once."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 def working(build: Build, request: Request, subject: Any) -> Target:
@@ -23,6 +38,8 @@ def working(build: Build, request: Request, subject: Any) -> Target:
 
     Where none does it is the first, with advice.
     """
+    if _ALONE.get():
+        return _as_guessed_first(build, request)
     try:
         return _repaired(build, request, subject)
     except UnguessedError as unknown:
@@ -30,6 +47,19 @@ def working(build: Build, request: Request, subject: Any) -> Target:
             return found
         mend = partial(_repaired, build, subject=subject)
         return led_on(build, request, unknown, mend, adopted=isinstance(subject, type))
+
+
+def _as_guessed_first(build: Build, request: Request) -> Target:
+    """The target by the first guesses; RequestError with what it raises where it does not run."""
+    try:
+        target = build(request)
+    except UnguessedError as unknown:
+        raise RequestError(f"{unknown}; {UNTRIED}") from unknown
+    if error := failure(target) if request.guessed else None:
+        inputs = "; ".join(target.spelled_inputs) or "no input"
+        raised = f"{error_text(error)}: {target.name} does not run with {inputs}"
+        raise RequestError(f"{raised}; {UNTRIED}") from error
+    return target
 
 
 def _as_used(

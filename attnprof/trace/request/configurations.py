@@ -1,10 +1,8 @@
 """Configuration objects: their class is found, their fields are given, guessed, or in a file."""
 
 import inspect
-import json
 import re
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnprof.errors import NotFoundError, RequestError
-from attnprof.record.files import why_of
+from attnprof.record.files import read_json, read_toml, why_of
 from attnprof.trace.request.signatures import (
     Parameters,
     is_required,
@@ -257,14 +255,14 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
 def read_file(path: str) -> dict[str, Any]:
     """The fields that a JSON or TOML file gives."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        Path(path).stat()
     except OSError as error:
         raise NotFoundError(
             f"--config {path}: {why_of(error)}; give a .json or .toml file"
         ) from error
     try:
-        found = tomllib.loads(text) if path.endswith(".toml") else json.loads(text)
-    except ValueError as error:
+        found = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
+    except RequestError as error:
         raise RequestError(f"--config {path} is not readable: {error}") from error
     if not isinstance(found, dict):
         raise RequestError(f"--config {path} holds no names with values")

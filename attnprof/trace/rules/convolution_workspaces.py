@@ -2,18 +2,19 @@
 
 Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
 the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
-channels as a vector register holds numbers. What it takes for the gradients of a dense kernel, and
-of the input under one that skips places, is not predicted.
+channels as a vector register holds numbers. What it takes for the gradients of a dense kernel of up
+to 14 columns, and of the input under one that skips places, is not predicted.
 """
 
 import os
+from math import prod
 from typing import Any
 
 import torch
 from torch import cpu
 from torch import get_num_threads as threads
 
-from attnprof.costs import at_least_one, ceil_div, exact_div, maximum, not_dearer
+from attnprof.costs import at_least_one, ceil_div, exact_div, maximum, minimum, not_dearer
 from attnprof.trace.events import Size
 from attnprof.trace.rules.workspaces import (
     UnknownWorkspaceError,
@@ -22,26 +23,29 @@ from attnprof.trace.rules.workspaces import (
     is_contiguous,
     layout,
     same,
-    workspaces,
 )
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.
-_ALIGNED = 128
+ALIGNED = 128
+#: Results in a row that its kernel by channel makes at once, with AVX-512.
+_REACH = 6
 #: It goes another way where columns would be so many times the tensors (its
 #: ``gemm_convolution_utils``).
 _TIMES = 15
+#: Columns of taps up to which it has kernels of its own for a dense kernel's gradient.
+_WIDEST = 14
+#: Results of a sample for each thread from which samples are done one after the other.
+_FEW = 512
 
 
-class _Convolution:
+class Convolution:
     """One convolution's tensors (input, kernel, result) and settings.
 
     ``by_channel``: each channel has a kernel of its own; ``split``: there is more than one group.
     """
 
     def __init__(self, call: Any, result: Any) -> None:
-        if call.transposed:
-            raise UnknownWorkspaceError
         self.a, self.weight, self.result = call.input, call.weight, result
         self.stride, self.padding, self.dilation = call.stride, call.padding, call.dilation
         self.groups = size_of(call.groups)
@@ -60,6 +64,21 @@ class _Convolution:
         """Whether that takes many samples, too: a sum of channels that nothing else shares."""
         moved = any(s != 1 for s in (*self.stride, *self.dilation))
         return self.one_by_one and not moved and threads() == 1
+
+    @property
+    def dilated(self) -> bool:
+        """Whether the kernel skips entries: gradients are then made of columns."""
+        return any(s != 1 for s in self.dilation)
+
+    @property
+    def far(self) -> bool:
+        """Whether it begins further outside than oneDNN's kernel by channel reaches."""
+        return self.by_channel and self.padding[-1] > _REACH
+
+    @property
+    def lowered(self) -> Size:
+        """Bytes of a channel's columns, for each thread."""
+        return team() * 4 * product(self.weight.shape[2:]) * product(self.result.shape[2:])
 
     @property
     def low(self) -> bool:
@@ -121,7 +140,7 @@ def _at_least(size: Any, limit: int) -> bool:
     return bool(size >= limit)
 
 
-def _pixels(image: Any) -> Size | None:
+def pixels(image: Any) -> Size | None:
     """Bytes to lay an image's pixels out one after the other; None where its channels come first.
 
     Lists of tokens are laid out channel by channel before they are read.
@@ -135,38 +154,45 @@ def _pixels(image: Any) -> Size | None:
     return 0 if collapses(wide) else nbytes(image)
 
 
-def _by_pixel(shape: _Convolution, laid: Size, *, kernels: Size | None) -> Size:
+def _by_pixel(shape: Convolution, laid: Size, *, kernels: Size | None) -> Size:
     """The same of pixels that stay where they lie; ``kernels`` are sums of its own, if known."""
     if not shape.in_onednn and shape.by_samples and shape.large:
         return laid
-    if shape.by_channel and shape.in_onednn and kernels is not None:
+    plainly = shape.by_channel and not (shape.far or shape.dilated)
+    if plainly and shape.in_onednn and kernels is not None:
         return laid + shape.blocked()[1] + kernels
     raise UnknownWorkspaceError(laid)
 
 
-def _forward(out: Any, call: Any) -> Size:
-    asked = _Convolution(call, out)
-    if (laid := _pixels(call.input)) is not None:
+def forward(out: Any, call: Any) -> Size:
+    """Return what a convolution takes."""
+    asked = Convolution(call, out)
+    if (laid := pixels(call.input)) is not None:
         return _by_pixel(asked, laid, kernels=0)
-    own = _one_group(asked, _columns(asked), call.input)
+    own = one_group(asked, _columns(asked), call.input)
     own = copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
     samples = size_of(call.input.shape[0])
     if not asked.by_samples or isinstance(samples, int) or not asked.large:
-        return _blocked(asked, out, call) if asked.in_onednn else own
+        return blocked_forward(asked, out, call) if asked.in_onednn else own
     many = not_dearer(16, samples)  # either, with no condition on the samples
-    return many * _blocked(asked, out, call) + (1 - many) * own
+    return many * blocked_forward(asked, out, call) + (1 - many) * own
 
 
-def _blocked(asked: _Convolution, out: Any, call: Any) -> Size:
+def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
+    """Return what oneDNN takes for it."""
+    if asked.far:
+        if _register() != 16 or _is_refused(asked.lowered, team(), call.input, call.weight, out):
+            raise UnknownWorkspaceError(copied(call.input) + nbytes(out))
+        return copied(call.input) + maximum(nbytes(out), asked.lowered + ALIGNED)
     source, kernel, result = asked.blocked()
     inside = source + kernel + result
     if call.bias is not None:  # laid out anew where blocks are not full
         partly = at_least_one(_rounded(asked.results) - asked.results)
-        inside += partly * (4 * _rounded(asked.results) + _ALIGNED)
+        inside += partly * (4 * _rounded(asked.results) + ALIGNED)
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
-def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
+def one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
     """What torch takes at once: a group's columns, and copies of its channels of what is read."""
     if not asked.split:  # it is read where it lies; so are the channels of one sample
         return columns
@@ -175,7 +201,7 @@ def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
     return exact_div(columns + copies, asked.groups)
 
 
-def _columns(asked: _Convolution) -> Size:
+def _columns(asked: Convolution) -> Size:
     """Every entry under the kernel, for every result; a kernel of one reads the input itself."""
     if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
         return 0
@@ -183,61 +209,82 @@ def _columns(asked: _Convolution) -> Size:
     return taps * _rest(asked.result) * asked.a.element_size()
 
 
-def _backward(out: Any, call: Any) -> Size:
-    """First the input's gradient, then the kernel's; each lays everything out anew."""
+def backward(out: Any, call: Any) -> Size:
+    """Return what its gradients take: first the input's, then the kernel's.
+
+    Each lays everything out anew.
+    """
     a, weight, asked = call.input, call.weight, call.output_mask
-    shape = _Convolution(call, call.grad_output)
+    shape = Convolution(call, call.grad_output)
     sides = [size_of(size) for size in weight.shape[2:]]
     far = any(beyond > size // 2 for beyond, size in zip(shape.padding, sides, strict=True))
-    by_taps = sides[-1] > 3 or far or shape.low
-    if (laid := _pixels(a)) is not None:
-        again = _pixels(call.grad_output)
+    by_taps = sides[-1] > 3 or far or shape.low or shape.dilated
+    if (laid := pixels(a)) is not None:
+        again = pixels(call.grad_output)
         laid += nbytes(call.grad_output) if again is None else again
         sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
         known = asked[1] and not by_taps
         return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
-        own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
+        own = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         own = maximum(own, gradients if shape.split else 0)
         return copied(a, call.grad_output) + own
     source, kernel, result = shape.blocked(few=False)
     held = gradients
+    wide = not shape.split and sides[-1] > _WIDEST
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
-    if asked[0]:
+    if asked[0] and shape.by_channel and shape.dilated:
+        held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + ALIGNED))
+    elif asked[0]:
         laid = nbytes(a) if strided else source
         held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
-    if asked[1] and shape.by_channel and by_taps:
+    if asked[1] and (wide or (shape.by_channel and by_taps)):
         # columns and four kernels for each thread
-        taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
-        inside = _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
-        most = _TIMES * _team() * sum(map(nbytes, (a, weight, call.grad_output)), start=0)
-        if isinstance(inside, int) and isinstance(most, int) and inside > most:
+        crew = _columns_team(shape)
+        taps = 4 * product(weight.shape[1:]) * product(shape.result.shape[2:])
+        inside = crew * (taps + 4 * nbytes(weight)) + 2 * ALIGNED
+        if _is_refused(inside, crew, a, weight, call.grad_output):
             raise UnknownWorkspaceError(copied(a, call.grad_output))
         held = maximum(held, gradients + inside)
     elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients
-    if strided or (asked[1] and not shape.by_channel):
+    if strided or (asked[1] and not wide and not shape.by_channel):
         raise UnknownWorkspaceError(own)
     return own
 
 
-def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:
+def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
+    """Whether columns are so many times the tensors that oneDNN goes another way."""
+    most = _TIMES * crew * sum(map(nbytes, tensors), start=0)
+    return isinstance(inside, int) and isinstance(most, int) and inside > most
+
+
+def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
     """Threads that have no channels of their own sum up other samples, in a kernel each."""
+    if not shape.by_channel:
+        return 0
     channels = _rounded(shape.results)
-    if not shape.by_channel or not isinstance(channels, int):
-        return 0
-    more = min(_team() // (channels // _register()), size_of(shape.a.shape[0])) - 1
-    if more <= 0:
-        return 0
-    return more * kernel + _ALIGNED + (more * 4 * channels + _ALIGNED if bias else 0)
+    teams = team() // ceil_div(shape.results, _register())
+    more = maximum(0, minimum(teams, size_of(shape.a.shape[0])) - 1)
+    sums = 4 * channels if bias else 0
+    return more * (kernel + sums) + at_least_one(more) * ALIGNED * (1 + bias)
 
 
-def _team() -> int:
+def _columns_team(shape: Convolution) -> int:
+    """Return how many threads lay out columns; of a dense kernel each takes samples of its own."""
+    if shape.by_channel:
+        return team()
+    places = prod(shape.result.shape[2:])
+    if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
+        raise UnknownWorkspaceError(copied(shape.a, shape.result))
+    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _FEW * team()):
+        return 1
+    return team()
+
+
+def team() -> int:
     """Threads of oneDNN: no more than processors."""
     return min(threads(), len(os.sched_getaffinity(0)))
-
-
-workspaces({"convolution": _forward, "convolution_backward": _backward})

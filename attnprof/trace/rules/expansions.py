@@ -142,10 +142,17 @@ WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Expansion | None:
     """What an operation is made of; None where it is one piece, or has a rule of somebody's."""
     if isinstance(func, HigherOrderOperator):
+        if func._name == "cond" and isinstance(args[0], torch.SymBool):
+            return _branch  # which sizes choose
         whole = func._name != "flex_attention" or is_sparse(args)
     else:
         whole = registered(func._schema.name) is not None
     return None if whole else _expansion_of(func)
+
+
+def _branch(chosen: Any, yes: Any, no: Any, operands: Any) -> Any:
+    """Run the branch of ``torch.cond``, as torch does where it is no tensor that chooses."""
+    return (yes if chosen else no)(*operands)
 
 
 @cache

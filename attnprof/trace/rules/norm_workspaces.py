@@ -1,4 +1,4 @@
-"""What normalisation takes for itself on the CPU: sums of channels and threads, copies."""
+"""What norms and histograms take for themselves on the CPU: sums of threads, copies."""
 
 from typing import Any
 
@@ -6,9 +6,11 @@ from torch import get_num_threads as threads
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.workspaces import (
+    collapses,
     copied,
     is_channels_last,
     is_contiguous,
+    layout,
     sum_width,
     workspaces,
 )
@@ -43,5 +45,10 @@ workspaces(
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training":
             _batch_norm,
         "native_batch_norm_backward": _batch_norm_backward,
+        # the bins' edges, each thread's counts, and numbers that are laid out as a list
+        "histc": lambda out, c: (
+            (1 + threads()) * nbytes(out) + out.element_size()
+            + nbytes(c.self) * (not collapses(layout(c.self)))
+        ),
     }
 )  # fmt: skip

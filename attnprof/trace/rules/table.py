@@ -14,10 +14,10 @@ from torch._ops import HigherOrderOperator
 
 from attnprof.errors import RequestError, closest
 from attnprof.trace import registered
-from attnprof.trace.events import KINDS, Call
+from attnprof.trace.events import KINDS, Call, Size
 from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
-from attnprof.trace.sizes import is_floating, nbytes, numel
+from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, size_of
 
 #: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
 VIEWS = words("""
@@ -63,6 +63,9 @@ MOVES = words("""
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
 """)
+
+#: Matrix products, which return at once where their result has no entries.
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear"})
 
 #: In-place operations that do not read what they overwrite.
 OVERWRITES = words("""
@@ -124,9 +127,13 @@ def has_reals(call: Any) -> bool:
 
 
 def cost_of(
-    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **seen: Any
-) -> Call:
-    """One dispatched operation and what it costs; ``seen`` is what is known of it besides."""
+    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choice: Any = None,
+    **seen: Any,
+) -> Call:  # fmt: skip
+    """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
+
+    ``choice`` gives how many of so many experts each row chose, where rows of all are so many.
+    """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
     if full in HIGHER:
@@ -140,17 +147,10 @@ def cost_of(
             counts={}, bytes_moved=touched, uncounted=full, touched=touched, scratch=full, **seen
         )
     name, base, outs = _names(func)
-    if name in VIEWS:
+    if name in VIEWS or (_is_marker(func) and not registered.registered(func._schema.name)):
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
-    # every operand is read once, every result written once; rows left alone are not
-    makes = name.endswith("_like") or name.startswith("new_")
-    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
-    moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
-    if base in {"index_select", "embedding"}:
-        moved = moved - nbytes(args[0]) + nbytes(out)
-    if base == "index_copy":  # the source is read, and written
-        moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
+    moved = _moved(name, base, out, args, given, choice)
     asked = bound(func, args, given)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
@@ -166,6 +166,33 @@ def cost_of(
         counts=counts or {}, bytes_moved=moved, workspace=workspace,
         scratch="" if known else full, **seen,
     )  # fmt: skip
+
+
+def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -> Size:
+    """Return bytes that an operation reads and writes; in products of experts, of those met."""
+    if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
+        return 0
+    # every operand is read once, every result written once; rows left alone are not
+    makes = name.endswith("_like") or name.startswith("new_")
+    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
+    moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
+    if base in {"index_select", "embedding"}:
+        moved = moved - nbytes(args[0]) + nbytes(out)
+    if base == "_grouped_mm":
+        moved = moved - _unmet_bytes(args[0], args[1], choice)
+    if base == "index_copy":  # the source is read, and written
+        moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
+    return moved
+
+
+def _unmet_bytes(rows: Any, weights: Any, choice: Any) -> Size:
+    """Return the bytes of experts that no token meets; a row is one choice of a token."""
+    number, experts = size_of(rows.shape[0]), size_of(weights.shape[0])
+    if weights.dim() != 3 or rows.dim() != 2 or not isinstance(experts, int):
+        return 0
+    each = choice(experts, number) if choice else 1
+    tokens = number // each if isinstance(number, int) else number / each
+    return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
 
 
 def check_registered() -> None:
@@ -199,6 +226,13 @@ def _names(func: Any) -> tuple[str, str, frozenset[str]]:
     base = name.strip("_") if name.startswith("__") else name.removesuffix("_")
     outs = frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
     return name, base, outs
+
+
+@cache
+def _is_marker(func: Any) -> bool:
+    """Return whether an operation neither takes nor gives tensors, as a profiler's range."""
+    ends = (*func._schema.arguments, *func._schema.returns)
+    return not any("Tensor" in str(end.type) for end in ends)
 
 
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:

@@ -29,7 +29,7 @@ def words(text: str) -> frozenset[str]:
 
 #: What these take depends on values, or on a library's own choice of algorithm.
 UNKNOWN_WORKSPACE = words("""
-    masked_select nonzero_static unique_consecutive unique_dim _unique2 multinomial histc linalg_qr
+    masked_select nonzero_static unique_consecutive unique_dim _unique2 multinomial linalg_qr
     linalg_eig _linalg_svd _linalg_eigh linalg_pinv linalg_matrix_exp linalg_lstsq
     linalg_householder_product triangular_solve ormqr _thnn_fused_lstm_cell
     flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear _embedding_bag

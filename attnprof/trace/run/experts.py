@@ -164,8 +164,8 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     experts, shape = first.shape[dim], list(map(_number, places.shape))
     kept = places.dim() == first.dim()
     each = shape.pop(dim) if kept else 1
-    if prod(shape) * each > MOST:
-        raise ValueError("there are too many rows to be spread over experts")
+    if prod(shape) * each > MOST:  # as of keys that each token selects: their values are unknown
+        return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
         rows = (steps.unsqueeze(-1) + torch.arange(each)) % _number(experts)

@@ -25,6 +25,7 @@ from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.run.choices import Choices
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.replays import STRIDED, Replays
 from attnprof.trace.run.submodules import Submodules
@@ -78,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self._parts = parts or Submodules(None)
         self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
-        self._routing = routing
+        self._routing, self.choices = routing, Choices()
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -91,40 +92,42 @@ class Recorder(TorchDispatchMode):
         self._replays = Replays()
         self._node: Any = None
         self._turns: tuple[Size, ...] = ()
-        self.operations = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled in here: torch need not guard each call against it."""
         return False
 
-    def given(self, tensors: Any) -> None:
-        """Tensors that were there before: parameters, inputs, output gradients."""
+    def given(self, tensors: Any, *, replaceable: bool = False) -> None:
+        """Follow tensors that were there before; a run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
-            self._known[key_of(tensor)] = _Held(tensor)
+            held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
+            self._known[held.key] = held
+            self._alive.update({held.weak: held} if replaceable else {})
 
     def made(self, tensor: Any) -> None:
         """A tensor that no operation made: it is held from the next one on."""
         self._unshown += self._born([tensor])
 
-    def left(self, values: Iterable[Any]) -> list[Any]:
-        """Those tensors among values that this run made."""
+    def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Return the tensors among values that this run made; none are asked for without any."""
         self._gone()
-        made = {held.key for held in self._alive.values()}
-        return [x for x in values if isinstance(x, torch.Tensor) and key_of(x) in made]
+        made = {held.key for held in self._alive.values() if held.number}
+        kept = values() if made else ()
+        return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
     def again(self, tensors: Iterable[Any]) -> Trace:
         """Begin anew, with tensors that were left; what was recorded is returned."""
         keys = set(map(key_of, tensors))
         self._gone()
-        self._alive = {weak: held for weak, held in self._alive.items() if held.key in keys}
         for held in self._alive.values():
-            held.number = 0
+            held.number *= held.key not in keys
+        self._alive = {weak: held for weak, held in self._alive.items() if not held.number}
         first = replace(self.trace, calls=[*self.trace.calls], notes=[*self.trace.notes])
         self.trace.before = len(first.calls)
         self.trace.calls.clear()
         self.trace.notes.clear()
-        self.part, self._unshown = "forward", []
+        self.part, self._unshown, self._made = "forward", [], 0
         return first
 
     @contextmanager
@@ -229,6 +232,7 @@ class Recorder(TorchDispatchMode):
             out,
             args,
             kwargs,
+            self.choices.each,
             part=self.part,
             line=line,
             module=module,
@@ -249,6 +253,7 @@ class Recorder(TorchDispatchMode):
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
+        self.choices.ran(func, args, kwargs)
         chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)

@@ -10,15 +10,22 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
+from attnprof.blocks.cache import kept_by, tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
-from attnprof.trace.events import Call, Trace, added
+from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
+from attnprof.trace.run.call_by_call import Calls
+from attnprof.trace.run.chance import drawn
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
+from attnprof.trace.run.lazy import settle
 from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
-from attnprof.trace.run.submodules import Submodules, held_by
+from attnprof.trace.run.submodules import Submodules
+from attnprof.trace.run.surroundings import put_back_after
+from attnprof.trace.run.table_keys import check_tables
+from attnprof.trace.run.unsupported import refusing_unsupported_tensors
 from attnprof.trace.run.values import Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
@@ -44,6 +51,8 @@ def record(
     real: bool = False,
     flipped: int | None = None,
     once: bool = False,
+    draws: int | None = None,
+    calls: int = 1,
 ) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
@@ -52,19 +61,20 @@ def record(
     every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
     kernels are not those of a device; ``real`` on real ones, where the truth value number
     ``flipped`` that the code takes from values is turned round. ``once`` runs one of a
-    loop's turns that are alike, as symbolic sizes do.
+    loop's turns that are alike, as symbolic sizes do. Random numbers begin with ``draws``, as
+    :func:`attnprof.trace.run.chance.drawn` has it. Up to so many ``calls`` of the same module are
+    compared with the one that is returned.
     """
     real = real or target.real
     swift = swift and not real and not target.routed
     world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
     routing = Routing() if target.routed else None
     chosen = as_with_values(routing) if routing else nullcontext()
-    with world(target.dtype), adding_in_place(), chosen:
-        subject = target.make(sizes)
-        positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
+    everywhere = put_back_after(target.make)
+    refusing = refusing_unsupported_tensors(symbolic=environment is not None)
+    with everywhere as surroundings, world(target.dtype), adding_in_place(), chosen, refusing:
+        subject, positional, named = _ready(target, sizes, swift=swift)
         parameters, buffers = _weights(subject)
-        if swift and not all(tensor.is_meta for tensor in (*parameters, *buffers)):
-            raise RuntimeError("tensors with values in a run without")  # they must not be touched
         if isinstance(subject, torch.nn.Module):
             subject.train(training)
         inputs = tensors_of((positional, named))
@@ -72,7 +82,8 @@ def record(
         check = before_each or Limit(most)
         parts = Submodules(subject)
         recorder = Recorder(check, values, parts, routing)
-        recorder.given([*parameters, *buffers, *inputs])
+        recorder.given([*buffers, *tensors_within(kept_by(subject))], replaceable=True)
+        recorder.given([*parameters, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
             for tensor in _floating(inputs):  # zeros make matrices singular
@@ -80,18 +91,27 @@ def record(
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
             graded = [] if target.data else _floating(inputs)
-            run = partial(_train if training else _call, subject, positional, named, graded)
-            before = _flags(subject)
-            run(recorder)
-            left, is_set_up = recorder.left(held_by(subject)), _flags(subject) != before
-            if left or is_set_up:
-                _once_more(run, recorder, left, [*parameters, *inputs], always=is_set_up)
-        trace = recorder.trace
-        trace.parameters = sum(map(numel, parameters), start=0)
-        trace.notes += notes_of_compiling()
+            call = partial(_train if training else _call, subject, positional, named, graded)
+            grown = [*parameters, *inputs]
+            with drawn(draws):
+                Calls(call, recorder, subject, surroundings, grown).recorded(calls)
+        if looked_up := getattr(environment, "looked_up", None):
+            check_tables(looked_up, surroundings.tables(subject))
+        recorder.trace.parameters = sum(map(numel, parameters), start=0)
+        recorder.trace.notes += [*notes_of_compiling(), *recorder.choices.notes]
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
-        trace.routes = list(dict.fromkeys(route.sizes for route in used))
-        return trace
+        recorder.trace.routes = list(dict.fromkeys(route.sizes for route in used))
+        return recorder.trace
+
+
+def _ready(target: "Target", sizes: "Sizes", *, swift: bool) -> tuple[Any, Any, Any]:
+    """Return what runs, with its weights, and positional and named arguments of its call."""
+    subject = target.make(sizes)
+    positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
+    settle(subject, positional, named)
+    if swift and not all(tensor.is_meta for held in _weights(subject) for tensor in held):
+        raise RuntimeError("tensors with values in a run without")  # they must not be touched
+    return subject, positional, named
 
 
 def _floating(tensors: Iterable[Any]) -> list[Any]:
@@ -132,48 +152,11 @@ def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
     return list(subject.parameters()), list(subject.buffers())
 
 
-def _flags(subject: Any) -> list[bool]:
-    """Truth values among a module's buffers, as of whether it was set up; none where unknown."""
-
-    def is_known(buffer: Any) -> bool:
-        has_value = not buffer.is_meta and getattr(buffer, "constant", buffer) is not None
-        return has_value and buffer.dtype is torch.bool and buffer.dim() == 0
-
-    return [bool(buffer) for buffer in filter(is_known, _weights(subject)[1])]
-
-
 def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
-    with fake_world(None, target.dtype):
-        return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
-
-
-def _once_more(
-    run: Callable[[Recorder], None], recorder: Recorder, left: Any, grown: Any, *, always: bool
-) -> None:
-    """The run as a later one, which has what the first one left, as tables of positions.
-
-    It stays the first one where the other one multiplies something else, as with tokens of before,
-    unless ``always``: what a module keeps with its weights tells that it is set up. So it does
-    where there is none: backward through what was kept of a graph that is gone. ``grown`` are the
-    tensors that have gradients since.
-    """
-
-    def products(calls: list[Call]) -> Any:
-        return added([call.counts.get("matmul_flops", 0) for call in calls])
-
-    for tensor in grown:
-        tensor.grad = None
-    first, trace = recorder.again(left), recorder.trace
-    try:
-        run(recorder)
-    except RuntimeError:
-        trace.calls, trace.notes = first.calls, first.notes
-        return
-    if not always and products(trace.calls) != products(first.calls):
-        trace.calls, trace.notes = first.calls, first.notes
-    elif first.calls != trace.calls:
-        trace.notes.append("the module keeps tensors of its first call: this is a later one")
+    with put_back_after(target.make), fake_world(None, target.dtype):
+        subject = _ready(target, sizes, swift=False)[0]
+        return sum(tensor.nbytes for held in _weights(subject) for tensor in held)
 
 
 def _call(subject: Any, positional: Any, named: Any, _inputs: Any, recorder: Recorder) -> None:

@@ -37,7 +37,7 @@ BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
 #: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
 _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest",
     "_pytest", "hypothesis", "matplotlib", "PIL", "rich", "typer", "fvcore"}  # fmt: skip
-_may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
+may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 #: What most of torch's arithmetic on sizes is.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
 #: Questions to a comparison, most of which compare a size with itself.
@@ -116,7 +116,7 @@ def symbolic_sizes(
 
     environment: Any = Environment()
     environment.conversions = Conversions(bend, integers)
-    environment.worked_out = {}
+    environment.worked_out, environment.looked_up = {}, {}
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
@@ -223,7 +223,7 @@ def _patches() -> Iterator[Any]:
 
 def foreign_modules() -> list[ModuleType]:
     """Imported modules that may hold code of a user's; ours are among them."""
-    named = [module for name, module in list(sys.modules.items()) if _may_be_foreign(name)]
+    named = [module for name, module in list(sys.modules.items()) if may_be_foreign(name)]
     return [module for module in named if isinstance(module, ModuleType)]
 
 

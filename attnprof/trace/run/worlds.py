@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib import import_module
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.parameter import is_lazy
+from torch.profiler import itt
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.run.disguise import disguised, uncompiled
+from attnprof.trace.run.lazy import is_unsettled, real_until_settled
 from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.run.torch_under_symbols import as_under_numbers
@@ -37,9 +41,11 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         stack.enter_context(mode)
         stack.enter_context(Remembering(mode))
         stack.enter_context(disguised())
+        stack.enter_context(real_until_settled())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(as_under_numbers())
+            stack.enter_context(patch.object(scans, "generic_associative_scan", _scanned))
             stack.enter_context(conversions_kept(integers=environment.conversions.integers))
         yield mode
 
@@ -85,8 +91,33 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
                 stack.enter_context(patch.object(flexible, plain, new=True))
+        hub: Any = sys.modules.get("transformers.modeling_utils")
+        # it reads tokens, only to warn of padding
+        left_out = ["warn_if_padding_and_no_attention_mask", *["initialize_weights"] * (not drawn)]
+        for method in left_out if hub is not None else ():
+            nothing: Any = patch.object(
+                hub.PreTrainedModel, method, lambda *_, **__: None, create=True
+            )
+            stack.enter_context(nothing)
         warnings.simplefilter("ignore")
+        # ranges for a profiler that this build of torch has not
+        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
+        stack.enter_context(patch.object(itt, "_itt", MagicMock()))
         yield
+
+
+scans = import_module("torch._higher_order_ops.associative_scan")
+_scan = scans.generic_associative_scan
+
+
+def _scanned(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
+    """Scan along a size that is a number: no formula over sizes counts the rounds."""
+    if any(isinstance(leaf.shape[dim], torch.SymInt) for leaf in leaves):
+        raise RuntimeError(
+            "associative_scan, one of torch's higher-order operations, halves the length round by "
+            "round: rounds and sizes go by its binary digits, and no formula counts them"
+        )
+    return _scan(operator, leaves, dim, additional_inputs)
 
 
 class _OnMeta(DeviceContext):
@@ -140,10 +171,12 @@ def current_mode() -> FakeTensorMode | None:
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     """A copy of a module with a fake tensor for each of its own; a plain copy for real runs.
 
-    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module.
+    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module,
+    unless it is lazy: a run settles it.
     """
     if mode is None or not isinstance(module, torch.nn.Module):
-        return copy.deepcopy(module) if _REAL.get() else module
+        lazy = isinstance(module, torch.nn.Module) and is_unsettled(module)
+        return copy.deepcopy(module) if lazy or _REAL.get() else module
     with unset_fake_temporarily():
         fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _held_by(module)}
         return copy.deepcopy(module, fakes)
@@ -166,7 +199,7 @@ def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
     held = [*module.parameters(), *module.buffers()]
     for part in module.modules():
         held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return held
+    return [tensor for tensor in held if not is_lazy(tensor)]  # type: ignore[no-untyped-call]
 
 
 @cache

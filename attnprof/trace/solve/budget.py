@@ -11,6 +11,7 @@ from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.run.limits import Limit, TooLongError, is_patient, out_of_patience
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
+from attnprof.user_code import error_text
 
 if TYPE_CHECKING:
     from attnprof.trace.solve.contradictions import Found
@@ -90,7 +91,14 @@ class Runs:
 
     def settle(self, sizes: Mapping[str, int]) -> None:
         """Use meta tensors from here on if a run there does what a run on fake tensors does."""
-        fake, swift = self.at(sizes), self._ran(sizes, swift=True)
+        try:
+            fake = self.at(sizes)
+        except (NoFormulaError, AttnprofError, TooLongError):
+            raise
+        except Exception as error:  # the user's code may raise anything
+            told = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
+            raise NoFormulaError(told) from error
+        swift = self._ran(sizes, swift=True)
         self.swift = isinstance(swift, Trace) and (
             (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
         )

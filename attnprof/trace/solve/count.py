@@ -3,7 +3,7 @@
 Runs use fake tensors. Where code does something else on real ones, the real way is what counts.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -22,15 +22,14 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
+from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.reasons import SHAPED, by_value, place_of, value_reason
-from attnprof.user_code import error_text, line_of
+from attnprof.trace.solve.reasons import SHAPED, by_value, failure_of, place_of, value_reason
+from attnprof.trace.solve.small_runs import check_chance, row_of, small_shapes
+from attnprof.user_code import error_text
 
 #: What a run on real tensors may take: FLOPs, operations.
 MOST_FLOPS, MOST_CALLS = 4 * 10**9, 16_000
-#: Lengths, beside small other sizes, at which a run on real tensors is short.
-_SMALL = {"B": 2, "h": 2, "d": 8}
-_SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Operations of loops that are run turn by turn, where one turn could tell of others.
 _TURNS = 20_000
 #: Decisions by values that are tried the other way round.
@@ -49,6 +48,8 @@ class PartedError(Exception):
 class NoBackwardError(RequestError):
     """A forward pass runs, and no backward pass."""
 
+    in_training = True
+
 
 def count(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
@@ -56,9 +57,8 @@ def count(
     """A run that shows what a phase counts at a shape; to decode, ``target`` is the step.
 
     Where the code does something else on real tensors, that is what is counted, unless it need not
-    be ``held`` against a run on those. Raises
-    :class:`TooLongError` for a run of more than ``most`` operations, :class:`RequestError` where
-    it does not run, and :class:`CannotRunError` where what runs depends on values.
+    be ``held``. Raises :class:`TooLongError` for more than ``most`` operations,
+    :class:`RequestError` where it does not run, :class:`CannotRunError` where values decide.
     """
     return counted(target, sizes, phase, most, held=held)[0]
 
@@ -79,6 +79,9 @@ def counted(
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         trace = outcome(target, sizes, training=training, most=most)
+        if type(trace).__module__.startswith("torch."):  # values are asked for later on
+            target = on_real_tensors(target, training=training)
+            trace = outcome(target, sizes, training=training, most=most)
         if isinstance(trace, Exception) and not isinstance(trace, TooLongError):
             raise RequestError(f"{target.name} does not run: {error_text(failed)}") from failed
     if isinstance(trace, Exception):
@@ -112,20 +115,23 @@ def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = 
     if even:
         usual.append({name: asked.get(name) or EVEN.get(name, 16) for name in names})
     for sizes in [asked] if set(asked) == set(names) else usual:
+        evaluated = not training  # training may run where evaluation takes a path that is refused
         try:
             for backward in [False, True] if training else [False]:
-                _begins(target, sizes, training=backward)
+                with suppress(*[UnsupportedTensorError] if training > backward else []):
+                    _begins(target, sizes, training=backward)
+                    evaluated = True
         except TooLongError:
             return target  # so far it runs
         except Exception as error:
             if type(error).__module__.startswith("torch."):
                 return _followed(target, sizes, error, training=training)
-            if backward:
+            if backward and evaluated:
                 raise NoBackwardError(
                     f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
                 ) from error
             asked_wrong = isinstance(error, RequestError)
-            failures.append(error if asked_wrong else _failed(target, sizes, error))
+            failures.append(error if asked_wrong else failure_of(target, sizes, error))
         else:
             return target
     raise failures[-1]
@@ -160,17 +166,6 @@ def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool)
         raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
 
 
-def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
-    if ".numpy() is not supported" in str(error):
-        why = f"it hands a tensor to numpy, whose work cannot be counted{place_of(line_of(error))}"
-        return CannotRunError(f"{target.name} cannot be derived: {why}; write that in torch")
-    where = f" at {sizes_text(sizes)}" if sizes else ""
-    inputs = "; ".join(target.spelled_inputs) or "no input"
-    return RequestError(
-        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
-    )
-
-
 # -- real tensors -------------------------------------------------------------------------
 def held(
     target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes],
@@ -182,7 +177,7 @@ def held(
     runs. Raises :class:`PartedError` where the run on real tensors is not the one on fake ones.
     """
     why = "no small shape inside the domain runs"
-    for sizes in filter(holds, [*_small_shapes(target), *others]):
+    for sizes in filter(holds, [*small_shapes(target), *others]):
         if large := _too_many(evaluate(flops, sizes), sizes):
             return f"{_UNHELD}: {large}"
         fake = outcome(target, sizes, training=training, most=MOST_CALLS)
@@ -205,7 +200,7 @@ def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[
     if target.own or target.real:
         return []
     operations = [call.op for call in fake.calls]
-    for shape in _small_shapes(target):
+    for shape in small_shapes(target):
         small = outcome(target, shape, training=training, most=MOST_CALLS)
         if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
@@ -222,20 +217,13 @@ def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace
     if isinstance(real, Exception):
         return f"{_UNHELD}: there it raises {error_text(real)}"
     for one, other in zip_longest(fake.calls, real.calls):
-        if one is None or other is None or _row(one) != _row(other):
+        if one is None or other is None or row_of(one) != row_of(other):
             line = (one or other).line or (other or one).line
             raise PartedError(
                 f"the code does something else on real tensors{place_of(line)}: {_spelled(other)}, "
                 f"where fake ones show {_spelled(one)}"
             )
     return real
-
-
-def _small_shapes(target: Target) -> Iterator[dict[str, int]]:
-    """Shapes at which a run on real tensors is short."""
-    for length in _SMALL_LENGTHS:
-        small = {**_SMALL, "N": length}
-        yield {name: small.get(name, 8) for name in target.symbols}
 
 
 def _too_large(target: Target, sizes: Sizes, fake: Trace | None = None) -> str:
@@ -253,11 +241,6 @@ def _too_many(flops: Any, sizes: Sizes) -> str:
     return f"at {sizes_text(sizes)} it takes {flops:.1e} FLOPs" if flops > MOST_FLOPS else ""
 
 
-def _row(call: Call) -> tuple[Any, ...]:
-    storages = call.takes, call.gives, call.born, call.died
-    return call.op, call.part, call.dtype, call.shape, storages, call.bytes_moved, call.counts
-
-
 def _spelled(call: Call | None) -> str:
     if call is None:
         return "the end"
@@ -272,7 +255,7 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
     such a run takes too much; what the code raises where it runs nowhere.
     """
     failure: Exception = CannotRunError(f"{target.name} runs at no small shape")
-    for sizes in _small_shapes(target):
+    for sizes in small_shapes(target):
         if large := _too_large(target, sizes):
             raise CannotRunError(
                 f"{target.name} has to run on real tensors, since its path depends on values; "
@@ -282,17 +265,20 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
         if isinstance(trace, Exception):
             failure = trace
             continue
-        rows = [_row(call) for call in trace.calls]
+        rows = [row_of(call) for call in trace.calls]
         for place, decision in enumerate(trace.decisions):
             if not decision.by_values:
                 continue
             if decision.yes_or_no and place < _DECISIONS:
                 # no matter, where the other outcome makes no difference or is an error
                 other = outcome(target, sizes, training=training, real=True, flipped=place)
-                if isinstance(other, Exception) or [_row(call) for call in other.calls] == rows:
+                if isinstance(other, Exception) or [row_of(call) for call in other.calls] == rows:
                     continue
             shaped = f"{SHAPED}: {decision.op}{place_of(decision.line)}"
             why = shaped if decision.shapes else by_value(decision.line)
             raise CannotRunError(f"{target.name} cannot be derived: {why}")
-        return replace(target, real=True)
+        real = replace(target, real=True)
+        if not all(decision.by_values for decision in trace.decisions):
+            check_chance(real, training=training)
+        return real
     raise failure

@@ -9,20 +9,22 @@ from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.processes.progress import tell
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
+from attnprof.trace.run.chance import draws_seen
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried
-from attnprof.trace.solve.interpolation import NotRunningError
 from attnprof.trace.solve.one_shape import at_one_shape
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.reasons import value_reason
+from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.shapes import Line
+from attnprof.trace.solve.small_runs import explained
 from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
@@ -61,16 +63,11 @@ def derived(
                 f"--at {name}={size}: {target.name} has no size {name}; its arguments and inputs "
                 f"use {', '.join(target.symbols) or 'none'}"
             )
-    start: Sizes = asked
+    start, drawn = asked, draws_seen()
     if not runs:
         target, start = _started(target, asked, training=trains(phases))
-    try:
+    with explained(target, phases, drawn):
         forms = _forms(target, phases, start)
-    except Exception as error:
-        cause = error.cause if isinstance(error, NotRunningError) else error
-        if cause is error and not type(error).__module__.startswith("torch."):
-            raise
-        raise CannotRunError(f"{target.name} cannot be derived: {value_reason(cause)}") from cause
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
@@ -164,6 +161,8 @@ class _Search:
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             known = self._failed.get(key)
+            way = strategy.__name__.replace("_", " ")
+            tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
             try:
                 if known:
                     raise known

@@ -19,9 +19,9 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.grid import ShapeGrid
+from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.search import Probe
 from attnprof.trace.solve.shapes import Line, telling_sizes
-from attnprof.user_code import error_text
 
 #: Operations that all runs of one interpolation may take, and one run of them.
 BUDGET, A_RUN = 50_000, 5_000
@@ -34,14 +34,6 @@ _HALVES = 5
 NOWHERE = "the polynomials hold nowhere but where they were fitted"
 #: Sizes of each line that held-out shapes are made of, and how many shapes there are.
 _TRIED, _SHAPES = 20, 200
-
-
-class NotRunningError(Exception):
-    """The code raises at every shape that was tried: ``cause`` at the first one."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(f"it does not run: {error_text(cause)}")
-        self.cause = cause
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from attnprof.trace.solve.grid import Index, coefficients, degree, lower_set, tu
 
 Row = tuple[Any, ...]
 #: What a plain number is stepped by, in turn.
-_STEPS = {"d": (1, 8, 16), "N": (1, 16, 64)}
+_STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}
 _USUAL = (1, 2, 8)
 
 

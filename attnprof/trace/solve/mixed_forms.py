@@ -21,6 +21,8 @@ from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import SizePlan
 
+#: Numbers of a size that confirm a formula, beside those behind it.
+_MORE = 2
 #: Layers up to which another case may begin.
 _FEW = 12
 
@@ -46,7 +48,25 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
                 return again
+    for name in found.branches:
+        _refuse_accident(found, name)
     return found
+
+
+def _refuse_accident(found: Mixed, name: str) -> None:
+    """Raise NoFormulaError where too few numbers of a size, before a branch, show its polynomial.
+
+    So it does where costs of larger ones would be negative.
+    """
+    if name not in FIRST or found.plan.blocks[name] != 1:
+        return
+    numbers = range(found.least[name], found.ends[name] + 1, found.strides.get(name, (1, 0))[0])
+    behind = {point[name] for point in found.points}
+    beyond = found.numbers(found.near(**{name: 64 * found.ends[name]}))
+    costs = [own.get(what, 0) for own in beyond.values() for what in ("flops", "bytes_moved")]
+    if len(numbers) < len(behind) + _MORE or min(costs) < 0:
+        few = f"{name} from {numbers[0]} to {numbers[-1]} alone"
+        raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(found.borders)}", name)
 
 
 def _mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:

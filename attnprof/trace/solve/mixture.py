@@ -15,24 +15,15 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
 from attnprof.trace.solve.accounts import Account, Terms, account, told, told_by
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
+from attnprof.trace.solve.axes import Axis, axis_of
+from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.columns import unnumbered
 from attnprof.trace.solve.families import families
 from attnprof.trace.solve.grid import Index
-from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
+from attnprof.trace.solve.lattice import Ladder, Lattice, indices_for, rows_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.worst import Worst
-
-#: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
-_ALONG, _PATIENCE = 9, 2
-#: Operations of all runs until which twice as many are made for peaks.
-_ENOUGH = 6_000
-#: Numbers after which what one number more costs may come again, as of layers of several kinds.
-_PERIOD = 6
-
-#: A size along which runs fit, and its rows by name.
-Axis = tuple[Ladder, Mapping[Any, Row]]
 
 
 def turns_of(name: str) -> Any:
@@ -75,62 +66,7 @@ class Mixture:
         return found if isinstance(found, SymbolicRun) else None
 
     # -- along one size ------------------------------------------------------------------
-    def axis(self, name: str) -> Axis:
-        """The first numbers from which on all is a polynomial; NoFormulaError without any."""
-        if kinds := self.plan.kinds.get(name):
-            ladder = Ladder.telling(self.base[name], kinds)
-            runs = [run for x in ladder.xs if (run := self.run({**self.base, name: x}))]
-            if len(runs) == len(ladder.xs) and (axis := self._fit(ladder, runs)[0]):
-                return axis
-        for step in steps_of(name) if self.plan.blocks[name] == 1 else (1,):
-            if found := self._along(name, step):
-                return found
-        raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
-
-    def _along(self, name: str, step: int) -> Axis | None:
-        best: Axis | None = None
-        xs, runs = list[int](), list[SymbolicRun]()
-        start = self.start if self.plan.blocks[name] != 1 else self.base[name]
-        most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
-        place = since = patience = 0
-        while place < _ALONG if best is None else place - since < patience:
-            x = start + place * step
-            place += 1
-            try:
-                found = self.run({**self.base, name: x})
-            except OutOfBudgetError:
-                if best:
-                    break
-                raise
-            if found is None:
-                if xs:
-                    break
-                continue
-            xs.append(x)
-            runs.append(found)
-            again, smooth = self._fitting(xs, runs, most)
-            if again and smooth:
-                return again
-            if best is None:
-                best, since = again, place
-            if best:
-                patience = _PATIENCE * (1 + (self.plan.spent < _ENOUGH)) * len(best[0].kinds)
-        return best
-
-    def _fitting(
-        self, xs: list[int], runs: list[SymbolicRun], most: int
-    ) -> tuple[Axis | None, bool]:
-        """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
-        best = None
-        for first in range(len(xs) - 2):
-            for period in range(1, min(most, len(xs) - first - 3) + 1):
-                axis, smooth = self._fit(Ladder.turning(xs[first:], period), runs[first:])
-                if axis and smooth:
-                    return axis, True
-                best = best or axis
-        return best, False
-
-    def _fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
+    def fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
         """All rows along these numbers, if they fit, and whether peaks do."""
         found = self.accounts(runs)
         rows = {
@@ -190,7 +126,7 @@ class Mixture:
     def _axes(self) -> dict[str, Axis]:
         axes = {}
         for name in self.names:
-            axes[name] = self.axis(name)
+            axes[name] = axis_of(self, name)
             self.base[name] = axes[name][0].xs[0]
         return axes
 

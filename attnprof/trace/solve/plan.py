@@ -135,7 +135,10 @@ def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence
 
 
 def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
-    """A condition that leaves out lengths for being in whole blocks of others, or of a number."""
+    """A condition that leaves out lengths for being in whole blocks of others, or of a number.
+
+    Not of 2 or 3: these are no blocks, and an even length is another case than an odd one.
+    """
 
     def hold(relation: Any, block: int, rest: int) -> Iterator[bool]:
         lengths = (times * block + rest for times in (2, 3, 8))
@@ -150,7 +153,8 @@ def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
     left_out = (
         relation
         for relation, number, block in quotients
-        if number in (symbol("N"), -symbol("N"))
+        if block > 3
+        and number in (symbol("N"), -symbol("N"))
         and any(hold(relation, block, block // 2))
         and not any(hold(relation, block, 0))
     )

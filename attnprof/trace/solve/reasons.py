@@ -1,8 +1,19 @@
-"""Why code does not run without values, in words."""
+"""Why code does not run, or not without values, in words."""
 
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.user_code import error_text, line_of
 
 SHAPED = "the size of a result depends on the values of a tensor"
+
+
+class NotRunningError(Exception):
+    """The code raises at every shape that was tried: ``cause`` at the first one."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"it does not run: {error_text(cause)}")
+        self.cause = cause
 
 
 def value_reason(error: Exception) -> str:
@@ -26,3 +37,20 @@ def by_value(line: str) -> str:
 def place_of(line: str) -> str:
     """A line in brackets, if it is known."""
     return f" ({line})" if line else ""
+
+
+def failure_of(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
+    """Return the refusal of a target that raises an error at these sizes."""
+    why = str(error) if isinstance(error, UnsupportedTensorError) else ""
+    if ".numpy() is not supported" in str(error):
+        why = "it hands a tensor to numpy, whose work cannot be counted"
+        why += f"{place_of(line_of(error))}; write that in torch"
+    if why:
+        return CannotRunError(f"{target.name} cannot be derived: {why}")
+    where = f" at {sizes_text(sizes)}" if sizes else ""
+    inputs = "; ".join(target.spelled_inputs) or "no input"
+    refusal = RequestError(
+        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
+    )
+    refusal.__cause__ = error
+    return refusal

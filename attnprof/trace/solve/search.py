@@ -19,6 +19,8 @@ from attnprof.trace.solve.shapes import Line, telling_sizes
 _LONG, _SHORT = (64, 256, 960, 1024, 16, 4, 1), (1, 8, 60, 64)
 #: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
 _TRIES = 4
+#: Sizes before a branch that confirm a polynomial, beside as many as it has factors.
+_MORE = 3
 #: A range that ends at so many times its start is wide: no other class is looked for.
 _WIDE = 1.9
 #: Sizes at which a line is tried, at least and at most, operations of all those runs, and how often
@@ -46,6 +48,8 @@ class Probe:
                 self._refine(line)
                 self._extend(line)
                 self._settle(line)
+                if line.borders and len(line.sizes) < len(line.nodes) + _MORE:
+                    continue  # so few sizes between two branches fit by accident
                 found.append(line)
                 if line.high >= _WIDE * line.low:
                     return line

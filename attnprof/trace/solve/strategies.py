@@ -10,12 +10,10 @@ from attnprof.arguments import LARGEST
 from attnprof.trace.events import (
     QUANTITIES,
     assumed,
-    at_least,
-    of_even_routing,
+    left_out,
+    reservations,
     totals_by_phase,
     trains,
-    uncounted,
-    unruled,
 )
 from attnprof.trace.report.derivation import Formula, PhaseForms
 from attnprof.trace.request.target import (
@@ -33,6 +31,7 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.count import held
 from attnprof.trace.solve.even_routing import evenly
 from attnprof.trace.solve.interpolation import Interpolated, interpolate
+from attnprof.trace.solve.later_calls import compare_calls
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
@@ -96,9 +95,8 @@ class Attempt:
         Raises :class:`PartedError` where code does something else on real tensors.
         """
         if len(shapes) < budget.HELD_OUT:
-            raise budget.NoFormulaError(
-                f"no {budget.HELD_OUT} shapes at which it could be verified"
-            )
+            told = f"no {budget.HELD_OUT} shapes at which it could be verified"
+            raise budget.NoFormulaError(told)
         values, notes = None, list[str]()
         if self.complete:
             where = sizes_text(self.asked)
@@ -135,6 +133,7 @@ class Attempt:
     ) -> Forms:
         """All that is said of each phase; ``values`` stand where a quantity has no formula."""
         given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
+        others = compare_calls(self.target, self.phases, found.trace, shapes, self.asked)
 
         def inside(sizes: Sizes) -> bool:
             fits = all(sizes.get(name, size) == size for name, size in self.fixed.items())
@@ -150,9 +149,7 @@ class Attempt:
             yield from dict.fromkeys(self.reasons)
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
-            yield from (*notes, *found.trace.notes)
-            yield from (*unruled(found.trace, phase), *at_least(found.trace, phase))
-            yield from of_even_routing(found.trace)
+            yield from (*others, *notes, *found.trace.notes, *reservations(found.trace, phase))
 
         formulas = {
             phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
@@ -165,10 +162,7 @@ class Attempt:
                 formulas[phase],
                 (*given, *found.domain, *assumed(found.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                tuple(
-                    f"{op} ×{times} ({touched} bytes)"
-                    for op, (times, touched) in uncounted(found.trace, phase).items()
-                ),
+                left_out(found.trace, phase),
                 tuple(told(phase)),
                 found.trace,
                 inside,

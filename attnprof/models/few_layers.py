@@ -1,0 +1,194 @@
+"""A run of all layers of a model, from a run of its first few, where one of all takes too long.
+
+Layers that go token by token, and hundreds of layers, take minutes to run one by one. Layers that
+are built alike cost the same, so that the calls of one of them stand for those of the others.
+:func:`run_by_few` checks that they do among the layers that it runs.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from attnprof.models.costs import LayerKind, place_of
+from attnprof.models.parts import places
+from attnprof.models.stacks import LayerStack, Lengths, samples_of, shortened, stacks_of
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import Call, Trace, flops_of
+from attnprof.trace.request.target import Sizes, Target
+from attnprof.trace.run.submodules import Submodules
+from attnprof.trace.solve.count import counted
+
+#: Values of a module that may decide what it computes.
+_SETTINGS = (bool, int, str, type(None))
+
+
+def run_by_few(subject: WholeModel, phase: str, sizes: Sizes) -> tuple[Trace, Target] | None:
+    """Return a run of all layers at sizes, and its target, by a run of the first few of each kind.
+
+    None where layers do not repeat, do not run one after the other, or do not cost what those that
+    are built like them do. Raises what a run raises.
+    """
+    import torch
+
+    with torch.device("meta"):
+        model = subject.build()
+    where = places(model)
+    layers = dict.fromkeys(place.layer for place in where.values() if place.layer)
+    groups = defaultdict[Any, list[str]](list)
+    for path in layers:
+        groups[path.rpartition(".")[0], _built_like(model.get_submodule(path), path)].append(path)
+    stacks = stacks_of(model, [LayerKind("", tuple(paths)) for paths in groups.values()])
+    samples = samples_of(stacks)
+    if samples is None:
+        return None
+    lengths = {stack.path: _enough(stack, samples.lengths[-1][stack.path]) for stack in stacks}
+    if all(lengths[stack.path] == len(stack) for stack in stacks):
+        return None
+    trace, ran = counted(shortened(subject, lengths).target(phase), sizes, phase, held=False)
+    of = {s.layer(n): (s, n) for s in stacks for n in range(lengths[s.path])}
+    calls = _of_all(trace.calls, [of.get(place_of(c.module, where).layer) for c in trace.calls],
+                    lengths)  # fmt: skip
+    if calls is None:
+        return None
+    own = Submodules(model).own
+    inside = "module" in trace.modules  # of what decodes with it
+    named = {f"module.{name}".rstrip(".") if inside else name: x for name, x in own.items()}
+    whole = replace(
+        trace,
+        calls=calls,
+        parameters=sum(own.values()),
+        modules={"": 0, **named},
+        ungraded=frozenset(_of_all_layers(trace.ungraded, stacks, lengths)),
+    )
+    return whole, replace(ran, make=subject.target(phase).make)
+
+
+def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
+    """Return what layers have in common that are built alike: all but their own number."""
+    number = int(path.rpartition(".")[2])
+    found = []
+    for name, part in layer.named_modules():
+        weights = [(own, tuple(x.shape)) for own, x in part.named_parameters(recurse=False)]
+        settings = [
+            (own, value)
+            for own, value in vars(part).items()
+            if isinstance(value, _SETTINGS) and not (value == number and "idx" in own)
+        ]
+        found.append((name, type(part), tuple(weights), tuple(settings)))
+    return tuple(found)
+
+
+def _enough(stack: LayerStack, length: int) -> int:
+    """Return so many layers at least that each kind is twice between the first and the last.
+
+    The last is of the kind of the last of all. Kinds that are not as often there are all among
+    them.
+    """
+    kinds, inside = stack.kinds, Counter(stack.kinds[1:-1])
+    for n in range(length, len(kinds)):
+        seen = Counter(kinds[1 : n - 1])
+        if kinds[n - 1] == kinds[-1] and all(seen[x] >= min(2, inside[x]) for x in {*kinds}):
+            return n
+    return len(kinds)
+
+
+def _like(stack: LayerStack, sampled: int) -> list[int]:
+    """Return for every layer of a stack which of the sampled first ones it is run as.
+
+    The last one, which may have less to do than others, is run as the last sampled one.
+    """
+    inner = {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
+    found = [n if n < sampled - 1 else inner[kind] for n, kind in enumerate(stack.kinds)]
+    return [*found[:-1], sampled - 1]
+
+
+def _of_all(
+    calls: Sequence[Call], at: Sequence[tuple[LayerStack, int] | None], lengths: Lengths
+) -> list[Call] | None:
+    """Return the calls of all layers; None where those do not run one after the other, or alike.
+
+    ``at`` is the layer of each call. What is called between two layers belongs to the first.
+    """
+    found = list[Call]()
+    first, *freed = [call.gives for call in calls]  # after a call, which may be another layer's
+    calls = [replace(call, gives=after) for call, after in zip(calls, [*freed, 0], strict=True)]
+    numbered = list(range(len(calls)))
+    for part, indices in groupby(numbered, lambda n: calls[n].part):
+        own = list(indices)
+        segments = _segments(own, at)
+        for stack, group in groupby(segments, lambda one: one[0]):
+            pieces = list(group)
+            if stack is None:
+                found += [calls[n] for _, _, inside in pieces for n in inside]
+                continue
+            order = list(range(lengths[stack.path]))
+            numbers = [number for _, number, _ in pieces]
+            by_number = {number: [calls[n] for n in inside] for _, number, inside in pieces}
+            turned = part == "backward"
+            if numbers != (order[::-1] if turned else order) or not _alike(stack, by_number):
+                return None
+            like = list(enumerate(_like(stack, lengths[stack.path])))
+            for number, model in reversed(like) if turned else like:
+                found += _renamed(by_number[model], stack.layer(model), stack.layer(number))
+    freed = [first, *(call.gives for call in found)]
+    return [replace(call, gives=before) for call, before in zip(found, freed, strict=False)]
+
+
+def _segments(
+    indices: Sequence[int], at: Sequence[tuple[LayerStack, int] | None]
+) -> list[tuple[LayerStack | None, int, list[int]]]:
+    """Return runs of calls by layer: what comes between two layers of a stack is of the first."""
+    last = {at[n]: n for n in indices if at[n]}
+    found: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
+    following = {}
+    later: tuple[LayerStack, int] | None = None
+    for n in reversed(indices):
+        later = at[n] or later
+        following[n] = later
+    for n in indices:
+        stack, number, _ = found[-1]
+        here = at[n]
+        if here and here != (stack, number):
+            found.append((*here, []))
+        elif stack and n > last[stack, number]:
+            after = following[n]
+            if after is None or after[0] != stack:
+                found.append((None, 0, []))
+        found[-1][2].append(n)
+    return found
+
+
+def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
+    """Return whether layers of a kind cost the same: all but the first and last that were run."""
+    costs = defaultdict[int, set[Any]](set)
+    for number in range(1, len(calls) - 1):
+        costs[stack.kinds[number]].add((flops_of(calls[number]), len(calls[number])))
+    return all(len(own) == 1 for own in costs.values())
+
+
+def _renamed(calls: Sequence[Call], old: str, new: str) -> list[Call]:
+    """Return the calls of a layer as another one makes them."""
+    if old == new:
+        return list(calls)
+    return [replace(call, module=_moved(call.module, old, new)) for call in calls]
+
+
+def _moved(name: str, old: str, new: str) -> str:
+    """Return the name of a module or a parameter of another layer."""
+    head, inside, tail = f".{name}.".partition(f".{old}.")
+    return f"{head}.{new}.{tail}"[1:-1] if inside else name
+
+
+def _of_all_layers(
+    names: frozenset[str], stacks: Sequence[LayerStack], lengths: Lengths
+) -> Iterator[str]:
+    """Yield names of parameters in all layers, by those in the first few."""
+    yield from names
+    for stack in stacks:
+        for number, model in enumerate(_like(stack, lengths[stack.path])):
+            inside = f"{stack.layer(model)}."
+            for name in names if number >= lengths[stack.path] else ():
+                if name.startswith(inside):
+                    yield f"{stack.layer(number)}.{name.removeprefix(inside)}"

@@ -1,0 +1,244 @@
+"""Configurations of transformers: read from a file, checked, and made into transformers' objects.
+
+What lies on the hub was written by many programs: formats that only a checkpoint decides, numbers
+as tagged texts, fields that differ by layer, code of its own. A field that no model can be built
+with is refused here, in words, before transformers or torch meet it. :func:`configuration` makes
+the object, :func:`class_of` finds the class that is built with it, :func:`field_of` reads a field.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
+from attnprof.models.config import MAX_LAYERS
+from attnprof.record.files import TEXT_LIMIT, read_json
+from attnprof.user_code import error_text
+
+#: Where the class of a model is looked up that its configuration does not name; and where first.
+_OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
+_IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
+_OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
+_HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
+#: What configurations call the format of weights; formats in which torch builds models.
+_DTYPE_FIELDS = ("dtype", "torch_dtype")
+FORMATS = ("float32", "bfloat16", "float16", "float64")
+#: Numbers of things that are made one by one, by what fields are called: at most so many.
+_MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
+_MAX_SIZE = 2**63 - 1  # what torch counts sizes with
+#: How transformers writes numbers that JSON does not have.
+_TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
+_HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """Return the fields of a ``config.json``, or of that in a folder.
+
+    Raises :class:`RequestError` for other files.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    found = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
+    _check_type(found, str(file))
+    return dict(found)
+
+
+def _check_type(fields: Any, name: str) -> None:
+    """Raise :class:`RequestError` for what does not say which type of model it is of."""
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
+        own = _own_code(fields) if isinstance(fields, Mapping) else ""
+        raise RequestError(
+            f"{name} is no model's configuration: it has no model_type, by which transformers "
+            f'knows its code, like "llama"{own and f"; {own}"}'
+        )
+
+
+def _own_code(fields: Mapping[str, Any]) -> str:
+    """Say that code which a configuration names is not run; nothing where it names none."""
+    if not fields.get("auto_map"):
+        return ""
+    return (
+        "auto_map names code that lies beside the weights, which attnprof does not run: to count "
+        "that code, give a function of yours that builds the model: attnprof model my.py:factory"
+    )
+
+
+def transformers_module() -> Any:
+    """Return transformers; :class:`CannotRunError` where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise CannotRunError(
+            "models by a config.json are built by transformers, which is not installed; "
+            "type pip install 'attnprof[hf]'"
+        ) from error
+    return transformers
+
+
+def configuration(fields: Mapping[str, Any], name: str) -> Any:
+    """Return transformers' object for the fields of a ``config.json``.
+
+    Raises :class:`NotFoundError` for a type of model that transformers does not have, and
+    :class:`RequestError` for fields that no model can be built with.
+    """
+    _check_type(fields, name)
+    transformers = transformers_module()
+    types, kind = transformers.CONFIG_MAPPING, fields["model_type"]
+    if kind not in types:
+        raise NotFoundError(
+            f"{name}: transformers {transformers.__version__} has no model_type '{kind}'"
+            f"{'; ' + own if (own := _own_code(fields)) else ': ' + closest(kind, list(types))}"
+        )
+    _check_counts(fields, name)
+    _check_format(fields, name)
+    _names_of(fields.get("architectures"), name)
+    own = _readable(fields)
+    try:
+        return types[kind].from_dict(dict(own))
+    except Exception as error:
+        told = " ".join(str(error).split())
+        told = told if " " in told else error_text(error)
+        field = next((x for x in own if x not in told and _is_taken(types[kind], own, x)), "")
+        told = f"{field} is {own[field]!r}: {told}" if field else told
+        raise RequestError(f"{name}: transformers refuses this configuration: {told}") from error
+
+
+def _is_taken(kind: Any, fields: Mapping[str, Any], without: str) -> bool:
+    """Return whether transformers takes the fields without one of them."""
+    with suppress(Exception):
+        return bool(kind.from_dict({x: own for x, own in fields.items() if x != without}))
+    return False
+
+
+def _check_counts(value: Any, name: str, field: str = "") -> None:
+    """Raise :class:`RequestError` for numbers that are too large to be built."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_counts(inner, name, str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_counts(inner, name, field)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        most = next((n for kind, n in _MAX_COUNTS.items() if re.search(kind, field)), _MAX_SIZE)
+        if value > most:
+            more = ": formulas are in the number of layers L" if most == MAX_LAYERS else ""
+            raise RequestError(
+                f"{name}: {field} is {value:,}, at most {most:,} can be built; write fewer{more}"
+            )
+
+
+def _check_format(fields: Mapping[str, Any], name: str) -> None:
+    """Raise :class:`RequestError` for a format of weights in which torch builds no model."""
+    for field in _DTYPE_FIELDS:
+        value = fields.get(field)
+        for own in value.values() if isinstance(value, Mapping) else [value]:
+            if str(own or "auto").removeprefix("torch.") not in (*FORMATS, "auto"):
+                raise RequestError(
+                    f"{name}: {field} is {own}, in which torch builds no model; possible: "
+                    f"{', '.join(FORMATS)}; type one of them there"
+                )
+
+
+def _readable(value: Any, field: str = "") -> Any:
+    """Return fields as transformers takes them, from those that lie on the hub.
+
+    Tagged numbers become numbers, and a format that only a checkpoint decides is left open.
+    """
+    if isinstance(value, Mapping):
+        if set(value) == {_TAG} and value[_TAG] in _TAGGED:
+            return float(value[_TAG])
+        if field in _DTYPE_FIELDS:  # one format for each part: that of the text is the model's
+            return _readable(value.get("text_config", value.get("")), field)
+        return {key: _readable(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_readable(inner) for inner in value]
+    if field in _DTYPE_FIELDS and isinstance(value, str):
+        own = value.removeprefix("torch.")
+        return own if own in FORMATS else None
+    return value
+
+
+def format_of(config: Any) -> str:
+    """Return the format of a model's weights: float32 where its configuration names none."""
+    own = config.dtype or field_of(text_config(config), "dtype")
+    return str(own or "float32").removeprefix("torch.")
+
+
+def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
+    """Yield what is taken where a format is open, or is that of a quantised checkpoint."""
+    if any(fields.get(field) == "auto" for field in _DTYPE_FIELDS):
+        yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
+    if _own_code(fields):
+        yield "auto_map names code that is not run: transformers' own class is built"
+
+
+def field_of(config: Any, name: str, default: Any = None) -> Any:
+    """Return a field of a configuration; of one that differs by layer, that of the first layer."""
+    try:
+        return getattr(config, name, default)
+    except RuntimeError:  # transformers tells such a field of a layer alone
+        return getattr(config.per_layer_config[0], name, default)
+
+
+def first_number(config: Any, names: Iterable[str]) -> int:
+    """Return the first of some fields that is a number; else 0."""
+    values = (field_of(config, name) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
+
+
+def text_config(config: Any) -> Any:
+    """Return what a configuration has of the model's text, of its decoder where there are two."""
+    try:
+        return config.get_text_config()
+    except ValueError:
+        return config.get_text_config(decoder=True)
+
+
+def class_of(config: Any) -> Any:
+    """Return the class that the configuration names, or the usual one of its type."""
+    from transformers.models.auto import modeling_auto as auto
+
+    first = _OF_BOTH if config.is_encoder_decoder else _OF_ENCODER
+    heads = _HEADS if getattr(config, "is_decoder", False) else (*first, *_HEADS)
+    tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
+    others = (x for name, x in vars(auto).items() if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name))
+    known = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
+    usual = (name if isinstance(name, str) else name[0] for name in known if name)
+    own = type(config).__name__.removesuffix("Config")
+    named, of_part = _named(config), None
+    for name in (*named, *usual, f"{own}Model", own):
+        kind = getattr(transformers_module(), name, None)
+        if missing := getattr(kind, "_backends", None):  # it stands for a class that needs these
+            raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")
+        if isinstance(kind, type) and issubclass(kind, transformers_module().PreTrainedModel):
+            if name in named or isinstance(config, getattr(kind, "config_class", None) or object):
+                return kind
+            of_part = of_part or kind  # as the text's, of a model of images and text
+    if of_part is None:
+        raise NotFoundError(f"transformers has no model of type {config.model_type}")
+    return of_part
+
+
+def _named(config: Any) -> list[str]:
+    """Return the classes that a configuration says it is of."""
+    return _names_of(getattr(config, "architectures", None), config.model_type)
+
+
+def _names_of(value: Any, name: str) -> list[str]:
+    """Return names of classes; :class:`RequestError` for what is no list of names."""
+    names = [value] if isinstance(value, str) else value or []
+    if not isinstance(names, list | tuple):
+        raise RequestError(
+            f'{name}: architectures is {value}: write a list of names like ["LlamaForCausalLM"], '
+            "or leave it out"
+        )
+    return [name for name in names if isinstance(name, str)]
+
+
+def class_note(kind: Any, config: Any) -> tuple[str, ...]:
+    """Say that a class which a configuration names is not the one that is built."""
+    named = _named(config)
+    if not named or kind.__name__ in named:
+        return ()
+    return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)

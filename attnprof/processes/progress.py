@@ -1,0 +1,143 @@
+"""How far long work is: told by the code that does it, shown by whoever waits for it.
+
+Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows what was told
+last. Where nobody waits (from Python, in a child process) nothing is kept and nothing is written.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+
+#: Seconds without an answer that are worth a word, and seconds that are worth a forecast.
+SILENT_S, WORTH_S = 5.0, 10.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece of work since ``start``: ``done`` of ``total``, at ``first`` when the count began.
+
+    ``left_s`` are seconds that the rest should take from ``told`` on, ``limit_s`` those after which
+    an answer, asked for at ``asked``, is given up.
+    """
+
+    text: str
+    told: float = 0.0
+    done: int | None = None
+    total: int | None = None
+    first: tuple[float, int] = (0.0, 0)
+    left_s: float | None = None
+    asked: float = 0.0
+    limit_s: float | None = None
+
+
+@dataclass
+class Progress:
+    """The work that is waited for, by a clock in seconds."""
+
+    step: Step
+    clock: Callable[[], float] = time.monotonic
+    start: float = field(init=False)
+    #: sentences that are worth a line at once, the first forecast among them; None at the end
+    news: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
+    _forecast: bool = False
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+        self.step = replace(self.step, told=self.start, first=(self.start, self.step.done or 0))
+
+    def tell(
+        self, text: str, done: int | None = None, total: int | None = None,
+        left_s: float | None = None, *, at_once: bool = False,
+    ) -> None:  # fmt: skip
+        """Say what is done now; a smaller ``done`` or another ``total`` begins a new count."""
+        now, last = self.clock(), self.step
+        goes_on = total == last.total and (done or 0) >= (last.done or 0)
+        first = last.first if goes_on else (now, done or 0)
+        self.step = Step(text, now, done, total, first, left_s)
+        forecast = not self._forecast and (left_s or 0.0) > WORTH_S
+        if at_once or forecast:
+            self.news.put(self.sentence())
+        self._forecast |= forecast
+
+    @contextmanager
+    def saying(self, text: str) -> Iterator[None]:
+        """Inside, something else is done; afterwards it goes on as before."""
+        before = self.step
+        self.tell(text)
+        try:
+            yield
+        finally:
+            self.step = before
+
+    def so_far_s(self) -> float:
+        """Seconds since the work began."""
+        return self.clock() - self.start
+
+    def count(self) -> tuple[int, int | None]:
+        """Pieces that are done, and of how many where that is known."""
+        return self.step.done or 0, self.step.total
+
+    def sentence(self) -> str:
+        """``timing standard: 3 of 12, 25 s so far, about 75 s left``."""
+        now, step = self.clock(), self.step
+        told = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
+        told.append(f"{seconds_text(self.so_far_s())} so far")
+        if (left := self._left_s(now)) is not None:
+            told.append(f"about {seconds_text(left)} left")
+        if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
+            more = seconds_text(max(0.0, step.limit_s - silent))
+            told.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
+        return f"{step.text}: {', '.join(told)}"
+
+    def _left_s(self, now: float) -> float | None:
+        """Seconds that are left: as told, or at the pace since the count began."""
+        step = self.step
+        if step.left_s is not None:
+            return max(0.0, step.left_s - (now - step.told))
+        began, before = step.first
+        if not step.total or (step.done or 0) <= before:
+            return None
+        each = (step.told - began) / ((step.done or 0) - before)
+        return max(0.0, each * (step.total - (step.done or 0)) - (now - step.told))
+
+
+def seconds_text(value: float) -> str:
+    """``45 s``, ``12 min``, ``3 h``: as exact as a forecast is."""
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+_WAITED_FOR: list[Progress] = []
+
+
+def waited_for() -> Progress | None:
+    """The work that somebody waits for, if anybody does."""
+    return _WAITED_FOR[-1] if _WAITED_FOR else None
+
+
+def tell(
+    text: str, done: int | None = None, total: int | None = None, left_s: float | None = None, *,
+    at_once: bool = False,
+) -> None:  # fmt: skip
+    """Say what is done now, how much of it is ready and how long the rest takes, to who waits."""
+    if (progress := waited_for()) is not None:
+        progress.tell(text, done, total, left_s, at_once=at_once)
+
+
+def asking(limit_s: float | None) -> None:
+    """Say that another process was asked for an answer, and when it is given up."""
+    if (progress := waited_for()) is not None:
+        progress.step = replace(progress.step, asked=progress.clock(), limit_s=limit_s)
+
+
+@contextmanager
+def waiting(progress: Progress) -> Iterator[None]:
+    """Inside, what is told goes to ``progress``."""
+    _WAITED_FOR.append(progress)
+    try:
+        yield
+    finally:
+        _WAITED_FOR.remove(progress)

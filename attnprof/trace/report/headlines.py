@@ -1,0 +1,140 @@
+"""What formulas say in a sentence: how costs grow with the length N, and how far that is known.
+
+A sentence about long inputs is for formulas that hold there; others say where they hold. A total
+that leaves something out is "at least".
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from attnprof.algebra.orders import leading_terms, total
+from attnprof.trace.report.derivation import PhaseForms
+from attnprof.trace.request.target import LARGE
+from attnprof.trace.sizes import evaluate
+
+#: Operations of a formula beyond which algebra takes too long to say how it grows.
+LONG = 300
+#: A condition that ends the lengths of a domain, and one that begins them.
+_ENDS = re.compile(r"N (<=|<|=) (.+)|(.+) (>=|>) N")
+_BEGINS = re.compile(r"(?:\w+, )*N(?:, \w+)* (>=|>|=) (\d+)|(\d+) (<=|<) N")
+#: What grows, its verbs, and its unit.
+_FLOPS = "FLOPs", "grow", "do", "are", ""
+_MEMORY = "peak memory", "grows", "does", "is", " bytes"
+
+
+def answer(
+    forms: PhaseForms, domain: Sequence[str] = (), floors: Container[str] = (),
+    shape: Mapping[str, int] | None = None,
+) -> str:  # fmt: skip
+    """Return how FLOPs and peak memory grow with the length N; empty if unknown.
+
+    ``domain`` is where the formulas hold, ``floors`` are quantities that leave something out;
+    ``shape`` has the other sizes at which sides of a maximum are compared.
+    """
+    ends = ends_of(domain)
+    if any(condition.startswith("N = ") for condition in ends):
+        return ""
+    longest = lengths_of(domain)[1]
+    sizes = defaultdict(lambda: 100, {**LARGE, **(shape or {}), "N": longest}) if ends else None
+    quantities = {"flops": _FLOPS, "peak_bytes": _MEMORY}
+    said = [
+        _growth(forms.formulas[name].expression, words, sizes, floor=name in floors)
+        for name, words in quantities.items()
+    ]
+    sentence = "; ".join(filter(None, said))
+    return f"Where {' and '.join(ends)}, {sentence}" if ends and sentence else sentence
+
+
+def _growth(
+    expression: Any, words: tuple[str, ...], sizes: Mapping[str, Any] | None, *, floor: bool
+) -> str:
+    """Return how one quantity grows; up to ``sizes``, where it is not known of all long inputs."""
+    import sympy
+
+    what, grows, does, are, unit = words
+    expression = _side(expression, sizes)
+    if expression is None or sympy.count_ops(expression) > LONG:
+        return ""
+    terms = leading_terms(expression, ["N"])
+    about = sympy.expand(total(terms or ()))
+    if terms is None and isinstance(expression, sympy.Max):  # no side wins: it grows as their sum
+        terms = leading_terms(sympy.Add(*expression.args), ["N"])
+    if terms is None or not about.free_symbols <= getattr(expression, "free_symbols", set()):
+        return ""
+    order = total(terms, factors=False)
+    if not order.free_symbols:
+        least = f"{what} {are} at least an amount that does not depend on N"
+        return least if floor else f"{what} {does} not depend on N"
+    least = "at least " * floor
+    where = "for long inputs" if sizes is None else f"at N = {sizes['N']}"
+    known = about and (sizes is None or _is_close(about, expression, sizes))
+    amount = f", {least}about {about}{unit} {where}" if known else ""
+    return f"{what} {grows} {least}with {order}{amount}"
+
+
+def _side(expression: Any, sizes: Mapping[str, Any] | None) -> Any:
+    """Return the case of a formula, or the side of its maximum, at the longest inputs it is for."""
+    import sympy
+
+    if isinstance(expression, sympy.Piecewise) and sizes is None:
+        *few, last = expression.args
+        plain = all(str(getattr(holds, "lts", "")) == "N" for _, holds in few)
+        return last[0] if plain else expression
+    if sizes is None or sizes["N"] == inf:
+        return expression
+    if isinstance(expression, sympy.Max):
+        return max(expression.args, key=lambda side: evaluate(side, sizes))
+    if isinstance(expression, sympy.Piecewise):
+        at = {name: sympy.Integer(sizes[str(name)]) for name in expression.free_symbols}
+        return next((x for x, holds in expression.args if holds.subs(at) is sympy.true), None)
+    return expression
+
+
+def _is_close(about: Any, expression: Any, sizes: Mapping[str, Any]) -> bool:
+    """Whether the leading terms are a formula's value up to a quarter."""
+    if sizes["N"] == inf:
+        return False
+    value = evaluate(expression, sizes)
+    return bool(abs(evaluate(about, sizes) - value) <= value / 4)
+
+
+def apart(forms: PhaseForms, phases: Iterable[PhaseForms]) -> Iterator[str]:
+    """Yield a note for every other phase whose formulas hold at none of the same lengths."""
+    first, last = lengths_of(forms.domain)
+    for other in phases:
+        low, high = lengths_of(other.domain)
+        if max(first, low) > min(last, high):
+            yield (
+                f"this holds for {_told(forms)}, the formulas of {other.phase} for {_told(other)}: "
+                "no length has both, as the code does something else beyond each and runs of the "
+                f"one phase say nothing of the other; --phase {forms.phase} --at N=... asks for "
+                "this one at another length"
+            )
+
+
+def _told(forms: PhaseForms) -> str:
+    of_length = (x for x in forms.domain if _ENDS.fullmatch(x) or _BEGINS.fullmatch(x))
+    return "; ".join(of_length)
+
+
+def ends_of(domain: Iterable[str]) -> list[str]:
+    """Return the conditions of a domain beyond which lengths are too long for it."""
+    return [condition for condition in domain if _ENDS.fullmatch(condition)]
+
+
+def lengths_of(domain: Iterable[str]) -> tuple[Any, Any]:
+    """Return the shortest and the longest N of a domain, as far as its conditions are numbers."""
+    first: Any = 1
+    last: Any = inf
+    for condition in domain:
+        if found := _ENDS.fullmatch(condition):
+            sign, number = found[1] or found[4], found[2] or found[3]
+            if number.isdigit():
+                last = min(last, int(number) - (sign in "<>"))
+        if found := _BEGINS.fullmatch(condition):
+            sign, number = found[1] or found[4], found[2] or found[3]
+            first = max(first, int(number) + (sign in "<>"))
+    return first, last

@@ -1,0 +1,165 @@
+"""Several calls of one module: which of them is recorded, and what the next ones do otherwise.
+
+A module may keep what it makes (tables of positions, a cache, a counter), so that its first call is
+another one than those that follow. The call that is recorded has what the first one left, unless
+that multiplies something else, as with tokens of before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnprof.trace.events import Call, added, totals
+from attnprof.trace.run.limits import TooLongError
+from attnprof.trace.run.recorder import Recorder
+from attnprof.trace.run.submodules import held_by
+from attnprof.trace.run.surroundings import Surroundings
+from attnprof.trace.run.values import key_of
+from attnprof.trace.sizes import storage_bytes
+from attnprof.user_code import error_text
+
+#: Operations of all calls that are compared.
+_OPERATIONS = 4_000
+#: Quantities that are told first, and how many are.
+_FIRST, _SHOWN = ("flops", "bytes_moved", "peak_bytes"), 3
+
+
+@dataclass
+class Calls:
+    """Calls of a module, one after the other; ``grown`` are the tensors that get gradients."""
+
+    call: Callable[[Recorder], None]
+    recorder: Recorder
+    subject: Any
+    surroundings: Surroundings
+    grown: list[Any]
+
+    def recorded(self, most: int) -> None:
+        """Record one call, and compare the others of up to ``most`` with it."""
+        before = _flags(self.subject)
+        self.call(self.recorder)
+        if self.recorder.part == "backward":
+            self.recorder.trace.ungraded = _ungraded(self.subject)
+        first, number = self._totals() if most > 1 else {}, 1
+        left, is_set_up = self._left(), _flags(self.subject) != before
+        if left or is_set_up:
+            number += self._once_more(left, always=is_set_up)
+        if most > 1:
+            self._compare(first, number, most)
+
+    def _left(self) -> list[Any]:
+        """Return the tensors that the calls so far have left, gradients apart."""
+        for tensor in self.grown:
+            tensor.grad = None
+        return self.recorder.left(lambda: [*held_by(self.subject), *self.surroundings.tensors()])
+
+    def _once_more(self, left: list[Any], *, always: bool) -> bool:
+        """Record the next call instead; return whether that was done.
+
+        It stays the first one where the other one multiplies something else, unless ``always``:
+        what a module keeps with its weights tells that it is set up. So it does where there is
+        none: backward through what was kept of a graph that is gone.
+        """
+
+        def products(calls: list[Call]) -> Any:
+            return added([call.counts.get("matmul_flops", 0) for call in calls])
+
+        first, trace = self.recorder.again(left), self.recorder.trace
+        try:
+            self.call(self.recorder)
+            is_other = not always and products(trace.calls) != products(first.calls)
+        except RuntimeError:
+            is_other = True
+        if is_other:
+            trace.calls, trace.notes = first.calls, first.notes
+        elif first.calls != trace.calls:
+            why = "is set up by" if always else "keeps tensors of"
+            trace.notes.append(f"the module {why} its first call: this is a later one")
+        return not is_other
+
+    def _compare(self, first: Any, number: int, most: int) -> None:
+        """Say what other calls than this one cost: the first, and the next.
+
+        It is the next ``most`` where each of them changes some state.
+        """
+        trace, expected = self.recorder.trace, self._totals()
+        if told := _differences(expected, first):
+            trace.other_calls.append(f"the first call of a module costs {told}")
+        recorded = trace.calls, trace.notes, trace.before
+        operations, grown = len(trace.calls), 0
+        trace.calls, trace.notes = [], []
+        left, state = self._left(), self._state()
+        for later in range(number + 1, most + 1):
+            self.recorder.again(left)
+            told = ""
+            try:
+                self.call(self.recorder)
+                told = _differences(expected, self._totals())
+                told = told and f"call {later} of the same module costs {told}"
+            except TooLongError:
+                break
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                told = f"call {later} of the same module raises {error_text(error)}"
+            if told:
+                trace.other_calls.append(told)
+                trace.is_steady = False
+                break
+            kept, changed = self._left(), self._state()
+            grown = _bytes(kept) - _bytes(left)
+            operations += len(trace.calls)
+            if changed == state or operations > _OPERATIONS:
+                break
+            left, state = kept, changed
+        if grown > 0:
+            trace.other_calls.append(f"every call of a module leaves {grown} bytes more in memory")
+        trace.calls, trace.notes, trace.before = recorded
+
+    def _totals(self) -> dict[str, dict[str, Any]]:
+        parts = dict.fromkeys(call.part for call in self.recorder.trace.calls)
+        return {part: totals(self.recorder.trace, part) for part in parts}
+
+    def _state(self) -> list[Any]:
+        """Return what tells whether a call has changed something besides tensors."""
+        parts = self.subject.modules() if isinstance(self.subject, torch.nn.Module) else ()
+        own = [value for part in parts for value in vars(part).values()]
+        plain = [value for value in own if isinstance(value, (int, float, str))]
+        sizes = [len(value) for value in own if isinstance(value, (dict, list, set, deque))]
+        return [plain, sizes, self.surroundings.state()]
+
+
+def _differences(expected: Any, found: Any) -> str:
+    """Return in words what a call costs otherwise than expected, FLOPs and bytes before others."""
+    told = [
+        f"{found.get(part, {}).get(name, 0)} {part} {name.replace('_', ' ')}, not {value}"
+        for part, quantities in expected.items()
+        for name, value in sorted(quantities.items(), key=lambda item: item[0] not in _FIRST)
+        if value != found.get(part, {}).get(name, 0)
+    ]
+    return "; ".join(told[:_SHOWN])
+
+
+def _bytes(tensors: Iterable[Any]) -> Any:
+    """Return the bytes of the storages behind tensors."""
+    return sum({key_of(tensor): storage_bytes(tensor) for tensor in tensors}.values())
+
+
+def _ungraded(subject: Any) -> frozenset[str]:
+    """Return parameters that take a gradient, and have none after a backward pass."""
+    named = subject.named_parameters() if isinstance(subject, torch.nn.Module) else ()
+    return frozenset(name for name, x in named if x.requires_grad and x.grad is None)
+
+
+def _flags(subject: Any) -> list[bool]:
+    """Return truth values of a module that tell whether it was set up, in buffers too if known."""
+    parts = subject.modules() if isinstance(subject, torch.nn.Module) else ()
+    found = list[bool]()
+    for part in parts:
+        found += [value for value in vars(part).values() if isinstance(value, bool)]
+        for buffer in part.buffers(recurse=False):
+            has_value = not buffer.is_meta and getattr(buffer, "constant", buffer) is not None
+            if has_value and buffer.dtype is torch.bool and buffer.dim() == 0:
+                found.append(bool(buffer))
+    return found

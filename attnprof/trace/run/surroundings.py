@@ -1,0 +1,267 @@
+"""State outside of a module that its code changes: cached masks, tables by length, counters.
+
+It outlives a run, and the next run must not meet it: its tensors belong to another world (fake,
+meta or real), and a counter would choose another branch. So the containers that the user's modules,
+classes, functions and caches hold are noted before a run and put back after it.
+"""
+
+import gc
+import sys
+import sysconfig
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import _lru_cache_wrapper, lru_cache, partial
+from itertools import chain
+from operator import is_
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from attnprof.trace.run.symbols import foreign_modules, may_be_foreign
+from attnprof.trace.run.table_keys import hash_of
+
+#: Where installed packages lie: those that do not know torch hold no tensors.
+_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+#: How deep containers in containers, and objects in objects, are followed.
+_DEPTH = 10
+#: Values of a run that no other run may meet.
+_OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_GONE = object()
+#: Places that change.
+_KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
+#: Values that are no state: a module that is imported meanwhile adds some for good.
+_TARGET = "attnprof.trace.request.target"
+_CODE = (ModuleType, type, FunctionType, BuiltinFunctionType, classmethod, staticmethod, property)
+
+
+class Surroundings:
+    """What may change outside of a run's module, as it is before the run."""
+
+    def __init__(self, root: Any) -> None:
+        own, installed = _modules(len(sys.modules))
+        names = tuple(id(value) for module in own for value in vars(module).values())
+        watched = [*_watched(len(sys.modules), names), *_places(_users(root, _DEPTH), {}, _DEPTH)]
+        caches = [place for place in watched if isinstance(place, _lru_cache_wrapper)]
+        self._missed = [(found, found.cache_info().misses) for found in caches]
+        others = (place for place in watched if not isinstance(place, _lru_cache_wrapper))
+        self._before = [(place, _copied(place)) for place in others]
+        self._imported = len(own) + len(installed)
+
+    def tensors(self) -> list[Any]:
+        """Return the tensors that the run has left so far."""
+        new = [value for place, before in self._before for _, value in _new(place, before)]
+        return [*_of_a_run([*new, *(x for found in self._caches for x in _results(found))])]
+
+    def tables(self, subject: Any) -> Iterator[Any]:
+        """Yield the dictionaries and sets there, those of caches, and those that a module holds."""
+        for place in (*(place for place, _ in self._before), *_places([subject], {}, 4 * _DEPTH)):
+            if isinstance(place, (dict, set)):
+                yield place
+        for found in self._caches:
+            yield from (x for x in gc.get_referents(found) if isinstance(x, dict))
+
+    def state(self) -> list[int]:
+        """Return what tells whether anything was changed since the state was last asked for."""
+        new = [value for place, before in self._before for _, value in _new(place, before)]
+        return [id(x) for value in new for x in (value if type(value) is list else [value])]
+
+    @property
+    def _caches(self) -> list[Any]:
+        """Return the functools caches that were filled since."""
+        return [found for found, missed in self._missed if found.cache_info().misses != missed]
+
+    def put_back(self) -> None:
+        """Undo the changes; where modules were imported, only those that hold tensors."""
+        imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
+        for place, before in self._before:
+            changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
+            if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
+                _undo(place, before, changed)
+        for found in self._caches:
+            if any(True for _ in _of_a_run(_results(found))):
+                found.cache_clear()
+
+
+@contextmanager
+def put_back_after(root: Any) -> Iterator[Surroundings]:
+    """Undo what code inside changes in the user's modules, and in what ``root`` refers to."""
+    surroundings = Surroundings(root)
+    with patch.object(torch.SymInt, "__hash__", hash_of):
+        try:
+            yield surroundings
+        finally:
+            surroundings.put_back()
+
+
+@lru_cache(maxsize=1)
+def _modules(_imported: int) -> tuple[list[ModuleType], list[ModuleType]]:
+    """Return the modules of the user's own code, and those of installed packages around torch."""
+    foreign = [module for module in foreign_modules() if _package(module) != "attnprof"]
+    of_torch = {_package(module) for module in foreign if "torch" in vars(module)}
+    own, installed = list[ModuleType](), list[ModuleType]()
+    for module in foreign:
+        if not (getattr(module, "__file__", None) or "").startswith(_PACKAGES):
+            own.append(module)
+        elif _package(module) in of_torch:
+            installed.append(module)
+    return own, installed
+
+
+@lru_cache(maxsize=1)
+def _watched(imported: int, _names: tuple[int, ...]) -> list[Any]:
+    """Return the places in these modules that may change; ``_names`` tell definitions apart."""
+    namespaces = [vars(module) for group in _modules(imported) for module in group]
+    return [*_places(namespaces, {}, _DEPTH)]
+
+
+def _package(module: ModuleType) -> str:
+    return module.__name__.partition(".")[0]
+
+
+# -- places: containers, classes, cells of closures, caches --------------------------------
+def _places(values: Iterable[Any], seen: dict[int, Any], depth: int) -> Iterator[Any]:
+    """Yield the places that values lead to, each once."""
+    for value in values:
+        if id(value) in seen or isinstance(value, (ModuleType, str, int, float, *_OF_A_RUN)):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, type) and not _is_users(value):
+            continue
+        if isinstance(value, _KINDS):
+            parts = _parts(value) if isinstance(value, (dict, list, set)) else []
+            if parts and all(type(part) is str for part in parts):
+                continue  # names, of which packages have many
+            yield value
+        elif _is_object(value) and id(vars(value)) not in seen:
+            seen[id(vars(value))] = value
+            yield vars(value)
+        if depth:
+            yield from _places(_parts(value), seen, depth - 1)
+
+
+def _users(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the user's functions, classes and objects that functions of ours lead to."""
+    ours = str(getattr(value, "__module__", "")).partition(".")[0] == "attnprof"
+    if isinstance(value, FunctionType) and not ours:
+        yield value
+    elif ours or isinstance(value, (dict, list, tuple, CellType, FunctionType, partial)):
+        parts = list(vars(value).values()) if type(value).__module__ == _TARGET else _parts(value)
+        for part in parts if depth else ():
+            yield from _users(part, depth - 1)
+    elif _is_object(value) or isinstance(value, (type, MethodType)):
+        yield value
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return the values that a value holds."""
+    found: list[Any] = []
+    if isinstance(value, dict):
+        found = list(dict.values(value))
+    elif isinstance(value, (list, set, deque, tuple)):
+        found = list(value)
+    elif isinstance(value, CellType):
+        found = _contents(value)
+    elif isinstance(value, FunctionType):
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        found = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
+    elif isinstance(value, partial):
+        found = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, type):
+        found = [x for name, x in vars(value).items() if name[:2] != "__"]
+    elif isinstance(value, (classmethod, staticmethod, MethodType, _lru_cache_wrapper)):
+        found = [getattr(value, "__func__", None) or getattr(value, "__wrapped__", None)]
+    elif _is_object(value):
+        found = list(vars(value).values())
+    return found
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value's attributes are the user's: a module's, or those of a class of theirs."""
+    is_own = isinstance(value, torch.nn.Module) or _is_users(type(value))
+    return is_own and hasattr(value, "__dict__")
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a class is defined by user code."""
+    name = str(getattr(kind, "__module__", ""))
+    return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
+
+
+def _contents(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # nothing yet
+        return []
+
+
+def _results(found: Any) -> list[Any]:
+    """Return the keys and results that a functools cache holds."""
+    return [x for x in gc.get_referents(found) if not isinstance(x, (*_CODE, partial))]
+
+
+def _of_a_run(values: Iterable[Any], depth: int = 5) -> Iterator[Any]:
+    """Yield the tensors and symbolic sizes in values, also inside of objects like masks."""
+    for value in values:
+        if isinstance(value, _OF_A_RUN):
+            yield value
+        elif depth and not isinstance(value, (*_CODE, str, int, float)):
+            keys = list(value) if isinstance(value, dict) else []
+            held = getattr(value, "__dict__", {}) if not isinstance(value, _KINDS) else {}
+            yield from _of_a_run([*keys, *_parts(value), *held.values()], depth - 1)
+
+
+# -- what a place holds, and held ----------------------------------------------------------
+def _copied(place: Any) -> Any:
+    """Return a copy of what a place holds, which keeps the order."""
+    if isinstance(place, dict):
+        return dict.copy(place) if type(place) is dict else dict(_kind(place).items(place))
+    return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
+
+
+def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield keys and values that a place holds otherwise than before; None where one is gone."""
+    now = _copied(place)
+    if len(now) == len(before) and all(map(is_, _flat(now), _flat(before))):
+        return
+    if not isinstance(now, dict):
+        yield None, now
+        return
+    for key, value in now.items():
+        is_hidden = isinstance(key, str) and key.startswith("__")
+        if not is_hidden and before.get(key, _GONE) is not value:
+            yield key, value
+    yield from ((key, None) for key in before if key not in now)
+
+
+def _flat(held: Any) -> Iterable[Any]:
+    return chain(held, held.values()) if isinstance(held, dict) else held
+
+
+def _undo(place: Any, before: Any, keys: Iterable[Any]) -> None:
+    if isinstance(place, CellType):
+        place.cell_contents = before[0] if before else None
+    elif isinstance(place, list):
+        place[:] = before
+    elif isinstance(place, (set, deque)):
+        place.clear()
+        (place.update if isinstance(place, set) else place.extend)(before)
+    elif isinstance(place, type):
+        for name in keys:
+            if name in before:
+                type.__setattr__(place, name, before[name])
+            else:
+                type.__delattr__(place, name)
+    else:
+        for key in keys:
+            if key in before:
+                _kind(place).__setitem__(place, key, before[key])
+            else:
+                _kind(place).__delitem__(place, key)
+
+
+def _kind(place: Any) -> Any:
+    """Return the class whose methods change a dictionary, whatever its own class does."""
+    return OrderedDict if isinstance(place, OrderedDict) else dict

@@ -1,0 +1,110 @@
+"""Numbers of one size along which the cost of runs is a polynomial: where they begin, their step.
+
+Four consecutive lengths may fit a polynomial by accident, as where code cuts a length into four
+parts: 4, 9, 12, 13 are -N**2 + 14*N - 36 at N = 4 to 7. So a larger number has to fit as well;
+else a later begin and larger steps are tried first.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from attnprof.trace.solve.block_lengths import FIRST
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
+from attnprof.trace.solve.lattice import Ladder, Row, steps_of
+from attnprof.trace.solve.symbolic import SymbolicRun
+
+if TYPE_CHECKING:
+    from attnprof.trace.solve.mixture import Mixture
+
+#: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
+_ALONG, _PATIENCE = 9, 2
+#: Steps beyond the last number at which one more run has to fit.
+_FURTHER = 5
+#: Operations of all runs until which twice as many are made for peaks.
+_ENOUGH = 6_000
+#: Numbers after which what one number more costs may come again, as of layers of several kinds.
+_PERIOD = 6
+
+#: A size along which runs fit, and its rows by name.
+Axis = tuple[Ladder, Mapping[Any, Row]]
+
+
+def axis_of(mixture: "Mixture", name: str) -> Axis:
+    """Return the first numbers from which on all is a polynomial; NoFormulaError without any."""
+    if kinds := mixture.plan.kinds.get(name):
+        ladder = Ladder.telling(mixture.base[name], kinds)
+        runs = [run for x in ladder.xs if (run := mixture.run({**mixture.base, name: x}))]
+        if len(runs) == len(ladder.xs) and (axis := mixture.fit(ladder, runs)[0]):
+            return axis
+    is_number = mixture.plan.blocks[name] == 1
+    steps = steps_of(name) if is_number else (1,)
+    first = next(filter(None, (_along(mixture, name, step) for step in steps)), None)
+    if first is None:
+        raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
+    if is_number and name in FIRST and not _goes_on(mixture, name, first[0]):
+        later = first[0].xs[-1] + 1 - mixture.base[name]
+        with suppress(OutOfBudgetError):
+            for step, more in chain([(1, later)], ((step, 0) for step in steps[1:])):
+                found = _along(mixture, name, step, more)
+                if found and _goes_on(mixture, name, found[0]):
+                    return found
+    return first
+
+
+def _goes_on(mixture: "Mixture", name: str, ladder: Ladder) -> bool:
+    """Return whether a larger number fits, too; one without a run is no reason against."""
+    far = ladder.xs[-1] + _FURTHER * (ladder.xs[1] - ladder.xs[0])
+    with suppress(OutOfBudgetError):
+        runs = [mixture.run({**mixture.base, name: x}) for x in (*ladder.xs, far)]
+        known = [run for run in runs if run is not None]
+        longer = Ladder((*ladder.xs, far), ladder.kinds)
+        return len(known) < len(runs) or mixture.fit(longer, known)[0] is not None
+    return True
+
+
+def _along(mixture: "Mixture", name: str, step: int, later: int = 0) -> Axis | None:
+    """Return numbers a step apart that fit, from the base or so much ``later``."""
+    best: Axis | None = None
+    xs, runs = list[int](), list[SymbolicRun]()
+    start = later + (mixture.start if mixture.plan.blocks[name] != 1 else mixture.base[name])
+    most = _PERIOD if step == mixture.plan.blocks[name] == 1 else 1
+    place = since = patience = 0
+    while place < _ALONG if best is None else place - since < patience:
+        x = start + place * step
+        place += 1
+        try:
+            found = mixture.run({**mixture.base, name: x})
+        except OutOfBudgetError:
+            if best:
+                break
+            raise
+        if found is None:
+            if xs:
+                break
+            continue
+        xs.append(x)
+        runs.append(found)
+        again, smooth = _fitting(mixture, xs, runs, most)
+        if again and smooth:
+            return again
+        if best is None:
+            best, since = again, place
+        if best:
+            patience = _PATIENCE * (1 + (mixture.plan.spent < _ENOUGH)) * len(best[0].kinds)
+    return best
+
+
+def _fitting(
+    mixture: "Mixture", xs: list[int], runs: list[SymbolicRun], most: int
+) -> tuple[Axis | None, bool]:
+    """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
+    best = None
+    for first in range(len(xs) - 2):
+        for period in range(1, min(most, len(xs) - first - 3) + 1):
+            axis, smooth = mixture.fit(Ladder.turning(xs[first:], period), runs[first:])
+            if axis and smooth:
+                return axis, True
+            best = best or axis
+    return best, False

@@ -1,0 +1,151 @@
+"""Mixtures of experts: a decoded token reads the experts that it meets, and no others."""
+
+from math import ceil
+
+import pytest
+import sympy
+
+from attnprof.models.borders import on_symbols
+from attnprof.models.costs import by_part
+from attnprof.models.hub import hub_subject
+from attnprof.models.phases import Model, run_of
+from attnprof.trace.events import totals
+from attnprof.trace.solve.count import count
+
+#: Widths as released, of two layers of which the last is a mixture.
+_FEW = {"num_hidden_layers": 2, "dtype": "bfloat16", "tie_word_embeddings": False}
+_LATENT = {
+    "first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "n_group": 8,
+    "topk_group": 4, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+
+
+def _config(kind, hidden, vocab, heads, inner, experts, chosen, /, **more):
+    q, kv = heads if isinstance(heads, tuple) else (heads, heads)
+    widths = {"intermediate_size": inner, "moe_intermediate_size": inner}
+    numbers = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), experts)
+    return {
+        "model_type": kind, "hidden_size": hidden, "vocab_size": vocab, "num_attention_heads": q,
+        "num_key_value_heads": kv, "num_experts_per_tok": chosen, **widths, **numbers, **_FEW,
+        **more,
+    }  # fmt: skip
+
+
+CONFIGS = {
+    "Mixtral-8x7B": _config("mixtral", 4096, 32000, (32, 8), 14336, 8, 2),
+    "Qwen3-30B-A3B": _config("qwen3_moe", 2048, 151936, (32, 4), 768, 128, 8, head_dim=128),
+    "gpt-oss-20b": _config("gpt_oss", 2880, 201088, (64, 8), 2880, 32, 4, head_dim=64),
+    "DeepSeek-V3": _config(
+        "deepseek_v3", 7168, 129280, 128, 2048, 256, 8, **_LATENT, n_shared_experts=1,
+    ),
+    "OLMoE-1B-7B": _config("olmoe", 2048, 50304, 16, 1024, 64, 8),
+    "Qwen1.5-MoE-A2.7B": _config(
+        "qwen2_moe", 2048, 151936, 16, 1408, 60, 4, shared_expert_intermediate_size=5632,
+    ),
+    "Phi-3.5-MoE": _config("phimoe", 4096, 32064, (32, 8), 6400, 16, 2),
+    "granite-3.0-3b-a800m": _config("granitemoe", 1536, 49155, (24, 8), 512, 40, 8),
+}  # fmt: skip
+
+
+def _network_and_head(config):
+    """Weights that a token meets in feed-forward networks and the head, written out by hand."""
+    width, inner = config["hidden_size"], config["moe_intermediate_size"]
+    chosen, experts = config["num_experts_per_tok"], config["num_experts"]
+    expert, router = 3 * width * inner, width * experts
+    mixture = chosen * expert + router
+    kind = config["model_type"]
+    networks = 2 * mixture
+    if kind == "qwen2_moe":
+        networks += 2 * (3 * width * config["shared_expert_intermediate_size"] + width)
+    if kind == "deepseek_v3":  # the first layer is dense; one expert is shared
+        networks = 3 * width * inner + mixture + expert
+    return networks, width * config["vocab_size"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_decoded_token_reads_the_weights_of_the_experts_that_it_meets(name):
+    config = CONFIGS[name]
+    subject = hub_subject(config, name)
+    run = run_of(subject, "decode", {"B": 1, "N": 4096})
+    model = Model.of(subject, [run.trace])
+    moved = {"mlp": 0, "head": 0}
+    for (_, part), values in by_part(run.trace, "decode", model.places, model.kinds).items():
+        if part in moved:
+            moved[part] += values["bytes_moved"]
+    networks, head = _network_and_head(config)
+    assert moved["mlp"] == pytest.approx(2 * networks, rel=0.02)
+    assert moved["head"] == pytest.approx(2 * head, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B", "Qwen3-30B-A3B", "Phi-3.5-MoE"])
+def test_all_that_a_decoded_token_moves_is_active_weights_and_the_cache_read_and_copied(name):
+    config = CONFIGS[name]
+    width, (q, kv) = config["hidden_size"], (config["num_attention_heads"],
+                                             config["num_key_value_heads"])  # fmt: skip
+    head_dim = config.get("head_dim", width // q)
+    attention = 2 * (2 * width * q * head_dim + 2 * width * kv * head_dim)
+    cache = 2 * 2 * kv * head_dim * 4096
+    # torch.cat reads the cache and writes it anew, attention reads it
+    expected = 2 * (attention + sum(_network_and_head(config)) + 3 * cache)
+    run = run_of(hub_subject(config, name), "decode", {"B": 1, "N": 4096})
+    moved = sum(call.bytes_moved for call in run.trace.calls)
+    assert moved == pytest.approx(expected, rel=0.02)
+
+
+def _small(kind, **more):
+    widths = {"hidden_size": 32, "head_dim": 8, "max_position_embeddings": 10**6, **more}
+    return hub_subject(_config(kind, 32, 97, (4, 2), 48, 8, 2, **widths), kind)
+
+
+def _expected(weights, rows):
+    """Bytes of experts that rows meet of 8, each of which chooses 2: ever fewer are left out."""
+    left = 1.0
+    for _ in range(rows):
+        left *= 6 / 8
+    return weights * (1 - left)
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("mixtral", 1), ("mixtral", 4), ("qwen3_moe", 3)])
+def test_more_sequences_meet_more_experts_as_even_routing_has_it(kind, batch):
+    run = run_of(_small(kind), "decode", {"B": batch, "N": 24})
+    calls = [call for call in run.trace.calls if call.op == "_grouped_mm"]
+    rows = 2 * 2 * batch  # bytes of a row's number: each sequence's token chooses two experts
+    for call, (inside, out) in zip(calls, [(32, 96), (48, 32)] * 2, strict=True):
+        weights = 2 * 8 * inside * out
+        assert call.bytes_moved == ceil(_expected(weights, batch)) + rows * (inside + out) + 4 * 8
+
+
+def test_formulas_say_how_many_experts_a_batch_meets():
+    names = {name: sympy.Symbol(name) for name in "BN"}
+    target = _small("mixtral", num_hidden_layers=1).target("decode")
+    found = on_symbols(target, "decode", {"B": 4, "N": 24})
+    formula = sympy.sympify(str(found.forms["decode"]["bytes_moved"]), names)
+    assert "(3/4)**B" in str(formula)
+    for sizes in ({"B": 4, "N": 24}, {"B": 7, "N": 40}, {"B": 300, "N": 5}):
+        ours = totals(count(target, sizes, "decode", held=False), "decode")
+        assert formula.subs(sizes) == ours["bytes_moved"]
+    assert any("8*(1 - (1 - 2/8)**rows)" in note for note in found.trace.notes)
+
+
+def test_experts_in_a_loop_that_no_row_meets_are_not_read():
+    config = {"model_type": "jetmoe", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 97,
+              "num_key_value_heads": 2, "kv_channels": 8, "intermediate_size": 48,
+              "num_local_experts": 8, "num_experts_per_tok": 2}  # fmt: skip
+    run = run_of(hub_subject(config, "jetmoe"), "decode", {"B": 1, "N": 24})
+    products = [call for call in run.trace.calls if call.module.endswith("mlp.input_linear")]
+    moved = [call.bytes_moved for call in products if call.op == "mm"]
+    assert len(moved) == 8
+    assert sorted(moved) == [0] * 6 + [4 * (32 * 96 + 32 + 96)] * 2
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa", "axk2"])
+def test_keys_that_an_indexer_selects_are_no_routing(kind):
+    """After more than 2**22 selected keys, 2048 of each of 4095 tokens, one is decoded."""
+    widths = {"num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 32,
+              "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "n_group": 1,
+              "topk_group": 1, "index_topk": 2048,
+              "index_n_heads": 2, "index_head_dim": 16, "pad_token_id": 0,
+              "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+    run = run_of(_small(kind, **widths), "decode", {"B": 1, "N": 4096})
+    assert not run.ran.routed
+    assert run.trace.calls
