@@ -204,6 +204,11 @@ def _why_no_entry(entry: Any) -> str:
         least = isinstance(value, (int, float)) and not 0 <= value <= _MOST[name]
         if not fits(value, hint) or least:
             return f"has {name} {shown(value)}"
+    return _why_no_tables(entry)
+
+
+def _why_no_tables(entry: Mapping[str, Any]) -> str:
+    """Return why an entry's tables or checked layers are none; empty where they are."""
     tables = entry.get("tables")
     checks = entry.get("checks", {})
     if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
