@@ -26,6 +26,10 @@ PhaseOption = Option(
     "forward,train,decode", "--phase", metavar="PHASES",
     help="Of prefill (a prompt), forward, backward, train (both), decode.",
 )  # fmt: skip
+KernelOption = Option(
+    None, "--kernel", metavar="NAME", callback=opt.among("--kernel", KERNELS),
+    help="How transformers computes attention: eager or sdpa (default: its own choice).",
+)  # fmt: skip
 LogitsOption = Option(
     None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
     help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
@@ -59,10 +63,7 @@ def model(
     ),
     phase: str = PhaseOption,
     logits: str | None = LogitsOption,
-    kernel: str | None = Option(
-        None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
-        help="How transformers computes attention: eager or sdpa (default: its own choice).",
-    ),
+    kernel: str | None = KernelOption,
     optimizer: str = Option(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
         help="Whose state a training step holds: adamw, adam, sgd or none.",

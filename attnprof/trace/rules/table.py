@@ -181,7 +181,7 @@ def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -
     if base in {"index_select", "embedding"}:
         moved = moved - nbytes(args[0]) + nbytes(out)
     if base == "_grouped_mm":
-        moved = moved - _unmet_bytes(*args[:2], choice)
+        moved = moved - _unmet_bytes(args[0], args[1], choice)
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         moved = 0
     if base == "index_copy":  # the source is read, and written
