@@ -80,10 +80,17 @@ class Model:
         return subject if self.repeated is None else self.repeated.few
 
 
+def _with_logits(subject: WholeModel, name: str) -> WholeModel:
+    """Return the subject with a phase's logits; the same one, whose prompts are kept, if it may."""
+    logits = subject.logits_of(name)
+    same = not logits or logits == subject.logits_of("forward")
+    return subject if same else replace(subject, logits=logits)
+
+
 def run_of(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
     """A run of all layers; it is held against one on real tensors where formulas are derived."""
     name, phase = phase, "forward" if phase == "prefill" else phase
-    target = replace(subject, logits=subject.logits_of(name)).target(phase)
+    target = _with_logits(subject, name).target(phase)
     asked = {name: sizes[name] for name in target.symbols}
     try:
         return PhaseRun(phase, *counted(target, asked, phase, held=False), name=name)
@@ -100,7 +107,7 @@ def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
     """A run with its formulas, or why there are none."""
-    subject = replace(subject, logits=subject.logits_of(run.name))
+    subject = _with_logits(subject, run.name)
     if model.repeated is not None:
         model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
