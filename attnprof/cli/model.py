@@ -132,7 +132,7 @@ def _derived(
         subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.apart() if "M" in sizes else subject
         if logits and not subject.last_logits:
-            raise RequestError(f"--logits: {subject.name} gives logits of all tokens or has none")
+            raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
         subject = replace(subject, logits=logits)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))
