@@ -27,6 +27,10 @@ _KERNEL: Any = Option(
     None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
     help="How transformers computes attention: eager or sdpa (default: its own choice).",
 )  # fmt: skip
+_OPTIMIZER: Any = Option(
+    "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
+    help="Whose state a training step holds: adamw, adam, sgd or none.",
+)  # fmt: skip
 _MEMORY: Any = Option(
     None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
 )
@@ -68,10 +72,7 @@ def model(
     phase: str = _PHASE,
     logits: str | None = _LOGITS,
     kernel: str | None = _KERNEL,
-    optimizer: str = Option(
-        "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
-        help="Whose state a training step holds: adamw, adam, sgd or none.",
-    ),
+    optimizer: str = _OPTIMIZER,
     swap: list[str] | None = Option(
         None, "--swap", metavar="NAME[@LAYERS]",
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",

@@ -92,6 +92,7 @@ class Recorder(TorchDispatchMode):
         self._replays = Replays()
         self._node: Any = None
         self._turns: tuple[Size, ...] = ()
+        self.operations = 0  # of loops that count their own
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -228,21 +229,14 @@ class Recorder(TorchDispatchMode):
         """One operation more, with storages that it made and that died before."""
         results, (line, module) = tensors_in(out), place
         call = cost_of(
-            func,
-            out,
-            args,
-            kwargs,
-            self.choices.each,
-            part=self.part,
-            line=line,
-            module=module,
+            func, out, args, kwargs, self.choices.each, part=self.part, line=line, module=module,
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
             died=tuple(held.number for held in died if held.number),
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
-        )
+        )  # fmt: skip
         self.trace.calls.append(call.repeated(prod(self._turns)) if self._turns else call)
 
     def _result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
