@@ -56,6 +56,7 @@ class _Held:
         self.number = number
         self.bytes = held
         self.counted: CountedOff | None = None
+        self.given = False  # it was there before the run
 
 
 class Recorder(TorchDispatchMode):
@@ -103,6 +104,7 @@ class Recorder(TorchDispatchMode):
         """Follow tensors that were there before; a run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
             held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
+            held.given = True
             self._known[held.key] = held
             self._alive.update({held.weak: held} if replaceable else {})
 
@@ -113,7 +115,7 @@ class Recorder(TorchDispatchMode):
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
         """Return the tensors among values that this run made; none are asked for without any."""
         self._gone()
-        made = {held.key for held in self._alive.values() if held.number}
+        made = {held.key for held in self._alive.values() if not held.given}
         kept = values() if made else ()
         return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
