@@ -68,6 +68,14 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - Without `--seq` a text has 1,024 tokens, or as many as the configuration says that the model
   takes. At that length, too, formulas are in `N`: derived at one token less, and extended where a
   run of all layers at the longest text does what they say.
+- `prefill` is the forward pass of a prompt as generation makes it, with the logits of the last
+  token; `forward` gives those of all tokens. `--logits last` or `--logits all` chooses for both.
+  Models that take no `logits_to_keep` compute all that they have, and a note says so.
+- Of a mixture's experts only the weights that tokens meet are read: a decoded token reads those of
+  the experts that it chooses, and `B` of them, each choosing k of E evenly at random, those of
+  `E*(1 - (1 - k/E)**B)` experts on average, which the formula says. Experts in a loop of Python's
+  are those of even routing instead. Bytes moved are those of the model's own code: copies of the
+  cache that it makes, as by `torch.cat`, are among them.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - All formulas together get three minutes of processor time, an equal share of what is left for

@@ -27,6 +27,10 @@ _KERNEL: Any = Option(
     None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
     help="How transformers computes attention: eager or sdpa (default: its own choice).",
 )  # fmt: skip
+_OPTIMIZER: Any = Option(
+    "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
+    help="Whose state a training step holds: adamw, adam, sgd or none.",
+)  # fmt: skip
 _MEMORY: Any = Option(
     None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
 )
@@ -68,10 +72,7 @@ def model(
     phase: str = _PHASE,
     logits: str | None = _LOGITS,
     kernel: str | None = _KERNEL,
-    optimizer: str = Option(
-        "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
-        help="Whose state a training step holds: adamw, adam, sgd or none.",
-    ),
+    optimizer: str = _OPTIMIZER,
     swap: list[str] | None = Option(
         None, "--swap", metavar="NAME[@LAYERS]",
         help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
@@ -132,7 +133,7 @@ def _derived(
         subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.apart() if "M" in sizes else subject
         if logits and not subject.last_logits:
-            raise RequestError(f"--logits: {subject.name} gives logits of all tokens or has none")
+            raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
         subject = replace(subject, logits=logits)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))

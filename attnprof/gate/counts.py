@@ -118,7 +118,7 @@ class Counted:
     def from_dict(cls, data: Mapping[str, Any]) -> "Counted":
         """From JSON: operations are rows of their fields."""
         rows = [Operation(**row) for row in data.get("operations", ())]
-        return cls(**{**data, "operations": rows})
+        return cls(**{**data, "operations": rows, "files": tuple(data.get("files", ()))})
 
 
 #: A run of more operations is given up; a thousand take about a fifth of a second.

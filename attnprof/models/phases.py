@@ -95,6 +95,13 @@ class Model:
         return subject if self.repeated is None else self.repeated.few
 
 
+def _with_logits(subject: WholeModel, name: str) -> WholeModel:
+    """Return the subject with a phase's logits; the same one, whose prompts are kept, if it may."""
+    logits = subject.logits_of(name)
+    same = not logits or logits == subject.logits_of("forward")
+    return subject if same else replace(subject, logits=logits)
+
+
 def run_of(
     subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
 ) -> PhaseRun:
@@ -105,7 +112,7 @@ def run_of(
     and more than two minutes.
     """
     name, phase = phase, "forward" if phase == "prefill" else phase
-    subject = replace(subject, logits=subject.logits_of(name))
+    subject = _with_logits(subject, name)
     target = subject.target(phase)
     asked = {size: sizes[size] for size in target.symbols}
     try:
@@ -136,7 +143,7 @@ def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
     """A run with its formulas, or why there are none."""
-    subject = replace(subject, logits=subject.logits_of(run.name))
+    subject = _with_logits(subject, run.name)
     if model.repeated is not None:
         model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:

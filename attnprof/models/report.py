@@ -40,15 +40,7 @@ def model_report(
     other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. All formulas
     together get ``limit_s`` seconds of processor time: numbers are there without them, too.
     """
-    runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
-    for phase in phases:
-        tell(f"running {subject.name}: {phase}")
-        try:
-            runs.append(run_of(subject, phase, sizes, limit_s))
-        except AttnprofError as error:
-            failed[phase] = error
-    if not runs:
-        raise next(iter(failed.values()))
+    runs, failed = _runs(subject, phases, sizes, limit_s)
     notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
     if "prefill" in phases and not subject.last_logits:
         notes.append("prefill is its forward pass: it takes no logits_to_keep")
@@ -88,6 +80,22 @@ def model_report(
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
     return Report("model", records, {**summary, "notes": notes}, environment or {})
+
+
+def _runs(
+    subject: WholeModel, phases: Sequence[str], sizes: Mapping[str, int], limit_s: float
+) -> tuple[list[PhaseRun], dict[str, AttnprofError]]:
+    """Return the phases that run, and why others do not; raise that where none does."""
+    runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
+    for phase in phases:
+        tell(f"running {subject.name}: {phase}")
+        try:
+            runs.append(run_of(subject, phase, sizes, limit_s))
+        except AttnprofError as error:
+            failed[phase] = error
+    if not runs:
+        raise next(iter(failed.values()))
+    return runs, failed
 
 
 def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:

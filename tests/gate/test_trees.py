@@ -194,7 +194,7 @@ def test_code_that_no_revision_has_is_no_pass_and_that_of_submodules_is_compared
     cases = [Case(request, formulas=False) for request in requests]
     with current_tree() as head, tree_of("HEAD") as tree, tree as base:
         terms = CheckOptions(timed=False, formulas=False)
-        found = check_against(cases, base, head, terms, lambda _: None)
+        found = check_against(cases, base, head, terms)
     records = found.of(CheckRecord)
     seen = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
     assert dict(zip(own, seen, strict=True)) == own

@@ -19,7 +19,7 @@ def draw_model(report: Report) -> style.Figure:
     summary = report.summary
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
-        phases = summary["phases"].values()
+        phases = summary.get("phases", {}).values()
         why = [own["missing"] for own in phases if own.get("missing") and "N" in summary["at"]]
         raise RequestError(
             f"--plot: {summary['name']} has no formula in N, and so no figure over length: "

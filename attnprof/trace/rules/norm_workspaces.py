@@ -48,7 +48,7 @@ workspaces(
         # the bins' edges, each thread's counts, and numbers that are laid out as a list
         "histc": lambda out, c: (
             (1 + threads()) * nbytes(out) + out.element_size()
-            + nbytes(c.self) * (not collapses(layout(c.self)))
+            + nbytes(c.self) * int(not collapses(layout(c.self)))
         ),
     }
 )  # fmt: skip

@@ -64,8 +64,8 @@ MOVES = words("""
     exponential geometric cauchy log_normal normal_functional
 """)
 
-#: Matrix products, which return at once where their result has no entries.
-_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear"})
+#: Products by a matrix of weights, which return at once where no row is there.
+_PRODUCTS = frozenset({"mm", "addmm", "linear"})
 
 #: In-place operations that do not read what they overwrite.
 OVERWRITES = words("""

@@ -11,12 +11,7 @@ from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.nn.parameter import (
-    UninitializedBuffer,
-    UninitializedParameter,
-    UninitializedTensorMixin,
-    is_lazy,
-)
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 
 
 @contextmanager
@@ -50,7 +45,7 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
         for part in subject.modules()
         for table in (part._parameters, part._buffers)
         for name, tensor in table.items()
-        if is_lazy(tensor)  # type: ignore[no-untyped-call]
+        if tensor is not None and is_lazy(tensor)
     }
 
     def made(lazy: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
@@ -61,5 +56,6 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
         table[name] = tensor
 
     if places:
-        with patch.object(UninitializedTensorMixin, "materialize", made), torch.no_grad():
+        lazy_tensor = UninitializedParameter.__mro__[1]  # which gives both kinds their method
+        with patch.object(lazy_tensor, "materialize", made), torch.no_grad():
             subject(*positional, **named)

@@ -56,6 +56,7 @@ class _Held:
         self.number = number
         self.bytes = held
         self.counted: CountedOff | None = None
+        self.given = False  # it was there before the run
 
 
 class Recorder(TorchDispatchMode):
@@ -92,6 +93,7 @@ class Recorder(TorchDispatchMode):
         self._replays = Replays()
         self._node: Any = None
         self._turns: tuple[Size, ...] = ()
+        self.operations = 0  # of loops that count their own
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -102,6 +104,7 @@ class Recorder(TorchDispatchMode):
         """Follow tensors that were there before; a run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
             held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
+            held.given = True
             self._known[held.key] = held
             self._alive.update({held.weak: held} if replaceable else {})
 
@@ -112,7 +115,7 @@ class Recorder(TorchDispatchMode):
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
         """Return the tensors among values that this run made; none are asked for without any."""
         self._gone()
-        made = {held.key for held in self._alive.values() if held.number}
+        made = {held.key for held in self._alive.values() if not held.given}
         kept = values() if made else ()
         return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
@@ -228,21 +231,14 @@ class Recorder(TorchDispatchMode):
         """One operation more, with storages that it made and that died before."""
         results, (line, module) = tensors_in(out), place
         call = cost_of(
-            func,
-            out,
-            args,
-            kwargs,
-            self.choices.each,
-            part=self.part,
-            line=line,
-            module=module,
+            func, out, args, kwargs, self.choices.each, part=self.part, line=line, module=module,
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
             died=tuple(held.number for held in died if held.number),
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
-        )
+        )  # fmt: skip
         self.trace.calls.append(call.repeated(prod(self._turns)) if self._turns else call)
 
     def _result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:

@@ -40,20 +40,11 @@ MOST_BYTES = 2**30
 
 @contained()
 def record(
-    target: "Target",
-    sizes: "Sizes",
-    *,
-    training: bool,
-    most: float = inf,
-    environment: Any = None,
-    before_each: Callable[[], None] | None = None,
-    swift: bool = False,
-    real: bool = False,
-    flipped: int | None = None,
-    once: bool = False,
-    draws: int | None = None,
+    target: "Target", sizes: "Sizes", *, training: bool, most: float = inf,
+    environment: Any = None, before_each: Callable[[], None] | None = None, swift: bool = False,
+    real: bool = False, flipped: int | None = None, once: bool = False, draws: int | None = None,
     calls: int = 1,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.

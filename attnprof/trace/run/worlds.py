@@ -199,7 +199,7 @@ def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
     held = [*module.parameters(), *module.buffers()]
     for part in module.modules():
         held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return [tensor for tensor in held if not is_lazy(tensor)]  # type: ignore[no-untyped-call]
+    return [tensor for tensor in held if not is_lazy(tensor)]
 
 
 @cache

@@ -63,7 +63,8 @@ def derived(
                 f"--at {name}={size}: {target.name} has no size {name}; its arguments and inputs "
                 f"use {', '.join(target.symbols) or 'none'}"
             )
-    start, drawn = asked, draws_seen()
+    start: Sizes = asked
+    drawn = draws_seen()
     if not runs:
         target, start = _started(target, asked, training=trains(phases))
     with explained(target, phases, drawn):
