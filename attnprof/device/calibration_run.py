@@ -263,19 +263,26 @@ def reference_operation(device: str) -> Call:
     return lambda: x * 1.5
 
 
-#: Bytes that the C library maps anew and gives back at every use.
-MAPPED = 64 << 20
+#: Rows and columns of a matrix that the C library maps anew and gives back at every use.
+MAPPED = (4096, 4096)
 
 
 def _fault_s(clock: Clock, seconds: float) -> float:
-    """Seconds that a byte costs when memory is new to the process, beyond writing it."""
-    budget = Budget(samples=5, min_time_s=seconds / 4, max_time_s=seconds / 2, warmup_s=0.0)
-    kept = torch.empty(MAPPED, dtype=torch.uint8)
-    again = sample(clock, lambda: None, lambda: kept.fill_(1), budget)
+    """Return the seconds that a byte costs when memory is new to the process, beyond writing it.
 
-    def fresh() -> Any:
-        return torch.empty(MAPPED, dtype=torch.uint8).fill_(1)
+    The median of three operations, each into new memory and into memory that the process keeps.
+    """
+    budget = Budget(samples=5, min_time_s=seconds / 8, max_time_s=seconds / 4, warmup_s=0.0)
+    x = torch.ones(MAPPED)
 
-    first = sample(clock, lambda: None, fresh, budget)
-    more = median(one.wall_s for one in first) - median(one.wall_s for one in again)
-    return max(0.0, more) / MAPPED
+    def median_s(call: Call) -> float:
+        return median(one.wall_s for one in sample(clock, lambda: None, call, budget))
+
+    calls: tuple[Call, ...] = (
+        lambda: x * 1.5, lambda: x.softmax(-1), lambda: torch.empty_like(x).fill_(1.0)
+    )  # fmt: skip
+    fresh = [median_s(call) for call in calls]
+    with memory_kept():
+        kept = [median_s(call) for call in calls]
+    more = median(new - old for new, old in zip(fresh, kept, strict=True))
+    return max(0.0, more) / x.nbytes
