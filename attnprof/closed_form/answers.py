@@ -1,6 +1,6 @@
 """The answer of a comparison in one plain sentence, from its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -92,7 +92,30 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
         said.setdefault(tuple(what), []).extend(rows)
-    return " ".join(_crossing(rows, asked) for rows in said.values())
+    return " ".join([*(_crossing(rows, asked) for rows in said.values()), *_contradictions(known)])
+
+
+def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
+    """Yield a sentence for each prediction that was measured to be otherwise."""
+    timed = [row for row in rows if row.metric == "time"]
+    measured = {row.given: row for row in timed if row.kind == "measured"}
+    for row in timed:
+        found = measured.get(row.given)
+        if row.kind != "predicted" or found is None:
+            continue
+        low, high, at = row.ci_low, row.ci_high, found.crossover_value
+        beyond = at is not None and not (low or at) <= at <= (high or at)
+        if row.verdict != found.verdict or beyond:
+            yield f"Predicted was {_told(row)}, measured {_told(found)}."
+
+
+def _told(row: CrossoverRecord) -> str:
+    """Return what a row says: a crossing, or that one side is always faster."""
+    if row.verdict == "crosses" and row.crossover_value is not None:
+        return f"a crossing at {amount(row.over, round(row.crossover_value))}"
+    if row.verdict == "several":
+        return "several crossings"
+    return f"{row.cheaper_above} faster everywhere"
 
 
 def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:

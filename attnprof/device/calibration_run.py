@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
-from typing import Any
 
 import torch
 

@@ -176,6 +176,15 @@ def _stretches(
     ]  # fmt: skip
 
 
+def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
+    """Return the next fastest of the same kind, where the intervals do not tell the two apart."""
+    others = [row for row in rows if row is not first and row.exact == first.exact]
+    second = min(others, key=_seconds, default=None)
+    if second is None or second.ci_low_s is None or first.ci_high_s is None:
+        return ""
+    return f" or {second.mechanism}" if second.ci_low_s <= first.ci_high_s else ""
+
+
 def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
     """One sentence: what to take, what is faster at which price, and where that changes."""
     fit = [row for row in rows if row.rank]
@@ -186,7 +195,7 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     first = min(fit, key=_seconds) if exact is None else exact
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
-    said = [f"at {length} take {first.mechanism}: {time}, the fastest "]
+    said = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
     said[0] += "that computes softmax attention" if exact else "; no exact attention fits"
     for what in ("an approximation", "another function"):
         of_kind = [row for row in fit if row.gives_up.startswith(what)]

@@ -179,3 +179,17 @@ def test_an_answer_ends_where_derived_formulas_do_and_says_at_least():
     assert crossover_answer([ends]).endswith(f"{told}, up to 512 tokens.")
     floor = replace(row, kind="derived", bound="flops of f is at least what is compared here")
     assert crossover_answer([floor]).endswith(f"{told} (by totals that are at least these).")
+
+
+def test_an_answer_says_where_a_measurement_contradicts_a_prediction():
+    row = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=16).records[0]
+    timed = {"metric": "time", "unit": "s", "closed_form": None}
+    measured = replace(row, **timed, kind="measured", verdict="crosses", crossover_value=40.0)
+    near = replace(measured, kind="predicted", crossover_value=44.0, ci_low=30.0, ci_high=60.0)
+    assert "Predicted" not in crossover_answer([near, measured])
+    far = replace(near, ci_low=42.0)
+    told = "Predicted was a crossing at 44 tokens, measured a crossing at 40 tokens."
+    assert crossover_answer([far, measured]).endswith(told)
+    always = replace(near, verdict="always", crossover_value=None)
+    told = "Predicted was taylor-efficient faster everywhere, measured a crossing at 40 tokens."
+    assert crossover_answer([always, measured]).endswith(told)

@@ -1,9 +1,11 @@
 """Recommendations: who comes first, what is given up, and what does not fit."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnprof import registry
-from attnprof.device import calibration
+from attnprof.device import calibration, recommendation
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.recommendation import gives_up, recommend
@@ -36,6 +38,16 @@ def test_exact_ones_come_first_and_the_fast_before_the_slow(known):
     assert {row.mechanism for row in found.records} == set(registry.names())
     assert found.summary["answer"].startswith(f"At 64 tokens take {rows[0].mechanism}")
     assert found.summary["fastest"]
+
+
+def test_two_whose_intervals_overlap_are_both_named(known):
+    found = ranked(known, Workload(64, 2, 16))
+    first, second = [row for row in found.records if row.exact and row.rank is not None][:2]
+    assert second.ci_low_s <= first.ci_high_s
+    told = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
+    assert found.summary["answer"].startswith(told)
+    sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in found.records]
+    assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
 
 
 def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
