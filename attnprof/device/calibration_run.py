@@ -13,17 +13,19 @@ import torch
 
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration
+from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.measured_ceilings import measured_ceilings
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import checked, drawn_points
 from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
+from attnprof.device.times import Times
 from attnprof.errors import CannotRunError
-from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, cuda_clock, sample
 from attnprof.measure.environment import conditions_now, processors
 from attnprof.measure.kept_memory import memory_kept
-from attnprof.measure.request import Budget
+from attnprof.measure.request import Budget, PointRequest
 from attnprof.processes.progress import tell
 
 #: A product or copy gets so many times the seconds of a place of a table.
@@ -89,16 +91,23 @@ def calibrate(
         reference_s=exp(usual_of(references)) if any(references) else None,
         processors=processors(device), conditions=conditions_now(),
     )  # fmt: skip
-    checks = {}
-    for dtype in tables:
-        times = Predictor(found).times(dtype)
-        check = checked(
-            lambda request, most_s, times=times: times.of(operations_of(request, most_s)),  # type: ignore[misc] # bound now
-            drawn_points(dtype, device), _clock(device),
-        )  # fmt: skip
-        if check:
+    return replace(found, checks=_checks(found))
+
+
+def _checks(found: Calibration) -> dict[str, SelfCheck]:
+    """Return how far predictions by a calibration are off, by number format."""
+    predictor, checks = Predictor(found), {}
+    on_gpu = found.device.startswith("cuda")
+    clock = cuda_clock(torch, found.device) if on_gpu else _clock(found.device)
+    for dtype in found.tables:
+        times = predictor.times(dtype)
+
+        def predicted(request: PointRequest, most_s: float, times: Times = times) -> float:
+            return times.of(operations_of(request, most_s))
+
+        if check := checked(predicted, drawn_points(dtype, found.device), clock):
             checks[dtype] = check
-    return replace(found, checks=checks)
+    return checks
 
 
 def _clock(device: str, *, host: bool = False) -> Clock:
