@@ -209,8 +209,8 @@ def _why_no_entry(entry: Any) -> str:
 
 def _why_no_tables(entry: Mapping[str, Any]) -> str:
     """Return why an entry's tables or checked layers are none; empty where they are."""
-    tables = entry.get("tables")
-    checks = entry.get("checks", {})
+    tables: Any = entry.get("tables")
+    checks: Any = entry.get("checks", {})
     if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
         return "has checks that are no lists of layers"
     if not fits(tables, dict[str, dict[str, list[list[float]]]]):

@@ -43,7 +43,7 @@ def recommend(
     chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
     points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
-    predict, made_of, interval = pricing(environment, path=path, on=on, kept=True)
+    predict, made_of, interval = pricing(environment, path=path, on=on)
     most = memory
     if most is None and on is None:
         most = available_bytes(points[0].device)
