@@ -38,7 +38,7 @@ LARGEST_S = 0.02
 PASSES = 2
 #: Until so many times the seconds of a product or copy have passed, places are measured again whose
 #: readings were all made while something slowed the processor down.
-MOST = 190
+MOST = 150
 #: What is measured often is measured so many times in each.
 OFTEN = 3
 #: Work up to this factor apart is of one magnitude.
@@ -196,7 +196,7 @@ class _Bench:
         if one.flops:
             most = min(most, LARGEST_S * self.flops_per_s / one.flops)
         # a product's layout, its fifth size, is no work
-        places = [place for place in one.places(turn, PASSES) if one.work(*place[:4]) <= most]
+        places = [place for place in one.places(turn, PASSES) if prod(place[:4]) <= most]
         return {place: self._at(one, place) for place in places or [next(iter(one.places()))]}
 
     def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:

@@ -8,7 +8,7 @@ forward and backward; :func:`fused_s` interpolates between these times.
 
 from collections.abc import Mapping
 from functools import partial
-from math import sqrt
+from math import isqrt
 from typing import Any
 
 import torch
@@ -19,19 +19,22 @@ from attnprof.device.tables import Benchmark, Call, TimeTable
 #: Heads, queries, keys and head widths that are timed; one query is a decoded token.
 HEADS, QUERIES = (1, 8), (1, 16, 64, 256, 1024, 4096)
 KEYS, WIDTHS = (16, 64, 256, 1024, 4096), (16, 64, 128)
-#: Lengths of as many queries as keys, which masks and backward passes are timed at.
-LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096)
+#: Widths of as many queries as keys: kernels treat each in its own way.
+SQUARE_WIDTHS = (16, 32, 48, 64, 96, 128)
+#: Scores of as many queries as keys, which masks and backward passes are timed at: time grows with
+#: them beyond the largest.
+SCORES = tuple(length**2 for length in (16, 64, 128, 256, 512, 1024, 2048, 4096))
 #: Products of a score that are timed at most: a tenth of a second or two.
 MOST = 2**30
 
 
 def fused_benchmarks(made: Any) -> list[Benchmark]:
     """Return the benchmarks of the fused kernel on a CPU in a format (``made``: dtype, device)."""
-    square = HEADS, LENGTHS, WIDTHS
+    square = HEADS, SCORES, SQUARE_WIDTHS
     return [
         Benchmark("fused", (HEADS, QUERIES, KEYS, WIDTHS), partial(_forward, made), MOST),
         *(
-            Benchmark(name, square, partial(make, made, causal), MOST, work=_square_work)
+            Benchmark(name, square, partial(make, made, causal), MOST)
             for name, make, causal in (
                 ("fused square", _square, False), ("fused causal", _square, True),
                 ("fused backward", _backward, False), ("fused causal backward", _backward, True),
@@ -47,11 +50,7 @@ def fused_s(tables: Mapping[str, TimeTable], o: KernelCall) -> float:
     if kind == "fused" and n != m:
         return tables[kind].at((heads, n, m, (d + v) / 2))
     table = tables["fused square" if kind == "fused" else kind]
-    return table.at((heads, sqrt(n * m), (d + v) / 2))
-
-
-def _square_work(heads: int, n: int, width: int) -> int:
-    return heads * n * n * width
+    return table.at((heads, n * m, (d + v) / 2))
 
 
 def _head_rows(made: Any, heads: int, length: int, width: int) -> torch.Tensor:
@@ -64,11 +63,12 @@ def _forward(made: Any, heads: int, n: int, m: int, width: int, *, causal: bool 
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def _square(made: Any, causal: bool, heads: int, n: int, width: int) -> Call:
-    return _forward(made, heads, n, n, width, causal=causal)
+def _square(made: Any, causal: bool, heads: int, scores: int, width: int) -> Call:
+    return _forward(made, heads, isqrt(scores), isqrt(scores), width, causal=causal)
 
 
-def _backward(made: Any, causal: bool, heads: int, n: int, width: int) -> Call:
+def _backward(made: Any, causal: bool, heads: int, scores: int, width: int) -> Call:
+    n = isqrt(scores)
     q, k, v, gradient = (_head_rows(made, heads, n, width) for _ in range(4))
     aten = torch.ops.aten
     y, scale = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)  # noqa: SLF001 - torch's kernel

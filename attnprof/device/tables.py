@@ -15,12 +15,11 @@ Call = Callable[[], object]
 class Benchmark:
     """A table to be: what to call at each place of a grid, where its entries are at most so many.
 
-    What has the limit are entries, or multiplications of a product with so many ``flops`` each;
-    ``work`` says how much of it a place is. Calls of a place take ``turns``, each on memory of its
-    own, whose results are kept as long. ``scattered`` are places of no grid, of which every pass
-    measures others. What is measured ``often`` decides many predictions and depends on the moment:
-    memory, and the costs of a call. Of what is the ``host``'s, its own time counts, not that of a
-    GPU which it gives work to.
+    What has the limit are entries, or multiplications of a product with so many ``flops`` each.
+    Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
+    ``scattered`` are places of no grid, of which every pass measures others. What is measured
+    ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
+    Of what is the ``host``'s, its own time counts, not that of a GPU which it gives work to.
     """
 
     name: str
@@ -32,13 +31,12 @@ class Benchmark:
     scattered: tuple[Sizes, ...] = ()
     flops: int = 0
     host: bool = False
-    work: Callable[..., int] = lambda *sizes: prod(sizes)
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
         """Sizes that are measured in a pass, little work first in a grid."""
         if self.scattered:
             return iter(self.scattered[turn::passes])
-        return (place for place in product(*self.axes) if self.work(*place) <= self.most)
+        return (place for place in product(*self.axes) if prod(place) <= self.most)
 
 
 @dataclass(frozen=True)
