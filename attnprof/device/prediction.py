@@ -12,8 +12,8 @@ from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.gpu_times import GpuTimes
+from attnprof.device.machine_state import MachineState, read_machine
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.reading import Reading, read_machine
 from attnprof.device.roofline import roofline
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
@@ -80,7 +80,7 @@ def pricing(
     """
     calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
     if calibrated is not None:
-        reading = Reading() if on else read_machine(calibrated, conditions_now())
+        reading = MachineState() if on else read_machine(calibrated, conditions_now())
         predictor = Predictor(calibrated, kept, reading.slowdown)
         told = "; ".join(text for text in (predictor.made_of, str(reading)) if text)
         return predictor.point, told, INTERVAL

@@ -13,7 +13,7 @@ SLOWER = 1.25
 
 
 @dataclass(frozen=True)
-class Reading:
+class MachineState:
     """How many times slower a machine is than when it was calibrated, and what is different."""
 
     slowdown: float = 1.0
@@ -30,7 +30,7 @@ class Reading:
         return "; ".join(found)
 
 
-def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Reading:
+def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> MachineState:
     """Time the reference operation and the share of the processors that are left, now.
 
     ``conditions`` are those of this process, which are compared with those of the calibration.
@@ -49,4 +49,4 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Rea
         for name, there in calibration.conditions.items()
         if conditions.get(name) != there
     )
-    return Reading(slowdown if slowdown > SLOWER else 1.0, different)
+    return MachineState(slowdown if slowdown > SLOWER else 1.0, different)
