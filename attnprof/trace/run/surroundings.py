@@ -14,7 +14,14 @@ from contextlib import contextmanager
 from functools import _lru_cache_wrapper, lru_cache, partial
 from itertools import chain
 from operator import is_
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)  # fmt: skip
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +37,8 @@ _DEPTH = 10
 #: Values of a run that no other run may meet.
 _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
+#: What can be gone through as it is: no code of a class's own.
+_PLAIN = (dict, list, MappingProxyType)
 #: Places that change.
 _KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
 #: Values that are no state: a module that is imported meanwhile adds some for good.
@@ -223,9 +232,12 @@ def _copied(place: Any) -> Any:
 
 def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
     """Yield keys and values that a place holds otherwise than before; None where one is gone."""
-    now = _copied(place)
+    held = vars(place) if isinstance(place, type) else place
+    is_plain = type(held) in _PLAIN  # which is compared without a copy: there are thousands
+    now = held if is_plain else _copied(place)
     if len(now) == len(before) and all(map(is_, _flat(now), _flat(before))):
         return
+    now = _copied(place) if is_plain else now
     if not isinstance(now, dict):
         yield None, now
         return
@@ -237,7 +249,7 @@ def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _flat(held: Any) -> Iterable[Any]:
-    return chain(held, held.values()) if isinstance(held, dict) else held
+    return chain(held, held.values()) if isinstance(held, (dict, MappingProxyType)) else held
 
 
 def _undo(place: Any, before: Any, keys: Iterable[Any]) -> None:
