@@ -7,7 +7,7 @@ from typing import Any
 from attnprof.device.calibration import Calibration
 
 #: Seconds of a reading, and bundles of the reference operation in it.
-READING_S, BUNDLES = 0.15, 15
+READING_S, BUNDLES = 0.15, 40
 #: A machine counts as slower from this factor on; readings of an undisturbed one differ by less.
 SLOWER = 1.25
 
