@@ -82,7 +82,7 @@ class Calibration:
             }
             for dtype, named in (entry["tables"] if same else {}).items()
         }
-        more = {name: entry[name] for name in _MORE if name in entry} if same else {}
+        more = {name: entry[name] for name in _MORE if entry.get(name) is not None} if same else {}
         checks = {
             dtype: SelfCheck.from_lists(rows)
             for dtype, rows in (entry.get("checks", {}) if same else {}).items()
@@ -102,7 +102,7 @@ _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
 _MORE = {
     "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
     "unsteadiness": float | None, "reference_s": float | None, "processors": int | None,
-    "conditions": dict[str, str],
+    "conditions": dict[str, str] | None,
 }  # fmt: skip
 #: The most of each that a device can have; beyond it predictions are no numbers.
 _MOST = {

@@ -37,6 +37,10 @@ INTERVAL = (
     "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
     "the processor was meanwhile, and what a sum of single operations leaves out"
 )
+CHECKED = (
+    "low and high: ends of an interval of 95 % by layers drawn at random that calibrate predicted "
+    "and timed, nothing fitted to them"
+)
 LOWER = "a lower bound from stated ceilings, without overheads and caches: never a promise"
 
 
@@ -83,7 +87,7 @@ def pricing(
         reading = MachineState() if on else read_machine(calibrated, conditions_now())
         predictor = Predictor(calibrated, kept, reading.slowdown)
         told = "; ".join(text for text in (predictor.made_of, str(reading)) if text)
-        return predictor.point, told, INTERVAL
+        return predictor.point, told, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
         known = ", ".join(gpu.name for gpu in GPUS)
