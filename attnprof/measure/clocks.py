@@ -161,6 +161,22 @@ def cuda_clock(torch: Any, device: str) -> CudaClock:
     return CudaClock(torch.cuda, buffer.zero_)
 
 
+#: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
+#: limit grows with the largest block freed so far.
+KEPT = 2**25 - 2**16
+
+
+def let_allocator_learn() -> None:
+    """Take and free the largest block that glibc learns to keep, as any large program has.
+
+    Otherwise what a process ran before decides whether its calls pay page faults: a layer's
+    scores may take twice as long in a new process as in one that has trained a model.
+    """
+    import torch
+
+    torch.empty(KEPT, dtype=torch.uint8, device="cpu")
+
+
 def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
     """Call for ``seconds``, at least twice unless one call takes longer; how often that was."""
     start, calls = clock.now_s(), 0
@@ -184,6 +200,7 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
     gc.collect(1)  # what is young; a full collection would take longer than many a point
     gc.disable()
     try:
+        let_allocator_learn()
         warm_up(clock, prepare, call, budget.warmup_s)
         clock.adapt(prepare, call)
         start = clock.now_s()
@@ -221,11 +238,6 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-#: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
-#: limit grows with the largest block freed so far. One is taken and freed before calls are timed.
-KEPT = 2**25 - 2**16
-
-
 def time_in_turns(
     subjects: "Sequence[Subject]", budget: Budget, clock: Clock | None = None,
     count: int | None = 1,
@@ -237,13 +249,11 @@ def time_in_turns(
     backwards; rounds follow until ``max_time_s`` is spent, at least ``least`` and at most
     ``samples`` of them.
     """
-    import torch
-
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     found: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
     with threads(count):
-        torch.empty(KEPT, dtype=torch.uint8)
+        let_allocator_learn()
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
             clock.adapt(subject.prepare, subject.call)
