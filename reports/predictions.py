@@ -1,228 +1,323 @@
-"""Predicted times of single points against measured ones, over mechanisms, phases and lengths.
+"""Predicted times against measured ones: layers and races drawn at random.
 
-One thread, in processor time, freed memory kept by the process. The calibration is made first, or
-read from ``--calibration``; it never runs a mechanism. Every point is measured in several passes
-over all of them, and in more until some calls were made at the speed that the processor had for the
-calibration, as the operation shows that is timed before and after each. Prediction and measurement
-of a point stand in one row of the CSV; ``--predict`` predicts rows that are there again::
+As torch runs by default: its wait policy, the C library's allocator, time that passes. Each
+setting (threads and number format) is calibrated first, into ``devices/cpu.json``, unless it is
+there; a calibration's own check draws other layers. Rows that are in the CSV files are not measured
+again; ``--predict`` predicts them again, by the calibration that is there::
 
-    python reports/predictions.py            # writes predictions.md and .csv beside it
+    python reports/predictions.py [--threads 1,2] [--dtype float32,bfloat16]
+                                  [--points 100] [--races 20]
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby, pairwise, product
+from itertools import groupby, product
 from math import exp, log
 from pathlib import Path
-from statistics import fmean, median
+from random import Random
+from statistics import median
 
 import torch
 from row_files import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
-from attnprof.device.calibration_run import (
-    REFERRED,
-    UNTIMED,
-    calibrate,
-    reference_operation,
-    repeated,
-)
+from attnprof.device.calibration_run import calibrate
 from attnprof.device.prediction import Predictor
-from attnprof.device.steady_times import TimeReading, enough, steady
+from attnprof.device.self_check import HEADS, LENGTHS, LONGEST_S, SHORTEST_S, WIDTHS, drawn_points
 from attnprof.errors import AttnprofError
-from attnprof.measure.clocks import time_in_turns
+from attnprof.measure.clocks import Clock, sample, time_in_turns
 from attnprof.measure.environment import device_name
-from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject
 
-LENGTHS, PHASES = (128, 512, 1024, 2048, 4096), ("forward", "train", "decode")
-HEADS, HEAD_DIM = 4, 32
-#: In each pass at least three calls, at most ten; about half a second. There are more passes
-#: than the least over points with fewer calls at the calibration's speed than tell a time.
-PASSES, MOST_PASSES = 2, 8
-BUDGET = Budget(samples=10, min_time_s=0.1, max_time_s=0.5, warmup_s=0.05, least=3)
-#: Predicted seconds beyond which a point is left out.
-LONGEST_S = 3.0
+HERE = Path(__file__).with_suffix("")
+#: What draws the layers and the races; a calibration's check is drawn by 0.
+SEED = 42
+#: Every point is timed so often, minutes apart.
+PASSES = 3
+#: Of a race those are timed that are predicted to take at most so many times the fastest.
+CONTENDERS = 2.0
+#: A winner that takes up to so many times the fastest is right within noise.
+ALIKE = 1.1
+BUDGET = Budget(samples=20, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=5)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One row; seconds."""
+    """A layer; seconds. ``times`` are the medians of each pass."""
 
+    threads: int
+    dtype: str
     mechanism: str
     phase: str
     seq_len: int
+    num_heads: int
+    head_dim: int
+    causal: bool
     predicted_s: float
     low_s: float
     high_s: float
-    measured_s: float
-    steady_s: float  #: at the speed that the processor had for the calibration
-    calls: int
+    dearest: str
+    times: str = ""
+
+    @property
+    def passes(self) -> list[float]:
+        """Seconds in each pass."""
+        return [float(one) for one in self.times.split()]
 
     @property
     def error(self) -> float:
-        """Factor between prediction and measurement as it was, above or below, minus one."""
-        return _off(self.predicted_s, self.measured_s)
+        """Factor between prediction and measurement, above or below, minus one."""
+        return off(self.predicted_s, median(self.passes))
 
     @property
-    def steady_error(self) -> float:
-        """The same, of measurement at the calibration's speed."""
-        return _off(self.predicted_s, self.steady_s)
+    def least_error(self) -> float:
+        """The same, of the fastest pass, which others disturbed least."""
+        return off(self.predicted_s, min(self.passes))
 
     @property
     def covered(self) -> bool:
         """Whether the interval has the measured median."""
-        return self.low_s <= self.measured_s <= self.high_s
+        return self.low_s <= median(self.passes) <= self.high_s
+
+    @property
+    def request(self) -> PointRequest:
+        """What is timed."""
+        return PointRequest(
+            self.mechanism, self.seq_len, self.num_heads, self.head_dim, phase=self.phase,
+            dtype=self.dtype, causal=self.causal, threads=self.threads,
+        )  # fmt: skip
 
 
-def _off(one: float, other: float) -> float:
+@dataclass(frozen=True)
+class Race:
+    """All mechanisms at one shape: which was predicted to be fastest, and which was."""
+
+    threads: int
+    dtype: str
+    shape: str
+    mechanisms: int
+    predicted: str
+    measured: str
+    slower: float  #: times the fastest's time that the predicted winner took
+
+
+def off(one: float, other: float) -> float:
+    """By how large a share the larger is above the smaller."""
     return exp(abs(log(one / other))) - 1
 
 
 def main() -> None:
-    """Calibrate, measure, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calibration", type=Path, help="made before, with one thread")
+    """Calibrate, measure what is missing, write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--dtype", default="float32,bfloat16")
+    parser.add_argument("--points", type=int, default=100)
+    parser.add_argument("--races", type=int, default=20)
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".md"))
+    parser.add_argument("--output", type=Path, default=HERE)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    path = asked.calibration or asked.output.with_name("devices") / "cpu_1.json"
-    if calibration.load(device_name("cpu"), 1, path) is None:
-        calibration.save(calibrate("cpu", ["float32"]), path)
-    known = calibration.load(device_name("cpu"), 1, path)
+    base, devices = asked.output, asked.output.with_name("devices") / "cpu.json"
+    tables = base.with_suffix(".csv"), base.with_name(f"{base.name}_races.csv")
+    points, races = earlier(tables[0], Point), earlier(tables[1], Race)
+    for threads, dtype in product(map(int, asked.threads.split(",")), asked.dtype.split(",")):
+        torch.set_num_threads(threads)
+        predictor = Predictor(calibrated(devices, threads, dtype))
+        there = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
+        points = [row for row in points if row not in there]
+        if asked.predict:
+            there = [predicted(row.request, predictor, row.times) for row in there]
+        there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
+        for _ in range(PASSES):
+            there = [timed(row) for row in there]
+            save(tables[0], Point, [*points, *there])
+        points += there
+        ran = sum((race.threads, race.dtype) == (threads, dtype) for race in races)
+        for race in raced(predictor, threads, dtype, asked.races, ran):
+            races.append(race)
+            save(tables[1], Race, races)
+    name = device_name("cpu")
+    known = [c for c in map(calibration.Calibration.from_dict, calibration.entries(devices))
+             if c.ceilings.name == name]  # fmt: skip
+    base.with_suffix(".md").write_text(page(points, races, known), encoding="utf-8")
+
+
+def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
+    """The calibration of a setting, made where there is none."""
+    name = device_name("cpu")
+    known = calibration.load(name, threads, path) if path.exists() else None
+    if known is None or dtype not in known.tables:
+        calibration.save(calibrate("cpu", [dtype]), path)
+        known = calibration.load(name, threads, path)
     if known is None:
-        raise SystemExit(f"{path} has no calibration of {device_name('cpu')} with one thread")
-    table, predictor = asked.output.with_suffix(".csv"), Predictor(known, kept=True)
-    if asked.predict:
-        rows = [predicted_again(row, predictor) for row in earlier(table, Point)]
-    else:
-        with memory_kept():
-            rows = measured(predictor)
-    save(table, Point, rows)
-    asked.output.write_text(page(rows, known, path.name), encoding="utf-8")
+        raise SystemExit(f"{path} has no calibration of {name} with {threads} threads")
+    return known
 
 
-def predicted_again(row: Point, predictor: Predictor) -> Point:
-    """A row with what the calibration predicts now; what was measured stays."""
-    request = PointRequest(
-        row.mechanism, row.seq_len, HEADS, HEAD_DIM, phase=row.phase, threads=1
-    )  # fmt: skip
-    found = predictor.point(request)
-    ends = found.ci_low_s or 0.0, found.ci_high_s or 0.0
-    return replace(row, predicted_s=found.time_s or 0.0, low_s=ends[0], high_s=ends[1])
-
-
-def measured(predictor: Predictor) -> list[Point]:
-    """A row a point that runs."""
-    requests = [
-        PointRequest(name, length, HEADS, HEAD_DIM, phase=phase, threads=1)
-        for name, phase, length in product(registry.names(), PHASES, LENGTHS)
-    ]  # fmt: skip
-    points = []
-    for request in requests:
+def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Point]:
+    """The first points that run in a fair time, predicted."""
+    rows: list[Point] = []
+    requests = drawn_points(dtype, "cpu", SEED)
+    while len(rows) < count:
+        request = replace(next(requests), threads=threads)
         with suppress(AttnprofError):  # what a mechanism cannot do
-            point = predictor.point(request)
-            if point.time_s is not None and point.time_s <= LONGEST_S:
-                points.append((request, point))
-    known = predictor.calibration.reference_s
-    usual = log(known) if known else None
-    found: dict[int, list[TimeReading]] = {place: [] for place in range(len(points))}
-    for turn in range(MOST_PASSES):
-        for place, (request, _) in enumerate(points):
-            if turn < PASSES or not told(found[place], usual):
-                found[place] += readings(request)
-    times = steady([{place: taken for place, taken in found.items() if taken}], usual)
-    rows = []
-    for place, (seconds,) in times.items():
-        request, point = points[place]
-        ends = point.ci_low_s or 0.0, point.ci_high_s or 0.0
-        rows.append(Point(
-            request.mechanism, request.phase, request.seq_len, point.time_s or 0.0, *ends,
-            exp(median(one.log_s for one in found[place])), exp(seconds), len(found[place]),
-        ))  # fmt: skip
+            if fit(request)[0]:
+                continue
+            row = predicted(request, predictor)
+            build_subject(request)
+            if SHORTEST_S < row.predicted_s < LONGEST_S:
+                rows.append(row)
     return rows
 
 
-def told(taken: Sequence[TimeReading], usual: float | None) -> bool:
-    """Whether enough calls were made at the calibration's speed, or none runs."""
-    if usual is None or not taken:
-        return True
-    return enough((one.reference for one in taken), usual)
+def predicted(request: PointRequest, predictor: Predictor, times: str = "") -> Point:
+    """A row without times, or with those it had."""
+    found = predictor.point(request, 1.0)
+    dearest = found.operations[0]["name"] if found.operations else ""
+    return Point(
+        request.threads or 1, request.dtype, request.mechanism, request.phase, request.seq_len,
+        request.num_heads, request.head_dim, request.causal, found.time_s or 0.0,
+        found.ci_low_s or 0.0, found.ci_high_s or 0.0, dearest, times,
+    )  # fmt: skip
 
 
-def readings(request: PointRequest) -> list[TimeReading]:
-    """Calls of a point, each after one of its own, and of the reference operation beside each."""
-    try:
-        point = build_subject(request)
+def timed(row: Point) -> Point:
+    """A row with one more pass, unless it has all."""
+    if len(row.passes) >= PASSES:
+        return row
+    budget = next(drawn_points(row.dtype, "cpu")).budget
+    subject = build_subject(row.request)
+    times = sample(Clock(), subject.prepare, subject.call, budget)
+    seconds = estimate_median([one.wall_s for one in times]).median_s
+    return replace(row, times=f"{row.times} {seconds:.6g}".strip())
 
-        def as_again_and_again() -> None:
-            point.prepare()
-            point.call()
-            point.prepare()
 
-        operation = reference_operation("cpu")
-        refer = replace(
-            point, prepare=partial(repeated, operation, UNTIMED),
-            call=partial(repeated, operation, REFERRED),
+def raced(
+    predictor: Predictor, threads: int, dtype: str, count: int, ran: int
+) -> Iterator[Race]:  # fmt: skip
+    """All mechanisms predicted at random shapes, the fastest of them timed in turns."""
+    random = Random(SEED)  # noqa: S311 - which shapes, no secret
+    for turn in range(count):
+        length = round(exp(random.uniform(*map(log, LENGTHS))) / 64 + 1) * 64
+        heads, width = random.choice(HEADS), random.choice(WIDTHS)
+        phase = random.choice(("forward", "train"))
+        if turn < ran:
+            continue
+        seconds: dict[str, float] = {}
+        for name in registry.names():
+            request = PointRequest(name, length, heads, width, phase=phase, dtype=dtype)
+            with suppress(AttnprofError):
+                if not fit(request)[0]:
+                    build_subject(request)
+                    seconds[name] = predictor.point(request, 1.0).time_s or 0.0
+        best = min(seconds, key=seconds.__getitem__)
+        if seconds[best] > LONGEST_S:
+            continue
+        near = [name for name, own in seconds.items() if own <= CONTENDERS * seconds[best]]
+        subjects = [
+            build_subject(PointRequest(name, length, heads, width, phase=phase, dtype=dtype))
+            for name in near
+        ]  # fmt: skip
+        taken = time_in_turns(subjects, BUDGET, Clock(), threads)
+        times = dict(zip(near, map(median, taken), strict=True))
+        first = min(times, key=times.__getitem__)
+        yield Race(
+            threads, dtype, f"{length} tokens, {heads} heads of {width}, {phase}", len(seconds),
+            best, first, times[best] / times[first],
         )  # fmt: skip
-        taken = time_in_turns([replace(point, prepare=as_again_and_again), refer], BUDGET)
-    except AttnprofError:
-        return []
-    calls, references = taken
-    around = pairwise(log(one / REFERRED) for one in (references[0], *references))
-    return [TimeReading(log(own), fmean(both)) for own, both in zip(calls, around, strict=True)]
 
 
-def errors(found: Sequence[float]) -> str:
-    """The median, and what nine in ten stay within."""
-    ninth = sorted(found)[int(0.9 * (len(found) - 1))]
-    return f"median error {median(found):.1%} and nine in ten within {ninth:.1%}"
-
-
-def share(found: Sequence[bool]) -> str:
-    """How many of them are true."""
-    return f"{sum(found) / len(found):.0%}"
-
-
-def page(rows: Sequence[Point], known: calibration.Calibration, made_by: str) -> str:
-    """The page: all points together, then a row a mechanism and phase."""
+def page(
+    points: Sequence[Point], races: Sequence[Race], known: Sequence[calibration.Calibration]
+) -> str:
+    """The page: settings, the points that are farthest off, mechanisms, races."""
+    checks = "; ".join(
+        f"{one.threads} thread{'s' * (one.threads > 1)}, {dtype}: {check}"
+        for one in known for dtype, check in one.checks.items()
+    )  # fmt: skip
     made = (
-        f"Written by `python reports/predictions.py` with the calibration `devices/{made_by}`; "
-        "every point in the CSV beside it. "
-        f"{known.ceilings.name}, one thread, processor time, torch {torch.__version__}, float32, "
-        f"{HEADS} heads of {HEAD_DIM}, freed memory kept; {PASSES} to {MOST_PASSES} times "
-        f"{BUDGET.least} to {BUDGET.samples} calls a point, each after an untimed one of it, "
-        f"minutes apart; "
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
-        f"±{known.repeatability or 0:.0%}."
+        "Written by `python reports/predictions.py` with the calibrations `devices/cpu.json`: "
+        f"{known[0].ceilings.name}, torch {torch.__version__}, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
+        "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
+        f"seed {SEED}, each timed {PASSES} times, minutes apart, and told by the median of these; "
+        "*at best* is the fastest of them. The intervals are of 95 %. "
+        f"What the calibrations say of themselves, by other layers: {checks}."
     )
-    found = (
-        f"{len(rows)} points: {errors([row.steady_error for row in rows])} where calls are told at "
-        f"the calibration's speed of the processor, {errors([row.error for row in rows])} as they "
-        f"were; the intervals have {share([row.covered for row in rows])} of the medians as they "
-        "were. Below are errors and ratios at the calibration's speed."
+    right = sum(race.slower <= ALIKE for race in races)
+    ran = (
+        "All mechanisms at one random shape; those predicted to take up to "
+        f"{CONTENDERS:g} times the fastest were timed in turns. In {right} of {len(races)} the "
+        f"predicted winner takes at most {ALIKE - 1:.0%} more than the fastest."
     )
-    head = "| mechanism | phase | points | median error | worst | predicted / measured |"
-    rule = "|---|---|--:|--:|--:|---|"
-    lines = ["# Predicted times against measured ones", "", made, "", found, "", head, rule]
-    for (name, phase), group in groupby(rows, key=lambda row: (row.mechanism, row.phase)):
-        own = list(group)
-        ratios = ", ".join(f"{row.predicted_s / row.steady_s:.2f}" for row in own)
-        mine = [row.steady_error for row in own]
-        lines.append(f"| {name} | {phase} | {len(own)} | {median(mine):.0%} | {max(mine):.0%} "
-                     f"| {ratios} |")  # fmt: skip
-    return (
-        "\n".join([*lines, "", f"Lengths: {', '.join(map(str, LENGTHS))}, in this order."]) + "\n"
-    )
+    worst = sorted(points, key=lambda row: -row.error)[:20]
+    lines = [
+        "# Predicted times against measured ones", "", made, "",
+        "| setting | points | median error | nine in ten | at best | in the interval |",
+        "|---|--:|--:|--:|--:|--:|",
+        *(settings_row(name, own) for name, own in grouped(points, setting)),
+        "", "## Farthest off", "",
+        "| setting | layer | predicted | measured, by pass | dearest operation |",
+        "|---|---|--:|---|---|",
+        *map(farthest_row, worst),
+        "", "## By mechanism", "",
+        "| mechanism | points | median error | predicted / measured |", "|---|--:|--:|--:|",
+        *(mechanism_row(name, own) for name, own in grouped(points, lambda row: row.mechanism)),
+        "", "## Which is fastest", "", ran, "",
+        "| setting | shape | predicted | measured | winner takes more |", "|---|---|---|---|--:|",
+        *map(race_row, races),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def setting(row: Point | Race) -> str:
+    """Threads and number format."""
+    return f"{row.threads} thread{'s' * (row.threads > 1)}, {row.dtype}"
+
+
+def grouped(
+    points: Sequence[Point], key: Callable[[Point], str]
+) -> Iterator[tuple[str, list[Point]]]:
+    """Points by a key, in its order."""
+    for name, own in groupby(sorted(points, key=key), key=key):
+        yield name, list(own)
+
+
+def settings_row(name: str, own: Sequence[Point]) -> str:
+    """A line of the first table."""
+    errors, best = sorted(row.error for row in own), median(row.least_error for row in own)
+    ninth, covered = errors[int(0.9 * (len(own) - 1))], sum(row.covered for row in own) / len(own)
+    numbers = f"{median(errors):.1%} | {ninth:.1%} | {best:.1%} | {covered:.0%}"
+    return f"| {name} | {len(own)} | {numbers} |"
+
+
+def farthest_row(row: Point) -> str:
+    """A line of the second."""
+    layer = (f"{row.mechanism}, {row.phase}{', causal' * row.causal}, {row.seq_len} tokens, "
+             f"{row.num_heads} × {row.head_dim}")  # fmt: skip
+    times = ", ".join(f"{1e3 * one:.3g}" for one in row.passes)
+    predicted_ms = f"{1e3 * row.predicted_s:.3g}"
+    return f"| {setting(row)} | {layer} | {predicted_ms} ms | {times} ms | {row.dearest} |"
+
+
+def mechanism_row(name: str, own: Sequence[Point]) -> str:
+    """A line of the third."""
+    ratio = exp(median(log(row.predicted_s / median(row.passes)) for row in own))
+    return f"| {name} | {len(own)} | {median(row.error for row in own):.0%} | {ratio:.2f} |"
+
+
+def race_row(race: Race) -> str:
+    """A line of the last."""
+    winner = f"{race.predicted} of {race.mechanisms} | {race.measured}"
+    return f"| {setting(race)} | {race.shape} | {winner} | {race.slower - 1:.0%} |"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ LARGEST_S = 0.02
 PASSES = 2
 #: Until so many times the seconds of a product or copy have passed, places are measured again whose
 #: readings were all made while something slowed the processor down.
-MOST = 150
+MOST = 140
 #: What is measured often is measured so many times in each.
 OFTEN = 3
 #: Work up to this factor apart is of one magnitude.
