@@ -9,6 +9,7 @@ from attnprof.models.borders import derived_beside, reached
 from attnprof.models.costs import LayerKind, by_kind
 from attnprof.models.few_layers import run_by_few
 from attnprof.models.forms import Repeated, UnlikeError, repeated
+from attnprof.models.least_traffic import HeldWeights, held_weights, is_routed
 from attnprof.models.model_forms import ModelForms, of_whole
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
@@ -48,7 +49,8 @@ class PhaseRun:
 class Model:
     """A subject as it is built: every module's place, its layers by kind, its parameters.
 
-    ``resting`` are those, by kind of layer and part, that a token does not meet.
+    ``resting`` are those, by kind of layer and part, that a token does not meet; ``held`` are its
+    weights by module.
     """
 
     places: Mapping[str, ModulePlace]
@@ -56,6 +58,7 @@ class Model:
     parameters: int
     resting: Mapping[tuple[LayerKind, str], int]
     repeated: Repeated | None = field(repr=False)
+    held: Mapping[str, HeldWeights] = field(repr=False)
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
@@ -70,12 +73,13 @@ class Model:
         of_layer = {path: kind for kind in kinds for path in kind.layers}
         held: Counter[tuple[LayerKind, str]] = Counter()
         for name, weights in model.named_parameters():
-            if ".experts." in name:
+            if is_routed(name, weights, subject.experts):
                 place = where[name.rpartition(".")[0]]
                 held[of_layer[place.layer], place.part] += weights.numel()
         left = subject.experts - subject.chosen
         resting = {key: number * left // subject.experts for key, number in held.items()}
-        return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds))
+        same = repeated(subject, model, where, kinds)
+        return cls(where, kinds, entries, resting, same, held_weights(model, subject.experts))
 
     @property
     def layers(self) -> Mapping[str, int]:

@@ -8,6 +8,7 @@ from attnprof.errors import AttnprofError
 from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part, calls_by_part
 from attnprof.models.curves import growth, shares_of
+from attnprof.models.least_traffic import weights_met
 from attnprof.models.memory import training_memory, ungraded_note
 from attnprof.models.model_forms import ModelForms, at_layers
 from attnprof.models.parts import PARTS
@@ -20,6 +21,7 @@ from attnprof.trace.events import Trace, added, bound, left_out, reservations, t
 from attnprof.trace.report.headlines import ends_of
 from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
+from attnprof.workload import ITEM_SIZES
 
 #: Seconds of processor time that all formulas may take, unless said otherwise.
 LIMIT_S = 180.0
@@ -73,6 +75,10 @@ def model_report(
             whole, value = rows[-1].expression, rows[-1].value
             summary["curves"]["cache"] = growth(whole, cache.holds, sizes, cache.layers, value)
         records += [_cache_record(row) for row in rows]
+        decoded = [run for run in runs if run.phase == "decode"]
+        if rows and decoded:
+            least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
+            summary["phases"]["decode"]["least_traffic"] = least
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
         few = model.few(subject)
@@ -203,6 +209,15 @@ def _cache_record(row: CacheBytes) -> ModelRecord:
         part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
         phase="decode", quantity="cache_bytes", expression=text(row.expression), value=row.value,
     )  # fmt: skip
+
+
+def _least_traffic(
+    subject: WholeModel, model: Model, run: PhaseRun, tokens: int, cache: Any
+) -> dict[str, int]:
+    """Bytes of the weights that decoded tokens meet, and of the whole cache, each read once."""
+    ran = {call.module for call in run.trace.part("decode")}
+    met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
+    return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}
 
 
 def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from attnprof.models.borders import on_symbols
 from attnprof.models.costs import by_part
 from attnprof.models.hub import hub_subject
 from attnprof.models.phases import Model, run_of
+from attnprof.models.report import model_report
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 
@@ -149,3 +150,56 @@ def test_keys_that_an_indexer_selects_are_no_routing(kind):
     run = run_of(_small(kind, **widths), "decode", {"B": 1, "N": 4096})
     assert not run.ran.routed
     assert run.trace.calls
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_report_says_what_weights_a_decoded_token_meets_and_the_cache_each_read_once(name):
+    config = CONFIGS[name]
+    width = config["hidden_size"]
+    q, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim", width // q)
+    attention = 2 * width * q * head_dim + 2 * width * kv * head_dim
+    kept = 2 * kv * head_dim
+    if name == "DeepSeek-V3":  # latent attention
+        low, rank, rotary, inner = 1536, 512, 64, 128
+        attention = width * low + low * q * (inner + rotary) + width * (rank + rotary)
+        attention += rank * q * 2 * inner + q * inner * width
+        kept = rank + rotary
+    report = model_report(hub_subject(config, name), ["decode"], {"B": 1, "N": 4096}, limit_s=0.0)
+    found = report.summary["phases"]["decode"]["least_traffic"]
+    networks, head = _network_and_head(config)
+    assert found["weights"] == pytest.approx(2 * (2 * attention + networks + head), rel=0.005)
+    tokens = 4096 + (128 if name == "gpt-oss-20b" else 4096)  # one of its layers has a window
+    assert found["cache"] == pytest.approx(2 * kept * tokens, rel=0.001)
+
+
+def test_weights_that_a_decoded_token_does_not_run_through_are_not_met():
+    text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+    picture = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64,
+               "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28,
+               "patch_size": 14}  # fmt: skip
+    whole = {"model_type": "llava", "text_config": text, "vision_config": picture,
+             "image_token_index": 99}  # fmt: skip
+    met = [
+        model_report(hub_subject(config, "one"), ["decode"], {"B": 1, "N": 64}, limit_s=0.0)
+        .summary["phases"]["decode"]["least_traffic"]
+        for config in (text, whole)
+    ]  # fmt: skip
+    assert met[0] == met[1]
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
+    assert met[0]["weights"] == 4 * (2 * layer + 64 + 64 * 100)
+
+
+def test_a_head_that_shares_the_table_of_embeddings_reads_it():
+    config = {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100,
+              "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+              "head_dim": 16}  # fmt: skip
+    shared, apart = (
+        model_report(
+            hub_subject({**config, "tie_word_embeddings": tied}, "one"), ["decode"],
+            {"B": 1, "N": 64}, limit_s=0.0,
+        ).summary["phases"]["decode"]["least_traffic"]
+        for tied in (True, False)
+    )  # fmt: skip
+    assert shared == apart
