@@ -1,11 +1,11 @@
 """Predicted crossovers in time against measured ones, and what the guided search saves.
 
-One thread, in processor time, float32, freed memory kept. Three calibrations are made first and
-never run a mechanism; every part then adds its rows to a CSV beside the page, and rows that are
-there are not measured again; ``--predict`` predicts them again, by the calibrations that are there.
-``--site`` is a folder with the package that a pair needs::
+As torch runs by default, float32: one thread in processor time, more in time that passes. A
+calibration is made first, into ``devices/cpu.json``, unless it is there; every part then adds its
+rows to a CSV beside the page, and rows that are there are not measured again; ``--predict``
+predicts them again. ``--site`` is a folder with the package that a pair needs::
 
-    python reports/crossovers.py [taylor] [pairs] [grid] [recommend] [--site FOLDER]
+    python reports/crossovers.py [taylor] [pairs] [grid] [recommend] [--threads 1] [--site FOLDER]
 """
 
 from __future__ import annotations
@@ -23,24 +23,21 @@ from typing import Any
 
 import torch
 from crossovers_tables import Crossing, OnGrid, Recommended, page
+from predictions import calibrated
 from row_files import earlier, save
 
 from attnprof import registry
-from attnprof.device import calibration
-from attnprof.device.calibration_run import calibrate
 from attnprof.device.recommendation import recommend
 from attnprof.device.time_crossovers import meet
 from attnprof.device.timed_pair import TimeTerms
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
-from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject
 from attnprof.trace.request.lookup import target_of
 from attnprof.workload import Workload
 
 HERE = Path(__file__).with_suffix("")
-CALIBRATIONS = 3
 #: Document 004's direct and efficient form, normalised or plain: width, heads, batch.
 TAYLOR = [
     *((d, 1, 1, form) for form in ("normalised", "plain") for d in (8, 16, 32, 64)),
@@ -71,34 +68,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", default=["taylor", "pairs", "grid", "recommend"])
     parser.add_argument("--site", help="folder with performer_pytorch")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
     parser.add_argument("--output", type=Path, default=HERE)
     asked = parser.parse_args()
     sys.path += [asked.site] if asked.site else []
-    torch.set_num_threads(1)
+    threads: int = asked.threads
+    torch.set_num_threads(threads)
     base: Path = asked.output
-    devices = [base.with_name("devices") / f"cpu_{n}.json" for n in range(1, CALIBRATIONS + 1)]
-    for path in devices:
-        if not path.exists():
-            calibration.save(calibrate("cpu", ["float32"]), path)
+    device = base.with_name("devices") / "cpu.json"
+    known = calibrated(device, threads, "float32")
+    if threads > 1:
+        base = base.with_name(f"{base.name}_{threads}_threads")
+    terms = TimeTerms("cpu", threads, device)
     parts: dict[str, tuple[Any, Any]] = {
-        "taylor": (Crossing, lambda done: missing("taylor", devices, done)),
-        "pairs": (Crossing, lambda done: missing("pairs", devices, done)),
-        "grid": (OnGrid, lambda done: grid(devices[0], done)),
-        "recommend": (Recommended, lambda done: recommended(devices[0], done)),
+        "taylor": (Crossing, lambda done: missing("taylor", terms, done)),
+        "pairs": (Crossing, lambda done: missing("pairs", terms, done)),
+        "grid": (OnGrid, lambda done: grid(terms, done)),
+        "recommend": (Recommended, lambda done: recommended(terms, done)),
     }
     found: dict[str, list[Any]] = {}
     for part, (kind, rows) in parts.items():
         table = base.with_name(f"{base.name}_{part}.csv")
         found[part] = earlier(table, kind)
         if asked.predict and kind is Crossing and part in asked.parts:
-            found[part] = [predicted_again(row, part, devices) for row in found[part]]
+            found[part] = [predicted_again(row, part, terms) for row in found[part]]
             save(table, kind, found[part])
         if part in asked.parts:
             for row in rows(found[part]):
                 found[part].append(row)
                 save(table, kind, found[part])
-    base.with_suffix(".md").write_text(page(devices, **found), encoding="utf-8")
+    base.with_suffix(".md").write_text(page(known, **found), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -136,25 +136,25 @@ def pair_cases() -> Iterator[Case]:
 CASES = {"taylor": taylor_cases, "pairs": pair_cases}
 
 
-def missing(part: str, devices: Sequence[Path], done: Sequence[Crossing]) -> Iterator[Crossing]:
+def missing(part: str, terms: TimeTerms, done: Sequence[Crossing]) -> Iterator[Crossing]:
     """Rows of the cases that have none yet."""
     known = {(row.case, row.phase) for row in done}
     for case in CASES[part]():
         if (case.name, case.workload.phase) in known:
             continue
         try:
-            yield crossing(case, devices)
+            yield crossing(case, terms)
         except AttnprofError as error:
             sys.stderr.write(f"{case.name}, {case.workload.phase}: {error}\n")
 
 
-def predicted_again(row: Crossing, part: str, devices: Sequence[Path]) -> Crossing:
-    """A row with what calibrations predict now; what was measured stays."""
+def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
+    """A row with what the calibration predicts now; what was measured stays."""
     asked = (row.case, row.phase)
     case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == asked)
-    found = [_rows(case, path, "predicted") for path in devices]
-    verdicts = "/".join([found[0].verdict, *row.verdicts.split("/")[1:]])
-    return replace(row, **_predictions(found), verdicts=verdicts)
+    found = _row(case, terms, "predicted")
+    verdicts = "/".join([found.verdict, *row.verdicts.split("/")[1:]])
+    return replace(row, **_prediction(found), verdicts=verdicts)
 
 
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
@@ -163,34 +163,33 @@ def module(name: str, inputs: Sequence[str] = ()) -> Any:
     return replace(target_of(name, None, given or None), asked={"args": [], "inputs": given})
 
 
-def _rows(case: Case, path: Path, kind: str) -> Any:
+def _row(case: Case, terms: TimeTerms, kind: str) -> Any:
     """The row of a case in time, of a kind."""
     return meet(
         *case.sides, case.workload, case.scope, [case.workload.head_dim], [kind], ["time"],
-        terms=TimeTerms("cpu", 1, path), environment={},
+        terms=terms, environment={},
     ).records[0]  # fmt: skip
 
 
-def _predictions(found: Sequence[Any]) -> dict[str, float]:
-    """The columns of predictions: the first one's interval, and every crossing."""
-    names = ("predicted", "predicted_2", "predicted_3")
-    columns = {name: number(x.crossover_seq_len) for name, x in zip(names, found, strict=True)}
-    return {**columns, "low": number(found[0].ci_low), "high": number(found[0].ci_high)}
+def _prediction(found: Any) -> dict[str, float]:
+    """The columns of a prediction; those of further calibrations are empty."""
+    columns = {"predicted": number(found.crossover_seq_len), "predicted_2": nan, "predicted_3": nan}
+    return {**columns, "low": number(found.ci_low), "high": number(found.ci_high)}
 
 
-def crossing(case: Case, devices: Sequence[Path]) -> Crossing:
-    """A row: formula, predictions by every calibration, two measurements."""
-    found = [_rows(case, path, "predicted") for path in devices]
+def crossing(case: Case, terms: TimeTerms) -> Crossing:
+    """A row: formula, prediction, two measurements."""
+    found = _row(case, terms, "predicted")
     start = time.perf_counter()
-    first = _rows(case, devices[0], "measured")
+    first = _row(case, terms, "measured")
     spent = time.perf_counter() - start
-    again = _rows(case, devices[0], "measured")
+    again = _row(case, terms, "measured")
     return Crossing(
         case=case.name, phase=case.workload.phase, formula=equal_flops(case),
-        **_predictions(found), measured=number(first.crossover_seq_len),
+        **_prediction(found), measured=number(first.crossover_seq_len),
         measured_low=number(first.ci_low), measured_high=number(first.ci_high),
         again=number(again.crossover_seq_len),
-        verdicts="/".join(x.verdict for x in (found[0], first, again)), calls=first.timed_calls,
+        verdicts="/".join(x.verdict for x in (found, first, again)), calls=first.timed_calls,
         lengths=len(first.lengths), seconds=spent,
     )  # fmt: skip
 
@@ -219,32 +218,22 @@ def names_taylor(sides: Sequence[Any]) -> bool:
     return all("taylor_plain" in side.name for side in sides)
 
 
-def grid(device: Path, done: Sequence[OnGrid]) -> Iterator[OnGrid]:
+def grid(terms: TimeTerms, done: Sequence[OnGrid]) -> Iterator[OnGrid]:
     """The first five pairs at every length of a grid as long as the guided search looked."""
     for names in PAIRS[:5]:
-        case = " against ".join(names)
-        if case in {row.case for row in done}:
+        case = Case(" against ".join(names), registry.configured(names, {}), Workload(1, 4, 32),
+                    "layer")  # fmt: skip
+        if case.name in {row.case for row in done}:
             continue
-        row = meet(
-            *registry.configured(names, {}),
-            Workload(1, 4, 32),
-            "layer",
-            [32],
-            ["measured"],
-            ["time"],
-            terms=TimeTerms("cpu", 1, device),
-            environment={},
-        ).records[0]
-        low, high = 64, row.lengths[-1]
+        low, high = 64, _row(case, terms, "measured").lengths[-1]
         lengths = [round(low * (high / low) ** (n / (GRID - 1)) / 8) * 8 for n in range(GRID)]
         start, ratios, calls = time.perf_counter(), dict[int, float](), 0
-        with memory_kept():
-            for length in lengths:
-                subjects = [build_subject(PointRequest(n, length, 4, 32)) for n in names]
-                a, b = time_in_turns(subjects, BUDGET)
-                calls += len(a) + len(b)
-                ratios[length] = median(log(x / y) for x, y in zip(a, b, strict=True))
-        yield OnGrid(case, _root(ratios), calls, len(ratios), time.perf_counter() - start)
+        for length in lengths:
+            subjects = [build_subject(PointRequest(n, length, 4, 32)) for n in names]
+            a, b = time_in_turns(subjects, BUDGET, count=terms.threads)
+            calls += len(a) + len(b)
+            ratios[length] = median(log(x / y) for x, y in zip(a, b, strict=True))
+        yield OnGrid(case.name, _root(ratios), calls, len(ratios), time.perf_counter() - start)
 
 
 def _root(ratios: dict[int, float]) -> float:
@@ -257,18 +246,21 @@ def _root(ratios: dict[int, float]) -> float:
     return nan
 
 
-def recommended(device: Path, done: Sequence[Recommended]) -> Iterator[Recommended]:
+def recommended(terms: TimeTerms, done: Sequence[Recommended]) -> Iterator[Recommended]:
     """The first three of each ranking, measured in turns."""
     for length, width, heads, phase, causal in REQUESTS:
         case = f"{length} tokens, d_model {width}, {heads} heads, {phase}{', causal' * causal}"
         if case in {row.request for row in done}:
             continue
         workload = Workload(length, heads, width // heads, causal=causal, phase=phase)
-        rows = recommend(workload, {}, device="cpu", threads=1, path=device).records
+        rows = recommend(
+            workload, {}, device="cpu", threads=terms.threads, path=terms.calibration
+        ).records  # fmt: skip
         names = [row.mechanism for row in rows if row.rank][:3]
-        points = [PointRequest.at(name, workload, threads=1) for name in names]
-        with memory_kept():
-            times = time_in_turns([build_subject(point) for point in points], BUDGET)
+        points = [PointRequest.at(name, workload, threads=terms.threads) for name in names]
+        times = time_in_turns(
+            [build_subject(point) for point in points], BUDGET, count=terms.threads
+        )
         yield Recommended(case, *names, *(median(own) for own in times))
 
 

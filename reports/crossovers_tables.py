@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isnan, log
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from attnprof.device import calibration
+from attnprof.device.calibration import Calibration
 from attnprof.measure.environment import device_name
 from attnprof.units import plural
 
@@ -79,16 +78,16 @@ class Recommended:
         return self.first_s / min(self.first_s, self.second_s, self.third_s) - 1
 
 
-def _made(devices: Sequence[Path]) -> str:
+def _made(known: Calibration) -> str:
     """How the page was made, and what its cases had been looked at for."""
-    known = [calibration.load(device_name("cpu"), 1, path) for path in devices]
-    again = ", ".join(f"±{(one.repeatability or 0):.0%}" for one in known if one)
+    clock = "one thread, processor time" if known.threads == 1 else f"{known.threads} threads"
     return (
         "Written by `python reports/crossovers.py`; all numbers in the CSV files beside it. "
-        f"{device_name('cpu')}, one thread, processor time, torch {torch.__version__}, "
-        f"float32, freed memory kept; {time.strftime('%Y-%m-%d', time.gmtime())}. "
-        f"{len(devices)} calibrations, made within two hours of the calls, which repeated "
-        f"themselves to {again}; no constant was fitted to these cases. Which costs are measured, "
+        f"{device_name('cpu')}, {clock}, torch {torch.__version__}, float32, torch's wait policy "
+        "and the C library's allocator as they are; "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
+        f"±{known.repeatability or 0:.0%}; no constant was fitted to these cases. Which costs are "
+        "measured, "
         "and how products are told apart, was chosen on cores of widths 12, 24 and 48, layers of "
         "2 heads of 48 and products of random shapes. That an operation costs more after others "
         "was found, by an earlier version, on TaylorShift of widths 16 and 32 and on the pairs of "
@@ -103,9 +102,8 @@ def _made(devices: Sequence[Path]) -> str:
         "width 64 and training at 512 tokens had been seen to be off. That a call is dearer in "
         "proportion to the kinds of others that come in between, and not by the root of it, was "
         "chosen on layers of 2 heads of 48 at 64, 256 and 1000 tokens, when these cases had been "
-        "measured: decoding was predicted a quarter too slow. Fused attention of a single query is "
-        "priced by two products of a batch since it was the one recommendation that was off. Where "
-        "both sides take the same time over a range of lengths, as `he` and `standard` in "
+        "measured: decoding was predicted a quarter too slow. Where both "
+        "sides take the same time over a range of lengths, as `he` and `standard` in "
         "training from 50 to 150 tokens, a crossing is no number: see the intervals. So these "
         "cases are not quite unseen. The interval of a measured crossing is one of 95 %, by the "
         "scatter of five lengths or more; both measurements were made in one process."
@@ -113,21 +111,26 @@ def _made(devices: Sequence[Path]) -> str:
 
 
 def page(
-    devices: Sequence[Path], taylor: Sequence[Crossing], pairs: Sequence[Crossing],
+    known: Calibration, taylor: Sequence[Crossing], pairs: Sequence[Crossing],
     grid: Sequence[OnGrid], recommend: Sequence[Recommended],
 ) -> str:  # fmt: skip
     """All parts that have rows."""
-    lines = ["# Crossovers in time: predicted against measured", "", _made(devices)]
+    lines = ["# Crossovers in time: predicted against measured", "", _made(known)]
     if taylor:
         lines += [
             "",
             "## Direct against efficient TaylorShift, forward",
             "",
-            *crossings_table(taylor),
+            *crossings_table(taylor, 1),
         ]
         lines += ["", *errors_table(taylor, law=True)]
     if pairs:
-        lines += ["", "## Other pairs: layers of 4 heads of width 32", "", *crossings_table(pairs)]
+        lines += [
+            "",
+            "## Other pairs: layers of 4 heads of width 32",
+            "",
+            *crossings_table(pairs, 1),
+        ]
         lines += ["", *errors_table(pairs)]
     if grid:
         lines += [
