@@ -1,41 +1,58 @@
-"""What comes out: records by kind, and the report that carries them."""
+"""What comes out: records by kind, and the report that carries them.
 
-from attnprof.record.base import KINDS, ColumnarRecords, Record, column
-from attnprof.record.crossovers import CrossoverRecord
-from attnprof.record.files import write_whole
-from attnprof.record.kinds import (
-    CompareRecord,
-    CostRecord,
-    DeriveRecord,
-    GrowthRecord,
-    HeadsRecord,
-    HeatmapRecord,
-    MechanismRecord,
-    ModelRecord,
-    PredictRecord,
-    RecommendRecord,
-    VerificationRecord,
-)
-from attnprof.record.measured import (
-    BaselineRecord,
-    CalibrationRecord,
-    CheckRecord,
-    DistillRecord,
-    DoctorRecord,
-    HistoryRecord,
-    ProfileRecord,
-    ReproduceRecord,
-    SelfTestRecord,
-    TradeoffRecord,
-)
-from attnprof.record.recognition import SCHEMA
-from attnprof.record.report import Report
+Each name is imported when it is first used: most commands make records of one kind.
+"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnprof.record.base import ColumnarRecords, Record, column, record_kinds
+    from attnprof.record.crossovers import CrossoverRecord
+    from attnprof.record.files import write_whole
+    from attnprof.record.kinds import (
+        CompareRecord,
+        CostRecord,
+        DeriveRecord,
+        GrowthRecord,
+        HeadsRecord,
+        HeatmapRecord,
+        MechanismRecord,
+        ModelRecord,
+        PredictRecord,
+        RecommendRecord,
+        VerificationRecord,
+    )
+    from attnprof.record.measured import (
+        BaselineRecord,
+        CalibrationRecord,
+        CheckRecord,
+        DistillRecord,
+        DoctorRecord,
+        HistoryRecord,
+        ProfileRecord,
+        ReproduceRecord,
+        SelfTestRecord,
+        TradeoffRecord,
+    )
+    from attnprof.record.recognition import SCHEMA
+    from attnprof.record.report import Report
+
+#: Where names are looked for, in this order.
+_MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "measured")
 __all__ = [
-    "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
-    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
-    "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
-    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord",
-    "RecommendRecord", "Record", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
-    "VerificationRecord", "column", "write_whole",
+    "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",
+    "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord", "DistillRecord",
+    "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
+    "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "RecommendRecord",
+    "Record", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
+    "VerificationRecord", "column", "record_kinds", "write_whole",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module in _MODULES if name in __all__ else ():
+        found = import_module(f"attnprof.record.{module}")
+        if hasattr(found, name):
+            return getattr(found, name)
+    raise AttributeError(f"module 'attnprof.record' has no attribute '{name}'")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import Any
 
 
@@ -14,8 +15,15 @@ def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -
     return field(default=default, metadata=metadata)
 
 
-#: The kind of record each command makes.
-KINDS: "dict[str, type[Record]]" = {}
+#: The kind of record each command makes, of the modules that are imported.
+_KINDS: "dict[str, type[Record]]" = {}
+
+
+def record_kinds() -> "Mapping[str, type[Record]]":
+    """Return the kind of record each command makes."""
+    for name in ("crossovers", "kinds", "measured"):
+        import_module(f"attnprof.record.{name}")
+    return _KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +32,7 @@ class Record:
 
     def __init_subclass__(cls, commands: Sequence[str] = ()) -> None:
         """``commands`` make records of this kind."""
-        KINDS.update(dict.fromkeys(commands, cls))
+        _KINDS.update(dict.fromkeys(commands, cls))
 
     @classmethod
     def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:

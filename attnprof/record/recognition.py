@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnprof.errors import RequestError
-from attnprof.record.base import KINDS, heading
+from attnprof.record.base import heading, record_kinds
 
 SCHEMA = "attnprof/1"
 #: What a figure says of the program that made it.
@@ -113,14 +113,16 @@ def _with_columns(line: str) -> list[str]:
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if len(cells) < 3:  # at least three cells are headings of one kind, in its order
             return []
-        heads = {name: [heading(*one) for one in kind.columns()] for name, kind in KINDS.items()}
+        heads = {
+            name: [heading(*one) for one in kind.columns()] for name, kind in record_kinds().items()
+        }
         return [name.split()[0] for name, own in heads.items() if _in_order(cells, own)]
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
         return []
     # columns that a later version added are missing in an older file
-    known = {name: [field for field, _ in kind.columns()] for name, kind in KINDS.items()}
+    known = {name: [field for field, _ in kind.columns()] for name, kind in record_kinds().items()}
     return [
         name.split()[0] for name, own in known.items()
         if cells[:1] == own[:1] and set(cells) <= set(own) and 2 * len(cells) >= len(own)

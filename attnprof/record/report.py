@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from attnprof.arguments import file_path, shown
 from attnprof.errors import RequestError
-from attnprof.record.base import KINDS, ColumnarRecords, Record
+from attnprof.record.base import ColumnarRecords, Record, record_kinds
 from attnprof.record.files import JOURNAL_LIMIT, read_json, write_whole
 from attnprof.record.notebook import data_frame, records_html
 from attnprof.record.recognition import SCHEMA
@@ -78,7 +78,7 @@ class Report:
         if told != SCHEMA or not isinstance(data, dict):
             raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(told)})")
         command, rows = data.get("command"), data.get("records")
-        kind = KINDS.get(command) if isinstance(command, str) else None
+        kind = record_kinds().get(command) if isinstance(command, str) else None
         if kind is None or not isinstance(command, str):
             raise RequestError(
                 f"{where} is a report of an unknown command, {shown(command)}; it was written by a "

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attnprof.record import KINDS, ColumnarRecords, Record, Report
+from attnprof.record import ColumnarRecords, Record, Report, record_kinds
 from attnprof.record.base import heading
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, readable
 from attnprof.record.recognition import written_by
@@ -59,7 +59,9 @@ def _prepared(report: Report) -> tuple[Any, Report]:
 
 def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     """The fields of a report's records, also where it has none."""
-    kind: type[Record] = type(report.records[0]) if report.records else KINDS[report.command]
+    kind: type[Record] = (
+        type(report.records[0]) if report.records else record_kinds()[report.command]
+    )
     return kind.columns()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from attnprof.cli.app import COMMANDS, main
 from attnprof.errors import RequestError
-from attnprof.record import KINDS, Report, write_whole
+from attnprof.record import Report, record_kinds, write_whole
 from attnprof.record.recognition import claimed, is_ours, one_command
 from attnprof.render.formats import render_csv, render_markdown
 from tests.cli.test_hostile_files import profile_report
@@ -127,7 +127,7 @@ KEPT = {
     "a calibration": ('{"schema": "attnprof/1", "ceilings": []}\n', ("calibrate --file",)),
     "a report of this reader's": ("text\n\n<!-- attnprof reproduce -->\n", ("reproduce",)),
     "a table of results": (
-        render_csv(Report("profile", [KINDS["profile"]()])), ("profile", "sweep")
+        render_csv(Report("profile", [record_kinds()["profile"]()])), ("profile", "sweep")
     ),
     "a page for a comment": ("<!-- attnprof-check -->\n### x\n", ("check",)),
     "a badge": ('{"schemaVersion": 1, "label": "attnprof", "message": "x"}', ("check --badge",)),
@@ -150,9 +150,9 @@ def test_what_attnprof_wrote_for_another_purpose_is_kept(attnprof, tmp_path, wri
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", record_kinds())
 def test_a_saved_report_is_overwritten_by_its_own_command_alone(kind, tmp_path):
-    (tmp_path / "x").write_text(Report(kind, [KINDS[kind]()]).to_json())
+    (tmp_path / "x").write_text(Report(kind, [record_kinds()[kind]()]).to_json())
     name = kind.split()[0]
     for command in COMMANDS:
         with one_command(command=command):
@@ -255,14 +255,16 @@ def test_a_table_or_latex_file_is_known_again_by_its_last_line(attnprof, command
     assert attnprof(f"{command} -o {path}").code == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", record_kinds())
 def test_headers_of_every_kind_of_record_are_known(tmp_path, kind):
-    record = KINDS[kind]()
+    record = record_kinds()[kind]()
     report = Report(kind, [record])
     for name, text in (("x.csv", render_csv(report)), ("x.json", report.to_json())):
         (tmp_path / name).write_text(text, newline="")
         assert is_ours(tmp_path / name)
-    full = Report(kind, [KINDS[kind](**{n: "x" for n, _ in KINDS[kind].columns()})])
+    full = Report(
+        kind, [record_kinds()[kind](**{n: "x" for n, _ in record_kinds()[kind].columns()})]
+    )
     (tmp_path / "x.md").write_text(render_markdown(full))
     assert is_ours(tmp_path / "x.md")
 
