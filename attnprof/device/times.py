@@ -118,8 +118,8 @@ class Times:
         kernels = sum(o.form != "view" for o in work.operations)
         if kernels and not 0 < found < inf:
             raise RequestError(
-                f"the calibration gives {found:g} s for {plural(kernels, 'operation')}, which is no "
-                "time: type attnprof calibrate"
+                f"the calibration gives {found:g} s for {plural(kernels, 'operation')}, which is "
+                "no time: type attnprof calibrate"
             )
         return found
 
