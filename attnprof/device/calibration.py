@@ -111,6 +111,9 @@ _MOST = {
 }  # fmt: skip
 #: Seconds of an operation and sizes of its operands lie between these.
 _LEAST_S, _MOST_S, _MOST_SIZE = 1e-60, 1e6, 10**15
+#: So many times as long as more of it an operation takes by no kernel: some that kernels treat in
+#: another way take ten times as long (sums so far, on a GPU).
+MOST_FALL = 100.0
 #: Combinations of a table's sizes; a calibration has at most a few hundred.
 _MOST_PLACES = 100_000
 
@@ -235,7 +238,7 @@ def _is_table(rows: list[list[float]]) -> bool:
 
 
 def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark]) -> None:
-    """Raise :class:`RequestError` if tables lack what is measured, or have other sizes.
+    """Raise :class:`RequestError` if tables lack what is measured, have other sizes, or fall.
 
     What is measured a second time in memory that is cold may be missing.
     """
@@ -249,3 +252,6 @@ def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark])
             raise RequestError(f"its table of {one.name} has {len(table.axes)} sizes, not {sizes}")
         if not one.scattered and prod(map(len, table.axes)) > _MOST_PLACES:
             raise RequestError(f"its table of {one.name} is no grid")
+        if fall := None if one.scattered else table.fall(MOST_FALL):
+            less, more = (f"{table.seconds[place]:.1e} s for {place}" for place in fall)
+            raise RequestError(f"its table of {one.name} falls with size, from {less} to {more}")

@@ -72,6 +72,22 @@ class TimeTable:
         nearest = max(below, key=lambda known: (prod(known), self.seconds[known]))
         return self.seconds[nearest] * prod(place) / prod(nearest)
 
+    def fall(self, most: float) -> tuple[Sizes, Sizes] | None:
+        """Return places of which the one with more work takes less than a ``most``-th of the time.
+
+        They differ in one size. None if there are no such places.
+        """
+        slowest: dict[tuple[int, Sizes], Sizes] = {}  # so far along each line of the grid
+        for place in sorted(self.seconds):
+            for axis in range(len(place)):
+                line = axis, (*place[:axis], *place[axis + 1 :])
+                before = slowest.setdefault(line, place)
+                if self.seconds[before] > most * self.seconds[place]:
+                    return before, place
+                if self.seconds[place] > self.seconds[before]:
+                    slowest[line] = place
+        return None
+
     def at(self, sizes: Sequence[float]) -> float:
         """Seconds at other sizes, by straight lines between logarithms.
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log, prod
+from math import inf, log, prod
 from operator import mul
 from statistics import fmean
 from typing import ClassVar
@@ -30,7 +30,9 @@ from attnprof.device.kernel_calls import FUSED, KernelCall
 from attnprof.device.operations import Demand
 from attnprof.device.product_times import PLAIN, ProductTimes
 from attnprof.device.tables import TimeTable
+from attnprof.errors import RequestError
 from attnprof.measure.kept_memory import LARGEST_KEPT
+from attnprof.units import plural
 
 #: Operations priced as others: the same arithmetic or as dear.
 AS = {
@@ -110,9 +112,16 @@ class Times:
         return CallCosts(self.tables)
 
     def of(self, work: Demand) -> float:
-        """Seconds of a call."""
+        """Return the seconds of a call; RequestError where tables tell of none, or of no end."""
         between = self.between(work).values()
-        return sum(map(self.seconds, work.operations)) + sum(seconds for _, seconds in between)
+        found = sum(map(self.seconds, work.operations)) + sum(seconds for _, seconds in between)
+        kernels = sum(o.form != "view" for o in work.operations)
+        if kernels and not 0 < found < inf:
+            raise RequestError(
+                f"the calibration gives {found:g} s for {plural(kernels, 'operation')}, which is "
+                "no time: type attnprof calibrate"
+            )
+        return found
 
     def between(self, work: Demand) -> dict[str, tuple[int, float]]:
         """What comes between the operations: how often, and all seconds of it.
@@ -179,7 +188,8 @@ class Times:
             if 1 in (m, n):  # goes through a matrix once
                 seconds *= self._farther("vector product", (1, max(m, n), batch * k), o.away)
             if o.name in ("addmm", "baddbmm"):
-                seconds += self.tables["in place"].at((batch * m * n,)) - self.call_s
+                added = self.tables["in place"].at((batch * m * n,)) - self.call_s
+                seconds += max(0.0, added)
             return seconds
         if o.form in FUSED:
             return self._fused(o)

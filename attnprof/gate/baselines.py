@@ -92,13 +92,15 @@ def load_baseline(path: str | Path) -> Baseline:
     except RequestError as error:
         raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
     cases, counted = [], {}
+    as_guessed = data["summary"].get("as_guessed") or ()  # not told by versions before
     for name, record in records.items():
         request = PointRequest.from_dict(record.request)
         # timed where it has times, with formulas where it has them
         formulas = bool(record.formulas or record.no_formula)
         cases.append(Case(request, record.rule, bool(record.times_s), formulas))
         found = {item: getattr(record, item) for item in _COUNTED}
-        counted[name] = Counted.from_dict({**found, "sizes": request.workload.by_symbol()})
+        more = {"sizes": request.workload.by_symbol(), "as_guessed": name in as_guessed}
+        counted[name] = Counted.from_dict({**found, **more})
     times = {name: record.times_s for name, record in records.items()}
     return Baseline(cases, counted, times, data["summary"]["fingerprint"], data["summary"])
 

@@ -28,7 +28,7 @@ def check_against(
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
     """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
-    counted = _count(cases, [head] if stored else [base, head], options)
+    counted = _count(cases, [head] if stored else [base, head], options, stored)
     apart = {
         name: why
         for name, (*old, new) in counted.items()
@@ -62,7 +62,7 @@ def check_baseline(
     name: str = "baseline",
 ) -> Report:  # fmt: skip
     """The code as it is beside a baseline called ``name``: counts gate, times advise."""
-    counted = {key: found[0] for key, found in _count(cases, [head], options).items()}
+    counted = {key: found[0] for key, found in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
@@ -95,33 +95,46 @@ def record_baseline(cases: Sequence[Case], head: RunningTree, options: CheckOpti
                 found = replace(found, error=str(error))
         records.append(baseline_record(case, found, times))
     failed = [record.case for record in records if record.error]
+    as_guessed = [name for name, (found,) in counted.items() if found.as_guessed]
     device = cases[0].request.device
     return baseline_report(
-        records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
-    )
+        records, fingerprint(device), dated_environment(device), head=head.label, failed=failed,
+        as_guessed=as_guessed,
+    )  # fmt: skip
 
 
 def _count(
-    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions
-) -> dict[str, list[Counted]]:
-    """What every side counts of each case, at once; RequestError for none, or one twice."""
+    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions,
+    stored: Baseline | None = None,
+) -> dict[str, list[Counted]]:  # fmt: skip
+    """What every side counts of each case, at once; RequestError for none, or one twice.
+
+    Other inputs are tried only where neither the first side nor what this version has ``stored``
+    ran with those that are guessed first.
+    """
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
     if not cases:
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
+    same = stored is not None and not noted(fingerprint("cpu"), stored.fingerprint)
+    before = stored.counted if stored is not None and same else {}
     found: dict[str, list[Counted]] = {}
     for done, case in enumerate(cases):
         told = done, len(cases)
         counted = _asked(case, sides, options, told, alone=True)
-        first, last = counted[0], counted[-1]
+        *_, last = counted
         failed = [side.error for side in counted if UNTRIED in (side.error or "")]
-        if failed and not first.runs:
+        runs = "the baseline" if before.get(case.name, Counted()).as_guessed else ""
+        runs = sides[0].label if counted[0].runs else runs
+        if failed and not runs:
             tell(f"trying other inputs for {case.name}: {failed[0]}", *told, at_once=True)
             counted = _asked(case, sides, options, told, alone=False)
         elif failed:
-            runs = f"{last.error}; {sides[0].label} runs with these inputs"
-            counted = [first, replace(last, error=runs)]
+            said = f"{last.error}; {runs} runs with these inputs"
+            counted = [*counted[:-1], replace(last, error=said)]
+        else:
+            counted = [replace(side, as_guessed=side.runs) for side in counted]
         found[case.name] = counted
     return found
 

@@ -96,7 +96,8 @@ class Counted:
     kernels of ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` says
     why there are none, ``error`` why there is nothing at all, ``missing`` that the code does not
     exist there. ``file`` is where the code of a module is, ``files`` those of all code that was
-    loaded for it, installed packages left out.
+    loaded for it, installed packages left out. ``as_guessed``: it ran with the first guesses of
+    inputs that nobody gave.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class Counted:
     missing: bool = False
     file: str = ""
     files: Sequence[str] = ()
+    as_guessed: bool = False
 
     @property
     def runs(self) -> bool:
@@ -232,7 +234,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, AttnprofError):
         return value_reason(error)
     raised = error_text(error.__cause__) if error.__cause__ else ""
-    if raised and raised in str(error):  # what the code itself says comes first
+    if raised and str(error).find(raised) > 0:  # what the code itself says comes first
         return f"{raised}: {str(error).replace(f': {raised}', '', 1)}"
     return str(error)
 

@@ -219,3 +219,52 @@ def test_a_calibration_without_a_table_is_a_row_with_what_to_type(here, name, ta
     (record,) = predict_points([PointRequest("standard", 8, 1, 8, threads=1)], path=here).records
     assert name in record.skipped
     assert "attnprof calibrate --dtype float32" in record.skipped
+
+
+#: Operations over entries that take ever less for more of them, as one would read by mistake.
+FALLING = {
+    "adding in place": ("in place", {(1,): 5e-3, (1024,): 1e-3, (2**20,): 1e-4}),
+    "multiplying": ("of mul", {(1,): 5e-3, (1024,): 1e-3, (2**20,): 1e-4}),
+    "filling": ("fill", {(1,): 5e-3, (1024,): 1e-3, (2**20,): 1e-4}),
+    "softmax": ("softmax", {(1, 1): 5e-3, (1, 4096): 1e-3, (2**20, 1): 1e-3, (2**20, 4096): 1e-4}),
+}
+
+
+def falling(path, name, table, faster=1.0):
+    """A file whose table falls, ends ``faster`` so many times; the records of a layer by it."""
+    kept = json.loads(path.read_text())
+    rows = [[*place, seconds] for place, seconds in table.items()]
+    rows[-1][-1] /= faster
+    kept["ceilings"][0]["tables"]["float32"][name] = rows
+    path.write_text(json.dumps(kept))
+    requests = [
+        PointRequest("standard", n, 2, 8, phase=phase, threads=1)
+        for n in (8, 4096) for phase in ("forward", "train")
+    ]  # fmt: skip
+    return predict_points(requests, path=path).records
+
+
+@pytest.mark.parametrize("case", FALLING)
+def test_no_operation_takes_less_than_no_time_where_tables_fall(here, case):
+    for record in falling(here, *FALLING[case]):
+        assert record.skipped is None
+        assert 0 < record.ci_low_s < record.time_s < record.ci_high_s
+        assert all(row["time_s"] >= 0 for row in record.operations)
+    by_length = falling(here, *FALLING[case])
+    assert by_length[0].time_s < by_length[2].time_s
+
+
+@pytest.mark.parametrize("case", FALLING)
+def test_a_table_that_falls_as_no_kernel_does_is_refused(here, case):
+    name, table = FALLING[case]
+    for record in falling(here, name, table, faster=1000.0):
+        assert record.time_s is None
+        assert f"its table of {name} falls with size, from " in record.skipped
+        assert "type attnprof calibrate --dtype float32" in record.skipped
+
+
+def test_what_would_take_no_time_is_refused():
+    no_numbers = {"softmax": TimeTable({(1, 1): float("nan")})}
+    work = Demand([KernelCall("softmax", "softmax", (8, 8))])
+    with pytest.raises(RequestError, match=r"gives nan s for 1 operation, which is no time: type"):
+        Times({**made_up(), **no_numbers}).of(work)

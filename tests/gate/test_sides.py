@@ -1,9 +1,12 @@
 """Real processes: they build, time, count; what crashes or hangs is an answer, not the end."""
 
+import json
+
 import pytest
 
 from attnprof.gate import trees
-from attnprof.gate.check import check_against, record_baseline
+from attnprof.gate.baselines import load_baseline
+from attnprof.gate.check import check_against, check_baseline, record_baseline
 from attnprof.gate.counts import Case
 from attnprof.gate.rules import CheckOptions
 from attnprof.gate.trees import RunningTree, TreeError
@@ -157,8 +160,61 @@ def test_code_that_fails_where_the_baseline_runs_is_told_at_once(both_sides, nam
     verdict, why, _ = counted(both_sides, name)
     assert verdict == "error"
     assert why.startswith(begins)
+    assert why.count(begins) == 1
     assert f"m.py:{name} does not run with x: B, N, h*d; no other inputs were tried" in why
     assert "old runs with these inputs" in why
+
+
+@pytest.fixture(scope="module")
+def recorded(both_sides, tmp_path_factory):
+    """A file with what the old code counts."""
+    cases = [
+        Case(PointRequest(f"m.py:{name}", 32, 2, 8, threads=1), timed=False, formulas=False)
+        for name in ("Layer", "Masked", "Tokens")
+    ]
+    path = tmp_path_factory.mktemp("recorded") / "baseline.json"
+    record_baseline(cases, both_sides[0], CheckOptions(timed=False, formulas=False)).save(path)
+    return path
+
+
+def checked_beside(path, both_sides, name):
+    """Verdict and reason of a case of the new code beside a file; what was told meanwhile."""
+    stored, work = load_baseline(path), Progress(Step("checking"))
+    cases = [case for case in stored.cases if name in case.name]
+    with waiting(work):
+        report = check_baseline(cases, stored, both_sides[1], CheckOptions(timed=False))
+    (first, *_) = [record for record in report.of(CheckRecord) if name in record.case]
+    return first.verdict, first.why, work
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("Layer", "RuntimeError: "), ("Masked", "AssertionError: a mask (m.py:17)")],
+)
+def test_code_that_fails_where_a_file_says_that_it_ran_is_told_at_once(
+    both_sides, recorded, name, begins
+):
+    verdict, why, work = checked_beside(recorded, both_sides, name)
+    assert verdict == "error"
+    assert why.startswith(begins)
+    assert why.endswith("no other inputs were tried; the baseline runs with these inputs")
+    assert work.news.empty()  # no others were tried
+
+
+@pytest.mark.parametrize("name", ["Tokens", "Masked"])
+def test_other_inputs_are_tried_where_a_file_does_not_say_that_the_first_ran(
+    both_sides, recorded, tmp_path, name
+):
+    """Of what ran with others, and of a file that another version wrote."""
+    data = json.loads(recorded.read_text())
+    assert all("Tokens" not in case for case in data["summary"]["as_guessed"])
+    if name != "Tokens":
+        data["summary"]["fingerprint"]["attnprof"] = "0.1"
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(data))
+    verdict, _, work = checked_beside(path, both_sides, name)
+    assert verdict == ("ok" if name == "Tokens" else "error")
+    assert work.news.get(timeout=0).startswith(f"trying other inputs for m.py:{name}[")
 
 
 def test_other_inputs_are_tried_where_neither_side_runs_with_the_first(both_sides):

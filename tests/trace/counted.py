@@ -20,6 +20,13 @@ def counted(run, *shapes, dtype=torch.float32, backward=False):
         return _letters(_trace(run, shapes, dtype, backward), backward)
 
 
+def bytes_of(run, *shapes, backward=False):
+    """The bytes that ``run(*tensors)`` moves."""
+    with fake_world():
+        trace = _trace(run, shapes, torch.float32, backward)
+    return totals(trace, "backward" if backward else "forward")["bytes_moved"]
+
+
 def named(run, *shapes, dtype=torch.float32):
     """The operations that a run leaves uncounted."""
     with fake_world():

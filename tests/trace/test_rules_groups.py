@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.trace.counted import counted, counted_by_symbols, each, named, plus
+from tests.trace.counted import bytes_of, counted, counted_by_symbols, each, named, plus
 
 SHAPE = (2, 3, 7)
 N, ROWS = 42, 6
@@ -240,3 +240,56 @@ def test_pooling():
     assert pooled == {"A": 2 * 12, "D": 8}
     assert counted(nn.AvgPool2d(2), (1, 1, 4, 6)) == {"A": 24, "D": 6}
     assert counted(nn.MaxPool2d(2), (1, 1, 4, 6)) == {"O": 24}
+
+
+INDICES = INDEX[:, None].expand(4, 7)
+#: Of a table of 7 columns, operations on INDEX: it picks 4 rows, one of them twice. How many rows
+#: are read or written, and how many numbers of 8 bytes the index has.
+PICKED = {
+    "embedding": (lambda x, _: F.embedding(INDEX, x), 4 + 4, 4),
+    "index": (lambda x, _: x[INDEX], 4 + 4, 4),
+    "index of columns": (lambda x, _: x.T[:, INDEX], 4 + 4, 4),
+    "index select": (lambda x, _: x.index_select(0, INDEX), 4 + 4, 4),
+    "gather": (lambda x, _: x.gather(0, INDICES), 4 + 4, 28),
+    "index put": (lambda x, y: x.index_put_((INDEX,), y), 4 + 4, 4),
+    "item assignment": (lambda x, y: x.__setitem__(INDEX, y), 4 + 4, 4),
+    "a row everywhere": (lambda x, y: x.index_put_((INDEX,), y[0]), 1 + 4, 4),
+    "index put accumulated": (
+        lambda x, y: x.index_put_((INDEX,), y, accumulate=True), 4 + 2 * 4, 4),
+    "index copy": (lambda x, y: x.index_copy_(0, INDEX, y), 4 + 4, 4),
+    "index add": (lambda x, y: x.index_add_(0, INDEX, y), 4 + 2 * 4, 4),
+    "index fill": (lambda x, _: x.index_fill_(0, INDEX, 0), 4, 4),
+    "scatter": (lambda x, y: x.scatter_(0, INDICES, y), 4 + 4, 28),
+    "scatter add": (lambda x, y: x.scatter_add_(0, INDICES, y), 4 + 2 * 4, 28),
+    "scatter to the largest": (
+        lambda x, y: x.scatter_reduce_(0, INDICES, y, "amax"), 4 + 2 * 4, 28),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_only_rows_that_are_picked_are_read_or_written(name):
+    run, rows, numbers = PICKED[name]
+    for table in (3, 50):
+        assert bytes_of(run, (table, 7), (4, 7)) == 4 * 7 * rows + 8 * numbers
+
+
+def test_what_is_made_anew_is_written_whole():
+    for run in (
+        lambda x, y: x.index_copy(0, INDEX, y),
+        lambda x, y: x.index_put((INDEX,), y),
+        lambda x, y: x.index_add(0, INDEX, y),
+    ):
+        assert bytes_of(run, (50, 7), (4, 7)) == 4 * 7 * (50 + 50 + 4) + 8 * 4
+
+
+def test_a_mask_writes_what_it_is_given():
+    def first_rows(x, y):
+        x[torch.arange(50) < 4] = y
+
+    written = 4 * 7 * (4 + 4)  # and the mask, made of 50 numbers of 8 bytes
+    assert bytes_of(first_rows, (50, 7), (4, 7)) == written + 50 * (8 + 8 + 1 + 1)
+
+
+def test_gradients_of_picked_rows_are_added_to_zeros():
+    ones, zeros, added = 4 * 28, 4 * 50 * 7, 4 * 7 * (4 + 2 * 4) + 8 * 4
+    assert bytes_of(lambda x: x[INDEX], (50, 7), backward=True) == ones + zeros + added

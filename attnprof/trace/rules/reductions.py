@@ -5,13 +5,12 @@ And layers that normalise: mean and variance count by their definition (``moment
 
 from typing import Any
 
-import torch
-
 from attnprof.costs import minimum
 from attnprof.trace.events import Size
+from attnprof.trace.rules.lookups import addressed
 from attnprof.trace.rules.table import first_of, is_factor, per_entry, rule, rules, tensors_in
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
-from attnprof.trace.rules.workspaces import is_mask, rows_of
+from attnprof.trace.rules.workspaces import rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
 #: The reciprocal root of variance plus epsilon, a row.
@@ -77,17 +76,6 @@ def _reduced_to(out: Any, kind: str | None, placed: Any) -> Counts:
     return (once * numel(placed) + D * numel(out) * (kind == "mean")) * is_floating(out)
 
 
-def _addressed(call: Any) -> Size:
-    """Entries that an index addresses (those of the values, where the index is a mask)."""
-    used = [x for x in call.indices if x is not None]
-    if any(is_mask(x) for x in used):
-        return numel(call.values)
-    found = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
-    left = [size for place, size in enumerate(call.self.shape)
-            if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
-    return found * product(left)
-
-
 rules(
     {
         "sum cumsum nansum "
@@ -125,7 +113,7 @@ rules(
         ),
         "index_reduce": lambda out, c: _reduced_to(out, c.reduce, c.source),
         "index_put _index_put_impl _unsafe_index_put": lambda out, c: (
-            sums(out) * _addressed(c) if c.accumulate else NOTHING
+            sums(out) * addressed(c) if c.accumulate else NOTHING
         ),
         "_unsafe_masked_index_put_accumulate": lambda out, c: sums(out) * numel(c.values),
         "put": lambda out, c: sums(out) * numel(c.index) * c.accumulate,

@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator
 from attnprof.errors import RequestError, closest
 from attnprof.trace import registered
 from attnprof.trace.events import KINDS, Call, Size
+from attnprof.trace.rules.lookups import unpicked_bytes
 from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
 from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, size_of
@@ -150,8 +151,8 @@ def cost_of(
     if name in VIEWS or (_is_marker(func) and not registered.registered(func._schema.name)):
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
-    moved = _moved(name, base, out, args, given, choice)
     asked = bound(func, args, given)
+    moved = _moved(name, base, out, args, given, choice) - unpicked_bytes(name, base, out, asked)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
         told = registered.counts_of(func._schema.name, vars(asked), out)
@@ -176,12 +177,8 @@ def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -
     makes = name.endswith("_like") or name.startswith("new_")
     read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
     moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
-    if base in {"index_select", "embedding"}:
-        moved = moved - nbytes(args[0]) + nbytes(out)
     if base == "_grouped_mm":
         moved = moved - _unmet_bytes(args[0], args[1], choice)
-    if base == "index_copy":  # the source is read, and written
-        moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
     return moved
 
 

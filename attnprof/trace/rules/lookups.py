@@ -1,0 +1,69 @@
+"""Bytes of lookups and of writes at an index: only entries that are picked are read or written.
+
+An embedding reads the rows of its tokens, not its table, and a cache is written where the new
+token stands. So the table, which other operations would read or write whole, counts as often as
+places of it are picked: a row that is picked twice is read twice.
+"""
+
+from typing import Any
+
+import torch
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules.workspaces import is_mask, words
+from attnprof.trace.sizes import nbytes, numel, product, size_of
+
+#: Operations that read a table only where it is looked up, and give what they read.
+LOOKUPS = words("""
+    embedding index_select index _unsafe_index _unsafe_masked_index gather take masked_select
+""")
+#: Operations that, in place, write only some places.
+WRITES = words("""
+    index_copy index_add index_reduce index_fill scatter scatter_add scatter_reduce
+    index_put _index_put_impl put
+""")
+#: Those of them that always read what they add to.
+_ADDS = words("index_add index_reduce scatter_add scatter_reduce")
+
+
+def unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
+    """Return what an operation that picks entries leaves alone of the operands and results.
+
+    To be taken off the bytes of all operands, read once, and of all results, written once.
+    ``name`` ends with ``_`` if it works in place; what makes a new result copies all of it.
+    """
+    if base in LOOKUPS:
+        table = call.weight if base == "embedding" else call.self
+        return nbytes(table) - nbytes(out)
+    if base.startswith("_embedding_bag"):
+        row = size_of(call.weight.shape[1]) * call.weight.element_size()
+        return nbytes(call.weight) - numel(call.indices) * row
+    if base not in WRITES or not name.endswith("_"):
+        return 0
+    written = _places(base, call) * call.self.element_size()
+    reads = base in _ADDS or bool(getattr(call, "accumulate", False) or getattr(call, "reduce", ""))
+    return 2 * nbytes(call.self) - (1 + reads) * written
+
+
+def _places(base: str, call: Any) -> Size:
+    """Return how many entries an operation writes; where a mask does not say, all."""
+    if base == "index_fill":
+        dim = call.dim % max(1, call.self.dim())
+        others = [size for place, size in enumerate(call.self.shape) if place != dim]
+        return numel(call.index) * product(others)
+    if not hasattr(call, "indices"):
+        return numel(call.source if base.startswith("index") else call.index)
+    masks = [x for x in call.indices if x is not None and is_mask(x)]
+    picked = call.self.dim() - sum(x.dim() - 1 for x in masks)
+    return addressed(call) if not masks or call.values.dim() == picked else numel(call.self)
+
+
+def addressed(call: Any) -> Size:
+    """Return how many entries indices address (those of the values, where an index is a mask)."""
+    used = [x for x in call.indices if x is not None]
+    if any(is_mask(x) for x in used):
+        return numel(call.values)
+    found = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
+    left = [size for place, size in enumerate(call.self.shape)
+            if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
+    return found * product(left)
