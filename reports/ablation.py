@@ -184,10 +184,12 @@ def main() -> None:
     import torch
     import transformers  # noqa: F401
 
+    from attnprof.trace.request import lookup  # noqa: F401
+
     torch.set_num_threads(1)
     table, again = Path(__file__).with_suffix(".csv"), tuple(sys.argv[1:])
     rows = [r for r in earlier(table, Row) if not (again and r.target.startswith(again))]
-    for target in TARGETS:
+    for target in sorted(TARGETS, key=lambda target: target.startswith("transformers")):
         if not any(row.target == target for row in rows):
             rows.append(apart(target))
             save(table, Row, rows)
