@@ -97,7 +97,7 @@ def answer(command: str, forking: Forking, folder: Path, outputs: Path) -> str:
     told = shape(told) if shape_alone else without_what_changes(told)
     lines = [command, f"exit code {ended.returncode}", json.dumps(told, indent=1, sort_keys=True)]
     if ended.returncode not in (0, 1):
-        lines.append(ended.stderr)
+        lines += [line for line in ended.stderr.splitlines() if " done, " not in line]
     if not shape_alone:
         ended = forking.run([*words, *forced(words)], folder, outputs)
         lines += [f"exit code {ended.returncode}", ended.stdout]

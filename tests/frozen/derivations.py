@@ -62,7 +62,7 @@ def files(only: str) -> Iterator[tuple[str, str]]:
     names = [name for name in cases() if only in name]
     with context.Pool(1, maxtasksperchild=1) as pool:
         for name, text in zip(names, pool.imap(lines, names, chunksize=1), strict=True):
-            yield f"derive_{name.replace(' ', '_').replace(':', '.')}.txt", text
+            yield f"derivation_{name.replace(' ', '_').replace(':', '.')}.txt", text
 
 
 def lines(name: str) -> str:

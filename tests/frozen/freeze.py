@@ -47,9 +47,12 @@ def compare(asked: argparse.Namespace) -> int:
     """Print how the present files differ from those of the folder; return 1 if any does."""
     differing = total = 0
     for name, text in files(asked):
-        total += 1
         kept = asked.folder / name
-        before = kept.read_text(encoding="utf-8") if kept.exists() else ""
+        if not kept.exists():
+            sys.stdout.write(f"{name} is not in the folder\n")
+            continue
+        total += 1
+        before = kept.read_text(encoding="utf-8")
         if text == before:
             continue
         differing += 1
