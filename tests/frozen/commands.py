@@ -25,7 +25,6 @@ MORE = (
     "attnprof derive my.py:MyAttention --by module --phase decode",
     "attnprof derive my.py:MyAttention --by line --arg d_model=h*d --arg num_heads=h --at B=2,N=99",
     "attnprof derive attnprof.models:build --arg config.num_layers=L --phase forward",
-    "attnprof model config.json --swap linear --seq 256",
     "attnprof crossover taylor-direct taylor-efficient --over heads --d-model 512 --seq 1024",
     "attnprof crossover standard longformer --over window --seq 4096 --metric memory",
     "attnprof verify-formula O(n) reformer --scope core --where n=N --set num_buckets=64",
