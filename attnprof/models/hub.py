@@ -43,8 +43,6 @@ _PLACES = ("image_token_id", "image_token_index")
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens that a model takes which does not say how many.
 _LONGEST = 2**16
-#: What models call to warn of tokens that are padding, where no mask says so.
-_LOOK = "warn_if_padding_and_no_attention_mask"
 #: The argument of a forward pass that says of how many tokens it gives logits.
 _LAST = "logits_to_keep"
 
@@ -111,15 +109,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
 
 
 def _built(kind: Any, config: Any) -> Any:
-    model = kind(copy.deepcopy(config))  # models change their configuration
-    for module in model.modules():
-        if hasattr(module, _LOOK):  # looks for padding among the tokens, only to warn of it
-            setattr(module, _LOOK, _nothing)
-    return model
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
+    return kind(copy.deepcopy(config))  # models change their configuration
 
 
 def _set_kernel(config: Any, kernel: str) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -15,8 +14,6 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from attnprof.trace.run.layouts import laid_out
 
 #: Where torch keeps the mode of fake tensors, below all others.
 FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -63,9 +60,6 @@ class Remembering(TorchDispatchMode):
             with suppress(TypeError):
                 asked = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
                 hash(asked)
-        if asked and asked not in self._made:
-            told = self._laid_out(func, args, kwargs, tensors)
-            self._made |= {asked: (None, [told])} if told else {}
         if asked in self._made:
             kind, ways = self._made[asked]
             made = [way(tensors) for way in ways]
@@ -83,23 +77,6 @@ class Remembering(TorchDispatchMode):
             if len(ways) == len(results) and _apart(results, tensors):
                 self._made[asked] = None if results[0] is out else type(out), ways
         return out
-
-    def _laid_out(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Any]
-    ) -> Making | None:
-        """How to make a result whose layout symbols do not matter to; None where torch says."""
-        if self._fake is None or self._fake.shape_env is None:
-            return None
-        found = laid_out(func, args, kwargs)
-        if found is None:
-            return None
-        place, layout = found
-        if layout is None:
-            return itemgetter(place)
-        if place is not None:
-            return partial(self._made_of, place, layout, self._device(tensors[place]))
-        first = tensors[0]
-        return partial(self._new, prod(layout[0]), layout, first.dtype, self._device(first))
 
     def _layouts(self, value: Any, tensors: list[Any]) -> Any:
         """What tells operands apart as far as a result's layout can; TypeError: nobody knows."""

@@ -1,0 +1,152 @@
+"""Derivations of a spread of modules: method, domain, formulas, and what runs say of them.
+
+The cases are those of ``reports/derived_shapes.py``, ``deriving.py``, ``foreign_modules.py`` and
+``transformers_models.py`` that are quick, with each way to a formula among them. At two random
+shapes of the domain formulas are held against runs on fake tensors; own mechanisms, besides,
+against their closed form at a dozen.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BOTH = ("forward", "train")
+#: Mechanism, scope, causal, phases.
+MECHANISMS: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
+    ("linear", "core", True, BOTH), ("linear", "core", False, ("decode",)),
+    ("linformer", "layer", False, BOTH), ("longformer", "core", True, ("forward",)),
+    ("performer", "core", True, ("train",)), ("nystromformer", "core", False, ("forward",)),
+    ("she", "layer", False, BOTH), ("taylor-efficient", "core", True, ("train",)),
+    ("taylorshift", "core", True, ("train",)), ("reformer", "core", False, ("forward",)),
+)  # fmt: skip
+#: What ``reports/derived_shapes.py`` derives.
+WRITTEN = (
+    "taylor-direct", "we", "Llama", "GPT2", "ModernBert", "recurrence", "chunked", "padded",
+    "Strict", "Stack", "Experts", "blockwise", "state_space_duality", "retention", "log_linear",
+    "parts", "running", "Bags", "ordered", "Pyramid", "Convolutions", "Fourier", "solved",
+    "Losses", "sevenths", "RelativeTable", "Grouped", "Windows", "Masked", "Cross",
+)  # fmt: skip
+#: Modules of torch and transformers, by the plainest request.
+FOREIGN = (
+    "torch.nn:GRU", "torch.nn:LSTM", "torch.nn:TransformerDecoderLayer",
+    "transformers:LlamaAttention", "transformers:GPT2Block", "transformers:T5Attention",
+    "transformers:MixtralSparseMoeBlock", "transformers:Swinv2SelfAttention",
+)  # fmt: skip
+#: Models of transformers with tiny configurations.
+MODELS = ("Nystromformer", "DebertaV2")
+
+
+def cases() -> dict[str, Callable[[], Iterator[str]]]:
+    """Return what derives each case, by name."""
+    found: dict[str, Callable[[], Iterator[str]]] = {}
+    for name, scope, causal, phases in MECHANISMS:
+        label = " ".join([name, scope, *["causal"] * causal, *phases])
+        found[label] = partial(mechanism, name, scope, causal, phases)
+    found |= {name: partial(written, name) for name in WRITTEN}
+    found |= {name: partial(foreign, name) for name in FOREIGN}
+    return found | {f"model {name}": partial(model, name) for name in MODELS}
+
+
+def files(only: str) -> Iterator[tuple[str, str]]:
+    """Yield a name and the lines of each case, made in a process of its own."""
+    sys.path.insert(0, str(ROOT / "reports"))
+    import derived_shapes  # noqa: F401 - once for all processes
+
+    context = multiprocessing.get_context("fork")
+    names = [name for name in cases() if only in name]
+    with context.Pool(1, maxtasksperchild=1) as pool:
+        for name, text in zip(names, pool.imap(lines, names, chunksize=1), strict=True):
+            yield f"derivation_{name.replace(' ', '_').replace(':', '.')}.txt", text
+
+
+def lines(name: str) -> str:
+    """Return what a case has to say, a line for each thing."""
+    return "\n".join(cases()[name]()) + "\n"
+
+
+def mechanism(name: str, scope: str, causal: bool, phases: tuple[str, ...]) -> Iterator[str]:
+    """Yield what a mechanism's derivation says, and its closed form of it."""
+    import deriving
+
+    from attnprof import registry
+    from attnprof.trace.request.lookup import mechanism_target
+
+    spec = registry.get(name, **(deriving.TO_DECODE.get(name, {}) if "decode" in phases else {}))
+    target = mechanism_target(spec, scope, causal=causal)
+
+    def closed(_found: Any, forms: Any) -> Iterator[str]:
+        for off, by in deriving.comparisons(spec, scope, causal, forms):
+            yield f"closed form: {off or 'equal'}" + (f", peak {by:+}" if by else "")
+
+    yield from phase_lines(target, phases, closed)
+
+
+def written(name: str) -> Iterator[str]:
+    """Yield what is said of code written for the reports."""
+    from derived_shapes import cases as listed
+
+    make = next(make for _, own, make in listed() if own == name)
+    yield from phase_lines(make(), BOTH, against_runs)
+
+
+def foreign(name: str) -> Iterator[str]:
+    """Yield what is said of a module of somebody's, by its name alone."""
+    from attnprof.errors import AttnprofError
+    from attnprof.trace.request.lookup import target_of
+
+    try:
+        target = target_of(name)
+    except AttnprofError as error:
+        yield f"refused: {error}"
+        return
+    yield from (f"note: {note}" for note in target.notes)
+    yield from phase_lines(target, BOTH, against_runs)
+
+
+def model(name: str) -> Iterator[str]:
+    """Yield what is said of a small model of transformers."""
+    from transformers_models import made
+
+    from attnprof.trace.request.lookup import target_of
+
+    target = target_of(partial(made, name), name=name, inputs=["input_ids: B, N int64"])
+    yield from phase_lines(target, BOTH, against_runs)
+
+
+def phase_lines(
+    target: Any, phases: tuple[str, ...], held: Callable[[Any, Any], Iterator[str]]
+) -> Iterator[str]:
+    """Yield method, domain, notes and formulas of each phase, and what they are held against."""
+    from attnprof.errors import AttnprofError
+    from attnprof.trace.solve.derive import derived
+
+    for phase in phases:
+        yield f"# {phase}"
+        try:
+            found = derived(target, (phase,))
+        except AttnprofError as error:
+            yield f"refused: {error}"
+            continue
+        forms = found.phases[phase]
+        yield f"method: {forms.method}"
+        yield f"domain: {'; '.join(forms.domain)}"
+        yield from (f"note: {note}" for note in forms.notes)
+        for quantity, formula in forms.formulas.items():
+            yield f"{quantity} ({forms.bound(quantity)}): {formula.expression}"
+        yield from held(found, forms)
+
+
+def against_runs(found: Any, forms: Any) -> Iterator[str]:
+    """Yield what runs at two random shapes of the domain say of the formulas."""
+    import derived_shapes as report
+
+    report.SHAPES = 2
+    for sizes, counted in report._runs(found, forms, 7):
+        wrong = report._wrong(forms, sizes, counted)
+        yield f"at {sizes}: {'; '.join(wrong) or f'{len(counted)} as counted'}"
