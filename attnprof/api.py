@@ -100,9 +100,9 @@ def crossover(
     {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
-    from attnprof.closed_form.axis import CrossoverAxis
-    from attnprof.closed_form.contests import DERIVED, KINDS, METRICS, STATE, Meeting
-    from attnprof.closed_form.crossover import report
+    from attnprof.crossovers.axis import CrossoverAxis
+    from attnprof.crossovers.report import report
+    from attnprof.crossovers.sides import DERIVED, KINDS, METRICS, STATE, Meeting
 
     widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)

@@ -26,11 +26,11 @@ from crossovers_tables import Crossing, OnGrid, Recommended, page
 from row_files import earlier, save
 
 from attnprof import registry
+from attnprof.crossovers.time_crossovers import meet
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.device import calibration
 from attnprof.device.calibration_run import calibrate
 from attnprof.device.recommendation import recommend
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.kept_memory import memory_kept
@@ -201,7 +201,7 @@ def equal_flops(case: Case) -> float:
         return case.workload.head_dim**2 + case.workload.head_dim + 0.5
     if any(":" in side.name for side in case.sides):
         return nan
-    from attnprof.closed_form.crossover import Meeting, report
+    from attnprof.crossovers.report import Meeting, report
 
     meeting = Meeting(*case.sides, case.workload, case.scope)
     width = [case.workload.head_dim]

@@ -28,11 +28,11 @@ from gpu_crossovers_tables import Curve, Fused, TimedPoint, page
 from row_files import earlier, save
 
 from attnprof import registry
+from attnprof.crossovers.time_crossovers import meet
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.device import calibration
 from attnprof.device.calibration_run import calibrate
 from attnprof.device.prediction import Predictor
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.request import PointRequest

@@ -12,8 +12,9 @@ from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.over import Over
 from attnprof.cli.progress import working
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.closed_form.contests import (
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.report import report
+from attnprof.crossovers.sides import (
     ALL_KINDS,
     ALL_METRICS,
     DERIVED,
@@ -25,7 +26,6 @@ from attnprof.closed_form.contests import (
     TIME,
     Meeting,
 )  # fmt: skip
-from attnprof.closed_form.crossover import report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
@@ -185,7 +185,7 @@ def _between(
         meeting = Meeting(first, second, workload, scope, axis=axis)
         return report(meeting, given, kinds, metrics, **how)
     # code has to run
-    from attnprof.measure.measured_crossovers import meet
+    from attnprof.crossovers.peaks import meet
 
     return meet(first, second, workload, scope, given, kinds, metrics, axis=axis, **how)
 
@@ -193,8 +193,8 @@ def _between(
 def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
     """The report with rows of time."""
     set_wait_policy(timing.wait_policy)
-    from attnprof.device.time_crossovers import meet
-    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.crossovers.time_crossovers import meet
+    from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
 
     seconds("--longest-call", timing.longest_call)
@@ -219,8 +219,8 @@ def _in_model(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
     """The report for two mechanisms in all layers of a model."""
-    from attnprof.measure.measured_crossovers import meet
-    from attnprof.models.contest import rivals
+    from attnprof.crossovers.models import rivals
+    from attnprof.crossovers.peaks import meet
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")

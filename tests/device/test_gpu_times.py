@@ -135,8 +135,8 @@ def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):
     from attnprof import registry
-    from attnprof.device.time_crossovers import meet
-    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.crossovers.time_crossovers import meet
+    from attnprof.crossovers.timed import TimeTerms
     from attnprof.workload import Workload
 
     pair = registry.configured(["standard", "linear"], {})

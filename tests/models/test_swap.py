@@ -10,10 +10,10 @@ from sympy import sympify
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
+from attnprof.crossovers.models import rivals
+from attnprof.crossovers.peaks import meet
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import meet
 from attnprof.models import ModelConfig
-from attnprof.models.contest import rivals
 from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnprof.measure.measured_crossovers import peaks_of
+from attnprof.crossovers.peaks import peaks_of
+from attnprof.crossovers.time_search import CLOSE, LOOK
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
-from attnprof.measure.time_crossings import CLOSE, LOOK
 from attnprof.papers.measured import fresh, measured
 from attnprof.papers.taylorshift import figures, measurements, norms, races
 from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE

@@ -21,6 +21,7 @@ LEVELS = {
     "papers": 7,
     "gate": 6,
     "verify": 6,
+    "crossovers": 5.5,
     "device": 5,
     "measure": 4,
     "models": 3,

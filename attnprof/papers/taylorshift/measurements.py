@@ -10,9 +10,9 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from attnprof.crossovers.peaks import first_crossing, meet, peaks_of
 from attnprof.measure.clocks import threads, time_in_turns
 from attnprof.measure.environment import describe_environment, git_state
-from attnprof.measure.measured_crossovers import first_crossing, meet, peaks_of
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import Subject, build_subject

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from attnprof import registry
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimedPair, TimeTerms
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.time_crossovers import meet
+from attnprof.crossovers.timed import TimedPair, TimeTerms
 from attnprof.workload import Workload
 
 

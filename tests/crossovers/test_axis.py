@@ -9,10 +9,10 @@ import sympy
 
 import attnprof
 from attnprof import registry
-from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.closed_form.contests import Contest, Meeting, solved
-from attnprof.closed_form.crossover import report
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.report import report
+from attnprof.crossovers.sides import Contest, Meeting, solved
 from attnprof.errors import RequestError
 from attnprof.units import amount, every
 from attnprof.workload import Workload

@@ -8,11 +8,11 @@ from typing import Any
 
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width
 from attnprof.algebra.roots import closed_form, positive_roots
-from attnprof.closed_form.axis import SEQ, CrossoverAxis
-from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
-from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.quantities import comparable, quantity_of, speaking
 from attnprof.costs import Number
+from attnprof.crossovers.axis import SEQ, CrossoverAxis
+from attnprof.crossovers.lengths import EVERY, CostOf, KnownCost, Lengths
+from attnprof.crossovers.solve import SAME, Crossings, bisected, crossings_of, pieces
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published

@@ -9,25 +9,24 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import torch
-
-from attnprof.closed_form import contests, crossover
-from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import SEQ, CrossoverAxis, curve
-from attnprof.closed_form.crossover_curves import ratios
-from attnprof.closed_form.lengths import KnownCost
+from attnprof.crossovers import report as crossover
+from attnprof.crossovers import sides as contests
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import SEQ, CrossoverAxis, curve
+from attnprof.crossovers.curves import ratios
+from attnprof.crossovers.derived import DerivedSide
+from attnprof.crossovers.lengths import KnownCost
+from attnprof.crossovers.peak_crossings import peak_crossings, sign
+from attnprof.crossovers.value_crossings import ValueCrossings
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
-from attnprof.measure.peak_crossings import peak_crossings, sign
 from attnprof.measure.request import NO_STEP, PointRequest
 from attnprof.measure.subject import build_subject, refusing
-from attnprof.measure.value_crossings import ValueCrossings
 from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord, Report
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target
-from attnprof.trace.solve.sides import DerivedSide
 from attnprof.workload import Workload
 
 #: How far from the predicted crossover the measured one is looked for.
@@ -240,6 +239,8 @@ def peaks_of(
     def peak(seq_len: int) -> int:
         request = request_of(side, workload.with_(seq_len=seq_len), scope)
         if seq_len not in known:
+            import torch
+
             tell(f"measuring the peak memory of {request.title}")
             with refusing(request):
                 known[seq_len] = measure_peak(build_subject(request), "cpu", torch).bytes

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import SIZES
-from attnprof.closed_form.contests import KINDS, METRICS, Contest, Meeting, contests, solved
-from attnprof.closed_form.crossover_curves import curves_of, ratios
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import SIZES
+from attnprof.crossovers.curves import curves_of, ratios
+from attnprof.crossovers.sides import KINDS, METRICS, Contest, Meeting, contests, solved
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.record import CrossoverRecord, Report
 

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.closed_form import contests
-from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import SEQ, CrossoverAxis
-from attnprof.closed_form.crossover_curves import ratios
-from attnprof.device.timed_pair import TimedPair, TimeTerms
+from attnprof.crossovers import peaks
+from attnprof.crossovers import sides as contests
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import SEQ, CrossoverAxis
+from attnprof.crossovers.curves import ratios
+from attnprof.crossovers.peaks import request_of
+from attnprof.crossovers.timed import TimedPair, TimeTerms
 from attnprof.errors import RequestError, together
-from attnprof.measure import measured_crossovers
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.measured_crossovers import request_of
 from attnprof.mechanism import Mechanism
 from attnprof.record import Report
 from attnprof.trace.request.target import Target
@@ -44,11 +44,11 @@ def meet(
     if terms.on and contests.MEASURED in kinds:
         raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
     if counted and others:
-        found = measured_crossovers.meet(
+        found = peaks.meet(
             a, b, workload, scope, head_dims, others, counted, axis=axis,
             with_curves=with_curves, environment=environment,
         )  # fmt: skip
-    measured_crossovers.check_steps((a, b), workload)
+    peaks.check_steps((a, b), workload)
     device = resolve_device(terms.device)
     how: dict[str, Any] = {"scope": scope, "device": device, "threads": terms.threads}
     here = point_environment(request_of(a, workload, **how))

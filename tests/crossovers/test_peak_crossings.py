@@ -2,8 +2,8 @@
 
 import pytest
 
+from attnprof.crossovers.peak_crossings import peak_crossings
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.peak_crossings import peak_crossings
 
 
 def only(condition, peak):

@@ -3,10 +3,10 @@
 import pytest
 
 from attnprof import registry
-from attnprof.closed_form.axis import CrossoverAxis
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.peaks import meet, peaks_of
+from attnprof.crossovers.value_crossings import ValueCrossings
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import meet, peaks_of
-from attnprof.measure.value_crossings import ValueCrossings
 from attnprof.workload import Workload
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, log
 
+from attnprof.crossovers.time_search import SHORTEST
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.statistics import TimeCrossing
-from attnprof.measure.time_crossings import SHORTEST
 
 #: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
 LONGEST_CALL_S, SLOW_S = 60.0, 2.0

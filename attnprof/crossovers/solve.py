@@ -12,7 +12,7 @@ from typing import Any
 from attnprof.algebra import polynomials
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width, value_of
 from attnprof.algebra.roots import Root, exactly, positive_roots
-from attnprof.closed_form.lengths import EVERY, Lengths
+from attnprof.crossovers.lengths import EVERY, Lengths
 from attnprof.errors import RequestError
 
 #: Difference of two costs at (seq_len, head_dim); ints and polynomials alike.

@@ -3,8 +3,8 @@
 import pytest
 
 from attnprof import registry
+from attnprof.crossovers.peaks import first_crossing, meet
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import first_crossing, meet
 from attnprof.workload import Workload
 
 

@@ -8,21 +8,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from attnprof.closed_form import contests, crossover
-from attnprof.closed_form.axis import CrossoverAxis, curve
+from attnprof.crossovers import report as crossover
+from attnprof.crossovers import sides as contests
+from attnprof.crossovers.axis import CrossoverAxis, curve
+from attnprof.crossovers.peaks import request_of
+from attnprof.crossovers.predicted_crossings import PredictedSearch
+from attnprof.crossovers.time_search import SHORTEST, TimeSearch, first_length
 from attnprof.device.operations import operations_of
-from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.kept_memory import memory_kept
-from attnprof.measure.measured_crossovers import request_of
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
 from attnprof.measure.sweep.journal import Journal, read
-from attnprof.measure.time_crossings import SHORTEST, TimeSearch, first_length
 from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord

@@ -6,9 +6,9 @@ import pytest
 
 from attnprof import registry
 from attnprof.cli.app import main
-from attnprof.device.predicted_crossings import PredictedSearch
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
+from attnprof.crossovers.predicted_crossings import PredictedSearch
+from attnprof.crossovers.time_crossovers import meet
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.workload import Workload
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
+from attnprof.crossovers.peak_crossings import GROWTH, MOST_BYTES, MOST_S, sign
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.measure.peak_crossings import GROWTH, MOST_BYTES, MOST_S, sign
 from attnprof.measure.point import available_bytes
 
 #: Values tried on either side where one in the middle is refused, and from a place on.
