@@ -26,7 +26,8 @@ from crossovers_tables import Crossing, OnGrid, Recommended, page
 from row_files import earlier, save
 
 from attnprof import registry
-from attnprof.crossovers.time_crossovers import meet
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
 from attnprof.crossovers.timed import TimeTerms
 from attnprof.device import calibration
 from attnprof.device.calibration_run import calibrate
@@ -165,9 +166,9 @@ def module(name: str, inputs: Sequence[str] = ()) -> Any:
 
 def _rows(case: Case, path: Path, kind: str) -> Any:
     """The row of a case in time, of a kind."""
-    return meet(
-        *case.sides, case.workload, case.scope, [case.workload.head_dim], [kind], ["time"],
-        terms=TimeTerms("cpu", 1, path), environment={},
+    return crossover_report(
+        Meeting(*case.sides, case.workload, case.scope), [case.workload.head_dim], [kind],
+        ["time"], terms=TimeTerms("cpu", 1, path), environment={},
     ).records[0]  # fmt: skip
 
 
@@ -201,11 +202,9 @@ def equal_flops(case: Case) -> float:
         return case.workload.head_dim**2 + case.workload.head_dim + 0.5
     if any(":" in side.name for side in case.sides):
         return nan
-    from attnprof.crossovers.report import Meeting, report
-
     meeting = Meeting(*case.sides, case.workload, case.scope)
     width = [case.workload.head_dim]
-    one = report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
+    one = crossover_report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
     return number(one.crossover_seq_len)
 
 
@@ -225,10 +224,8 @@ def grid(device: Path, done: Sequence[OnGrid]) -> Iterator[OnGrid]:
         case = " against ".join(names)
         if case in {row.case for row in done}:
             continue
-        row = meet(
-            *registry.configured(names, {}),
-            Workload(1, 4, 32),
-            "layer",
+        row = crossover_report(
+            Meeting(*registry.configured(names, {}), Workload(1, 4, 32), "layer"),
             [32],
             ["measured"],
             ["time"],

@@ -13,7 +13,7 @@ from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, se
 from attnprof.cli.over import Over
 from attnprof.cli.progress import working
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.report import report
+from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import (
     ALL_KINDS,
     ALL_METRICS,
@@ -178,22 +178,15 @@ def _between(
         kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
     scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        how["axis"] = axis
-        return _timed(first, second, workload, scope, given, kinds, metrics, **how)
-    if set(kinds) <= set(KINDS) and not own:
-        meeting = Meeting(first, second, workload, scope, axis=axis)
-        return report(meeting, given, kinds, metrics, **how)
-    # code has to run
-    from attnprof.crossovers.peaks import meet
-
-    return meet(first, second, workload, scope, given, kinds, metrics, axis=axis, **how)
+        return _timed(meeting, given, kinds, metrics, **how)
+    return crossover_report(meeting, given, kinds, metrics, **how)
 
 
-def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
     """The report with rows of time."""
     set_wait_policy(timing.wait_policy)
-    from attnprof.crossovers.time_crossovers import meet
     from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
 
@@ -203,7 +196,7 @@ def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return meet(*pair, terms=terms, **how)
+        return crossover_report(*asked, terms=terms, **how)
 
 
 def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
@@ -220,12 +213,12 @@ def _in_model(
 ) -> Report:
     """The report for two mechanisms in all layers of a model."""
     from attnprof.crossovers.models import rivals
-    from attnprof.crossovers.peaks import meet
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
-    found = meet(first, second, workload, "model", [workload.head_dim], metrics=metrics, **how)
+    meeting = Meeting(first, second, workload, "model")
+    found = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
     return replace(found, summary={"model": source, **found.summary})
 
 

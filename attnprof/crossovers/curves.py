@@ -52,6 +52,18 @@ def curves_of(
     return found
 
 
+def seen_curves(
+    meeting: "Meeting", given: int, seen: Mapping[int, Sequence[Any]], **what: Any
+) -> list[dict[str, Any]]:
+    """Both sides' costs at the places that a search looked at."""
+    return [
+        curve(meeting.axis, given, {n: seen[n][place] for n in sorted(seen)}, **what,
+              mechanism=side.name)
+        for place, side in enumerate((meeting.a, meeting.b))
+        if seen
+    ]  # fmt: skip
+
+
 def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
     """Known lengths around the crossovers; without one, around a usual length or all there are."""
     first, last = known.stretches[0][0], known.stretches[-1][1]
