@@ -12,7 +12,7 @@ from typing import Any
 
 from attnprof.crossovers.curves import seen_curves
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.search import Search, nearest_to_middle
+from attnprof.crossovers.search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests
 from attnprof.crossovers.solve import roots_of_formulas, solved
 from attnprof.errors import CannotRunError, RequestError
@@ -56,12 +56,12 @@ def peak_of(side: Any, workload: Workload, scope: str) -> int:
 
 
 # -- searches --------------------------------------------------------------------------
-def search_near(both: Both, guess: int) -> Search:
+def search_near(both: Both, guess: int) -> OrderSearch:
     """The crossing near a guess, by no more lengths than it takes.
 
     Raises :class:`CannotRunError` where there is none within a factor of ``FARTHEST``.
     """
-    search = Search(both, refusals=())
+    search = OrderSearch(both, refusals=())
 
     def grid() -> Iterator[int]:
         low, high, step = max(1, guess - 1), guess, 1
@@ -78,12 +78,12 @@ def search_near(both: Both, guess: int) -> Search:
     return search
 
 
-def search_lengths(both: Both) -> tuple[Search, int]:
+def search_lengths(both: Both) -> tuple[OrderSearch, int]:
     """Crossings of code of which nothing is known, and how far apart the lengths lie that run.
 
     Raises :class:`CannotRunError` where both run at no length, with what one raised.
     """
-    search = Search(both)
+    search = OrderSearch(both)
     search.outwards(_doubled(search))
     if not search.signs:
         raise CannotRunError(f"both run at none of 2, 4, 8, … tokens: {search.first_refusal}")
@@ -99,12 +99,12 @@ def search_lengths(both: Both) -> tuple[Search, int]:
     return search, step
 
 
-def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = ()) -> Search:
+def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = ()) -> OrderSearch:
     """Crossings among ``values``, ascending; at ``guesses`` the peaks should cross.
 
     Raises :class:`CannotRunError` where both run at none.
     """
-    search = Search(both, (RequestError, CannotRunError))
+    search = OrderSearch(both, (RequestError, CannotRunError))
     search.outwards(_magnitudes(search, values, guesses))
     if not search.signs:
         why = search.first_refusal or "there is none"
@@ -119,7 +119,7 @@ def _too_much(costs: tuple[int, int], start: float) -> bool:
     return GROWTH * max(costs) > most or time.monotonic() - start > MOST_S
 
 
-def _doubled(search: Search) -> Iterator[int]:
+def _doubled(search: OrderSearch) -> Iterator[int]:
     """Powers of two, until the next one would take too much, or lengths are refused for good."""
     length = 2
     while length <= LONGEST:
@@ -133,7 +133,7 @@ def _doubled(search: Search) -> Iterator[int]:
         length *= 2
 
 
-def _runs_beyond(search: Search, refused: int) -> bool:
+def _runs_beyond(search: OrderSearch, refused: int) -> bool:
     """Whether a refused length is a gap; where it is an end, lengths up to it are looked at."""
     low, high = max(search.signs), refused
     while high - low > max(1, low // 8):
@@ -144,7 +144,9 @@ def _runs_beyond(search: Search, refused: int) -> bool:
     return search.look(2 * refused)
 
 
-def _magnitudes(search: Search, values: Sequence[int], guesses: Sequence[float]) -> Iterator[int]:
+def _magnitudes(
+    search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
+) -> Iterator[int]:
     """A value that runs from each power of two on, and from both neighbours of every guess."""
     wanted = [2**power for power in range(max(values).bit_length() + 1)]
     wanted += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
@@ -166,7 +168,7 @@ class PeakFinder:
 
     meeting: Meeting
     contests: Sequence[Contest] = (Contest("memory", MEASURED),)
-    _searches: dict[int, Search] = field(default_factory=dict)
+    _searches: dict[int, OrderSearch] = field(default_factory=dict)
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the crossings at a head width, or over another axis at a length."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from attnprof.crossovers.search import Search
+from attnprof.crossovers.search import OrderSearch
 from attnprof.crossovers.time_search import SHORTEST
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
@@ -23,7 +23,7 @@ FINE = 1.02
 
 
 @dataclass(kw_only=True)
-class PredictedSearch(Search):
+class PredictedSearch(OrderSearch):
     """Both predicted times at powers of two, and where they cross in between.
 
     From ``shortest`` on to ``longest``, each where ``at`` says that a usual one is; ``said`` names

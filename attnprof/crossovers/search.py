@@ -22,7 +22,7 @@ def sign(value: Any) -> int:
 
 
 @dataclass
-class Search:
+class OrderSearch:
     """Both costs at each place that was looked at, and the sign of A - B there.
 
     ``both`` gives the two costs at a place; where it raises one of ``refusals``, the place is

@@ -1,11 +1,12 @@
 """Costs of two mechanisms that meet: which can be compared, and what each side costs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from attnprof.closed_form.quantities import comparable, quantity_of, speaking
+from attnprof.algebra.polynomials import Branches, PolynomialSize
+from attnprof.closed_form.quantities import comparable, quantity_in, quantity_of, speaking
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis
 from attnprof.crossovers.lengths import EVERY, CostOf, KnownCost, Lengths
@@ -38,6 +39,7 @@ class Meeting:
     workload: Workload
     scope: str = "core"
     axis: CrossoverAxis = SEQ
+    _branches: dict[Any, Branches] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.axis.check((self.a, self.b))
@@ -56,6 +58,12 @@ class Meeting:
             from attnprof.measure.request import NO_STEP
 
             raise RequestError(f"{self.own_modules[0].name} {NO_STEP}")
+
+    def branches_at(self, sample: tuple[int, int], symbolic_given: bool) -> Branches:
+        """Variables at a value and a size given; those of one size given share what they make."""
+        found = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
+        found.move(sample)
+        return found
 
     def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
         """Both sides and their workload at a value of the axis."""
@@ -196,10 +204,16 @@ def _printed_costs(meeting: Meeting, metric: str, a: Mechanism, b: Mechanism) ->
 
 
 def _counted_costs(scope: str, quantity: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
-    """Our closed forms of both; of a state its bytes."""
+    """Our closed forms of both, of a state its bytes; metrics share the tables of one play."""
 
-    def count(side: Mechanism, workload: Workload) -> Number:
-        found = quantity_of(side, workload, scope, quantity)
+    def count(place: int, side: Mechanism, workload: Workload) -> Number:
+        sizes = [*vars(workload).values(), *vars(side).values()]
+        variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
+        if variable is None:
+            found = quantity_of(side, workload, scope, quantity)
+        else:
+            table = variable.branches.once(place, lambda: side.cost(workload, scope))
+            found = quantity_in(table, quantity)
         return found * workload.item_size if quantity == "state_entries" else found
 
-    return partial(count, a), partial(count, b)
+    return partial(count, 0, a), partial(count, 1, b)

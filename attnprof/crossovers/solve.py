@@ -12,12 +12,18 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from attnprof.algebra import polynomials
-from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width, value_of
+from attnprof.algebra.polynomials import (
+    Branches,
+    NotPiecewisePolynomialError,
+    Polynomial,
+    at_width,
+    value_of,
+)
 from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
 from attnprof.costs import Number
 from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.lengths import EVERY, Lengths
-from attnprof.crossovers.search import Search, nearest_to_middle, sign
+from attnprof.crossovers.search import OrderSearch, nearest_to_middle, sign
 from attnprof.crossovers.sides import Contest, Meeting, contests
 from attnprof.errors import CannotRunError, RequestError
 
@@ -41,32 +47,41 @@ class Piece:
     general: bool
 
 
-def pieces(difference: CostDifference, head_dim: int, start: int = 1) -> list[Piece]:
+#: Variables at a sample (seq_len, head_dim), the second one a symbol or not.
+BranchesAt = Callable[[tuple[int, int], bool], Branches]
+
+
+def pieces(
+    difference: CostDifference, head_dim: int, start: int = 1,
+    branches_at: BranchesAt = lambda sample, _: Branches(sample),
+) -> list[Piece]:  # fmt: skip
     """The whole difference from a length on, for one head width.
 
     Raises :class:`NotPiecewisePolynomialError` where it is none (floors, ceilings), or where its
     polynomials do not give what integers give.
     """
     try:
-        found = _traced(difference, head_dim, start, symbolic_width=True)
+        found = _traced(difference, head_dim, start, branches_at, symbolic_width=True)
     except NotPiecewisePolynomialError:
-        found = _traced(difference, head_dim, start, symbolic_width=False)
+        found = _traced(difference, head_dim, start, branches_at, symbolic_width=False)
     return _checked(found, difference, head_dim)
 
 
 def _traced(
-    difference: CostDifference, head_dim: int, start: int, *, symbolic_width: bool
-) -> list[Piece]:
+    difference: CostDifference, head_dim: int, start: int, branches_at: BranchesAt, *,
+    symbolic_width: bool,
+) -> list[Piece]:  # fmt: skip
     found: list[Piece] = []
     first: int | None = start
     while first is not None:
         if len(found) == MOST_PIECES:
             raise NotPiecewisePolynomialError(f"more than {MOST_PIECES} pieces")
-        branches = polynomials.Branches((first, head_dim))
+        branches = branches_at((first, head_dim), symbolic_width)
         n = branches.size(0)
         d = branches.size(1) if symbolic_width else head_dim
         terms = polynomials.terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
-        asked = {at_width(one, head_dim) for one in branches.decided}
+        decided = {tuple(one.items()): one for one in branches.decided}
+        asked = {at_width(one, head_dim) for one in decided.values()}
         turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
         end = min(turns, default=None)  # there the first comparison may change its answer
         found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
@@ -225,7 +240,7 @@ def bisected(
     at, and a pair of crossings between two neighbours of their grid can be missed. Those that a
     mechanism refuses are left out. Raises the refusal itself where all are.
     """
-    search, step = Search(lambda length: (difference(length), 0)), known.step
+    search, step = OrderSearch(lambda length: (difference(length), 0)), known.step
     search.outwards(known.grid() if places is None else places)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
@@ -278,7 +293,8 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     not_this_way = NotPiecewisePolynomialError, *[RequestError] * (axis.name != "seq")
     if len(known.stretches) == 1:
         with suppress(*not_this_way):
-            found = crossings_of(pieces(integers, given, known.stretches[0][0]), at, known)
+            start = known.stretches[0][0]
+            found = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
             solvable = found.roots and found.runs[-1].piece
             return found, _closed(found, given, axis) if solvable else None
     places = None if axis.name == "seq" else axis.values(meeting.workload, given)
