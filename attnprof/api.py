@@ -100,9 +100,9 @@ def crossover(
     {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
-    from attnprof.closed_form.axis import CrossoverAxis
-    from attnprof.closed_form.contests import DERIVED, KINDS, METRICS, STATE, Meeting
-    from attnprof.closed_form.crossover import report
+    from attnprof.crossovers.axis import CrossoverAxis
+    from attnprof.crossovers.report import crossover_report
+    from attnprof.crossovers.sides import DERIVED, KINDS, METRICS, STATE, Meeting
 
     widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)
@@ -119,7 +119,7 @@ def crossover(
     axis = CrossoverAxis(given.text("over", over, "seq"), last=width, d_model=width)
     meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES), axis=axis)
     lengths = [given.at_least("seq_len", n, 1) for n in given.several("seq_len", seq_len)]
-    return report(
+    return crossover_report(
         meeting, widths if over == "seq" else lengths, asked_kinds, asked,
         with_curves=given.flag("curves", curves), environment={"attnprof": __version__},
     )  # fmt: skip

@@ -22,7 +22,10 @@ def _library(name: str, kind: str, *values: Number) -> Any:
     if _PLAIN.issuperset(map(type, values)):  # most are, and this is quick
         return None
     its = sys.modules.get(name)
-    return its if its and any(isinstance(value, getattr(its, kind)) for value in values) else None
+    for value in values if its else ():
+        if isinstance(value, getattr(its, kind)):
+            return its
+    return None
 
 
 _sympy, _numpy = partial(_library, "sympy", "Basic"), partial(_library, "numpy", "ndarray")
@@ -112,8 +115,10 @@ def minimum(a: Number, b: Number) -> Number:
 
 def same_size(a: Number, b: Number) -> bool:
     """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
+    if a is b:
+        return True
     numpy = _numpy(a, b)
-    return bool(a is b or (numpy.equal(a, b).all() if numpy else a == b))
+    return bool(numpy.equal(a, b).all() if numpy else a == b)
 
 
 def more_than_one(size: Number) -> Number:
@@ -162,7 +167,7 @@ class Cost:
     def __mul__(self, times: Number) -> "Cost":
         if type(times) is int:
             return Cost(*[count * times for count in _counts(self)])
-        return Cost(*(scaled(count, times) for count in _counts(self)))
+        return Cost(*[scaled(count, times) for count in _counts(self)])
 
     __rmul__ = __mul__
 
@@ -251,7 +256,7 @@ class CostTable:
     @property
     def total(self) -> Cost:
         """The sum of all stages."""
-        return Cost(*map(_sum, zip(*(_counts(stage.cost) for stage in self.stages), strict=True)))
+        return Cost(*map(_sum, zip(*[_counts(stage.cost) for stage in self.stages], strict=True)))
 
     @property
     def flops(self) -> Number:

@@ -27,9 +27,10 @@ from predictions import calibrated
 from row_files import earlier, save
 
 from attnprof import registry
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.device.recommendation import recommend
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.request import Budget, PointRequest
@@ -165,9 +166,9 @@ def module(name: str, inputs: Sequence[str] = ()) -> Any:
 
 def _row(case: Case, terms: TimeTerms, kind: str) -> Any:
     """The row of a case in time, of a kind."""
-    return meet(
-        *case.sides, case.workload, case.scope, [case.workload.head_dim], [kind], ["time"],
-        terms=terms, environment={},
+    return crossover_report(
+        Meeting(*case.sides, case.workload, case.scope), [case.workload.head_dim], [kind],
+        ["time"], terms=terms, environment={},
     ).records[0]  # fmt: skip
 
 
@@ -200,11 +201,9 @@ def equal_flops(case: Case) -> float:
         return case.workload.head_dim**2 + case.workload.head_dim + 0.5
     if any(":" in side.name for side in case.sides):
         return nan
-    from attnprof.closed_form.crossover import Meeting, report
-
     meeting = Meeting(*case.sides, case.workload, case.scope)
     width = [case.workload.head_dim]
-    one = report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
+    one = crossover_report(meeting, width, ["formula"], ["flops"], environment={}).records[0]
     return number(one.crossover_seq_len)
 
 

@@ -28,11 +28,12 @@ from gpu_crossovers_tables import Curve, Fused, TimedPoint, page
 from row_files import earlier, save
 
 from attnprof import registry
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.device import calibration
 from attnprof.device.calibration_run import calibrate
 from attnprof.device.prediction import Predictor
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.request import PointRequest
@@ -108,8 +109,8 @@ class Run:
 
     def _measured(self, case: Case, most_s: float) -> Any:
         terms = TimeTerms(self.device, None, self.calibrations()[0], most_s=most_s)
-        found = meet(
-            *case.sides, case.workload, case.scope, [case.workload.head_dim], ["measured"],
+        found = crossover_report(
+            Meeting(*case.sides, case.workload, case.scope), [case.workload.head_dim], ["measured"],
             ["time"], terms=terms, with_curves=True, environment={},
         )  # fmt: skip
         curves = [
@@ -243,9 +244,9 @@ class Run:
     def _predicted(self, case: Case, path: Path) -> Any:
         (known,) = calibration.entries(path)
         terms = TimeTerms("cpu", None, path, on=known["name"])
-        return meet(
-            *case.sides, case.workload, case.scope, [case.workload.head_dim], ["predicted"],
-            ["time"], terms=terms, environment={},
+        return crossover_report(
+            Meeting(*case.sides, case.workload, case.scope), [case.workload.head_dim],
+            ["predicted"], ["time"], terms=terms, environment={},
         ).records[0]  # fmt: skip
 
 

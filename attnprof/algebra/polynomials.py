@@ -26,8 +26,27 @@ class Branches:
     """The sample point (seq_len, head_dim), and the polynomials whose sign was asked there."""
 
     def __init__(self, sample: tuple[int, int]) -> None:
+        self._made: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
+        self.move(sample)
+
+    def move(self, sample: tuple[int, int]) -> None:
+        """Ask at another sample from here on."""
         self.sample = sample
         self.decided: list[Polynomial] = []
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes of the variables; it is made again where a sign differs."""
+        for value, signs in self._made.get(key, ()):
+            before = len(self.decided)
+            if all(self.sign(dict(terms)) == sign for terms, sign in signs.items()):
+                return value
+            del self.decided[before:]
+        before = len(self.decided)
+        value = make()
+        asked = {tuple(terms.items()): terms for terms in self.decided[before:]}
+        signs = {key: self.sign(terms) for key, terms in asked.items()}
+        self._made.setdefault(key, []).append((value, signs))
+        return value
 
     def size(self, which: int) -> "PolynomialSize":
         """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
@@ -36,7 +55,7 @@ class Branches:
     def sign(self, terms: Polynomial) -> int:
         """The sign at the sample; remembered unless it is the same everywhere."""
         value = value_of(terms, *self.sample)
-        if any(i for i, _ in terms) or any(j for _, j in terms):
+        if any(map(any, terms)):
             self.decided.append(terms)
         return int(value > 0) - int(value < 0)
 
@@ -53,9 +72,14 @@ class PolynomialSize:
 
     def __add__(self, other: Any) -> "PolynomialSize":
         terms = dict(self.terms)
-        for exponents, factor in _terms(other).items():
-            terms[exponents] = terms.get(exponents, 0) + factor
-        return PolynomialSize(_without_zeros(terms), self.branches)
+        others = other.terms if type(other) is PolynomialSize else _terms(other)
+        for exponents, factor in others.items():
+            whole = terms.get(exponents, 0) + factor
+            if whole:
+                terms[exponents] = whole
+            else:
+                terms.pop(exponents, None)
+        return PolynomialSize(terms, self.branches)
 
     __radd__ = __add__
 
@@ -69,12 +93,13 @@ class PolynomialSize:
         return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> "PolynomialSize":
-        others = _terms(other)
+        others = other.terms if type(other) is PolynomialSize else _terms(other)
+        terms: Polynomial = {}
         if len(others) == 1:
             (((k, m), b),) = others.items()
-            once = {(i + k, j + m): a * b for (i, j), a in self.terms.items()}
-            return PolynomialSize(once, self.branches)
-        terms: Polynomial = {}
+            for (i, j), a in self.terms.items():
+                terms[i + k, j + m] = a * b
+            return PolynomialSize(terms, self.branches)
         for (i, j), a in self.terms.items():
             for (k, m), b in others.items():
                 terms[i + k, j + m] = terms.get((i + k, j + m), 0) + a * b
@@ -178,7 +203,10 @@ def terms_of(run: Callable[[], Any]) -> Polynomial:
 
 def value_of(terms: Polynomial, seq_len: int, head_dim: int) -> Any:
     """The polynomial's value, exactly."""
-    return sum(c * seq_len**i * head_dim**j for (i, j), c in terms.items())
+    value: Any = 0
+    for (i, j), c in terms.items():
+        value += c * seq_len**i * head_dim**j
+    return value
 
 
 def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
@@ -191,5 +219,5 @@ def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
 
 def in_integers(values: Sequence[Fraction]) -> tuple[int, ...]:
     """The values times the least positive number that makes all of them whole."""
-    scale = math.lcm(*(value.denominator for value in values), 1)
-    return tuple(int(value * scale) for value in values)
+    scale = math.lcm(*[value.denominator for value in values], 1)
+    return tuple([int(value * scale) for value in values])

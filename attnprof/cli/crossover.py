@@ -12,8 +12,9 @@ from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.over import Over
 from attnprof.cli.progress import working
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.closed_form.contests import (
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import (
     ALL_KINDS,
     ALL_METRICS,
     DERIVED,
@@ -25,7 +26,6 @@ from attnprof.closed_form.contests import (
     TIME,
     Meeting,
 )  # fmt: skip
-from attnprof.closed_form.crossover import report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
@@ -178,23 +178,16 @@ def _between(
         kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
     scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        how["axis"] = axis
-        return _timed(first, second, workload, scope, given, kinds, metrics, **how)
-    if set(kinds) <= set(KINDS) and not own:
-        meeting = Meeting(first, second, workload, scope, axis=axis)
-        return report(meeting, given, kinds, metrics, **how)
-    # code has to run
-    from attnprof.measure.measured_crossovers import meet
-
-    return meet(first, second, workload, scope, given, kinds, metrics, axis=axis, **how)
+        return _timed(meeting, given, kinds, metrics, **how)
+    return crossover_report(meeting, given, kinds, metrics, **how)
 
 
-def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
     """The report with rows of time."""
     set_wait_policy(timing.wait_policy)
-    from attnprof.device.time_crossovers import meet
-    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
 
     seconds("--longest-call", timing.longest_call)
@@ -203,7 +196,7 @@ def _timed(*pair: Any, timing: Timing, device: str, **how: Any) -> Report:
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return meet(*pair, terms=terms, **how)
+        return crossover_report(*asked, terms=terms, **how)
 
 
 def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
@@ -219,13 +212,13 @@ def _in_model(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
     """The report for two mechanisms in all layers of a model."""
-    from attnprof.measure.measured_crossovers import meet
-    from attnprof.models.contest import rivals
+    from attnprof.crossovers.models import rivals
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
-    found = meet(first, second, workload, "model", [workload.head_dim], metrics=metrics, **how)
+    meeting = Meeting(first, second, workload, "model")
+    found = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
     return replace(found, summary={"model": source, **found.summary})
 
 

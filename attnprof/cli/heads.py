@@ -4,8 +4,7 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, heads_report
-from attnprof.closed_form.lengths import divisors
+from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
 
 

@@ -7,7 +7,7 @@ from typer import Option
 
 from attnprof.algebra.parser import short
 from attnprof.cli import request
-from attnprof.closed_form.axis import SIZES, CrossoverAxis
+from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
 

@@ -1,1 +1,1 @@
-"""Closed forms solved: crossovers, head optima, costs as text and LaTeX."""
+"""Closed forms solved: head optima, costs as text and LaTeX."""

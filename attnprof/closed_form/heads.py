@@ -13,7 +13,6 @@ from attnprof.algebra import polynomials
 from attnprof.algebra.roots import Root, positive_roots, value_at
 from attnprof.algebra.univariate import text
 from attnprof.closed_form.answers import heads_answer
-from attnprof.closed_form.lengths import divisors
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import RequestError
@@ -180,3 +179,9 @@ def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[st
         "equation": f"{text(found.equation)} = 0" if found.equation else None,
         "trend": trend(found, d_model, list(values.values())),
     }  # fmt: skip
+
+
+def divisors(size: int) -> list[int]:
+    """All divisors of a size, ascending: the numbers of heads that share a model width."""
+    small = [h for h in range(1, math.isqrt(size) + 1) if size % h == 0]
+    return sorted({*small, *(size // h for h in small)})

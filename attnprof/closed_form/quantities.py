@@ -46,6 +46,11 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
         table = _table(mechanism, workload, scope)
     except TypeError:  # arrays of sizes have no hash, nor have parameters that are lists
         table = mechanism.cost(workload, scope)
+    return quantity_in(table, quantity)
+
+
+def quantity_in(table: CostTable, quantity: str) -> Number:
+    """A quantity of a closed form's table of stages."""
     if quantity == "peak_bytes":
         return table.peak()
     if quantity in ("matmul_flops", "state_entries"):

@@ -42,13 +42,12 @@ def entrywise(
     Whole numbers with others give others.
     """
     lead = next((x for x in operands if not x.whole), operands[0])
-    shape = stretched(*(x.shape for x in operands))
+    shape = stretched(*[x.shape for x in operands])
     full = (x for x in operands if x.dim() == len(shape) and all(map(same_size, x.shape, shape)))
     layout = next((x.layout.dense(shape) for x in full), None)
     to = into or lead
-    copies = sum(
-        x.count * to.item_size for x in operands if into and 1 < x.item_size < to.item_size
-    )
+    fewer = [x for x in operands if 1 < x.item_size < to.item_size] if into else []
+    copies = sum([x.count * to.item_size for x in fewer])
     return lead.result(
         name, shape, per_entry * product(shape), operands, backward=backward, layout=layout,
         into=into, item_size=item_size, whole=whole, keeps=keeps, workspace=copies,

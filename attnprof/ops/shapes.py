@@ -37,6 +37,8 @@ def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
 
 def stretched(*shapes: Shape) -> Shape:
     """The shape that shapes broadcast to."""
+    if len(shapes) == 1:
+        return tuple(shapes[0])
     longest = max(map(len, shapes))
     full = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(

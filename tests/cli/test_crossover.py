@@ -11,8 +11,8 @@ import sympy
 import attnprof
 from attnprof import registry
 from attnprof.cli.app import main
-from attnprof.closed_form.contests import Contest, Meeting, contests, solved
-from attnprof.closed_form.crossings import bisected
+from attnprof.crossovers.sides import Contest, Meeting, contests
+from attnprof.crossovers.solve import bisected, solved
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
 

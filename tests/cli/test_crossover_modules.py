@@ -214,8 +214,8 @@ def test_modules_are_measured_without_deriving_them(attnprof, modules, monkeypat
     def refuse(*_):
         raise AssertionError("derived")
 
-    monkeypatch.setattr("attnprof.trace.solve.sides.derived", refuse)
-    monkeypatch.setattr("attnprof.measure.peak_crossings.LONGEST", 256)
+    monkeypatch.setattr("attnprof.crossovers.derived.derived", refuse)
+    monkeypatch.setattr("attnprof.crossovers.peaks.LONGEST", 256)
     figure = tmp_path / "curves.png"
     done = attnprof(f"crossover --d 16 {modules}:Scores {modules}:States --kind measured",
                     f"--plot {figure} --format json")  # fmt: skip

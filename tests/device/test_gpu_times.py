@@ -135,12 +135,13 @@ def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):
     from attnprof import registry
-    from attnprof.device.time_crossovers import meet
-    from attnprof.device.timed_pair import TimeTerms
+    from attnprof.crossovers.report import crossover_report
+    from attnprof.crossovers.sides import Meeting
+    from attnprof.crossovers.timed import TimeTerms
     from attnprof.workload import Workload
 
     pair = registry.configured(["standard", "linear"], {})
     terms = TimeTerms("cpu", 1, tmp_path / "none.json", on="H200")
     with pytest.raises(CannotRunError, match=r"none\.json has no calibration of it"):
-        meet(*pair, Workload(1, 1, 16), "core", [16], ["predicted"], ["time"], terms=terms,
-             environment={})  # fmt: skip
+        crossover_report(Meeting(*pair, Workload(1, 1, 16)), [16], ["predicted"], ["time"],
+                         terms=terms, environment={})  # fmt: skip

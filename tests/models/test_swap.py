@@ -10,10 +10,11 @@ from sympy import sympify
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
+from attnprof.crossovers.models import rivals
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import meet
 from attnprof.models import ModelConfig
-from attnprof.models.contest import rivals
 from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
@@ -285,9 +286,10 @@ def test_a_whole_model_gets_cheaper_from_the_length_that_its_runs_show():
         direct, efficient, work = rivals(
             str(file), ["taylor-direct", "taylor-efficient"], {}, "forward", 2
         )
-        found = meet(
-            direct, efficient, work, "model", [work.head_dim], metrics=["flops"], environment={}
-        )
+        found = crossover_report(
+            Meeting(direct, efficient, work, "model"), [work.head_dim], ["derived"], ["flops"],
+            environment={},
+        )  # fmt: skip
         at = found.records[0].first_seq_len
         flops = [
             [

@@ -21,6 +21,7 @@ LEVELS = {
     "papers": 7,
     "gate": 6,
     "verify": 6,
+    "crossovers": 5.5,
     "device": 5,
     "measure": 4,
     "models": 3,
@@ -132,7 +133,7 @@ def test_imports_inside_trace_go_down_and_never_sideways(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_stay_small(path):
-    assert source(path).lines <= 300
+    assert source(path).lines <= 400
     assert [name for name, lines in source(path).functions if lines > 60] == []
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.closed_form.contests import Meeting, contests, solved
+from attnprof.crossovers.sides import Meeting, contests
+from attnprof.crossovers.solve import solved
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 

@@ -10,9 +10,11 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from attnprof.crossovers.peaks import peak_of, search_near
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
 from attnprof.measure.clocks import threads, time_in_turns
 from attnprof.measure.environment import describe_environment, git_state
-from attnprof.measure.measured_crossovers import first_crossing, meet, peaks_of
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -89,15 +91,14 @@ def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
 
 
 def _peak(form: str, d: int, seq_len: int) -> int:
-    return peaks_of(get(form), Workload(seq_len, 1, d), "core")(seq_len)
+    return peak_of(get(form), Workload(seq_len, 1, d), "core")
 
 
 def memory_crossing(d: int) -> int:
     """The first length at which the efficient form's measured peak is not the larger one."""
     direct, efficient = map(get, FORMS)
-    found = meet(
-        direct, efficient, Workload(1, 1, d), "core", [d], ["measured"], ["memory"], environment={}
-    )
+    meeting = Meeting(direct, efficient, Workload(1, 1, d))
+    found = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
     row: Any = found.records[0]
     return int(row.first_seq_len)
 
@@ -152,8 +153,8 @@ def measure_encoder(
         for name in ("peak_bytes", "time_s")
     )
 
-    def larger(n: int) -> int:
-        return peak(STANDARD, n) - peak(EFFICIENT, n)
+    def peaks(n: int) -> tuple[int, int]:
+        return peak(STANDARD, n), peak(EFFICIENT, n)
 
     near = crossing(memory)
     return {
@@ -161,7 +162,7 @@ def measure_encoder(
         "seq_len": list(sizes),
         "memory_ratio": list(memory.values()),
         "time_ratio": list(time.values()),
-        "memory_crossover": near and first_crossing(larger, round(near)),
+        "memory_crossover": near and search_near(peaks, round(near)).crossings[-1],
         **_encoder_times(crossing(time), most_s),
         "curves": rows,
         "model": {"depth": ENCODER.num_layers, "d_model": ENCODER.d_model,

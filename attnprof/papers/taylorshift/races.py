@@ -11,10 +11,10 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from attnprof.crossovers.time_search import TimeSearch
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median, student_quantile
-from attnprof.measure.time_crossings import TimeSearch
 
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
 #: Seconds of calls of several sides in turns, at a length.

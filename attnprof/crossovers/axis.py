@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from attnprof.closed_form.lengths import EVERY, LONGEST, PER_DOUBLING, Lengths, divisors
+from attnprof.closed_form.heads import divisors
 from attnprof.costs import Number
+from attnprof.crossovers.lengths import EVERY, LONGEST, PER_DOUBLING, Lengths
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload

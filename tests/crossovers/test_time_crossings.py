@@ -5,9 +5,9 @@ from math import exp, log
 
 import pytest
 
+from attnprof.crossovers.time_left import BUILD_S
+from attnprof.crossovers.time_search import TimeSearch, root_of_line
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.search_time import BUILD_S
-from attnprof.measure.time_crossings import TimeSearch, root_of_line
 from attnprof.processes.progress import Progress, Step, waiting
 
 

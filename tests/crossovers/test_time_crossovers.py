@@ -6,9 +6,10 @@ import pytest
 
 from attnprof import registry
 from attnprof.cli.app import main
-from attnprof.device.predicted_crossings import PredictedSearch
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimeTerms
+from attnprof.crossovers.predicted_search import PredictedSearch
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.workload import Workload
 
@@ -19,14 +20,14 @@ def predicted(a, b, *, most=2**20):
             raise CannotRunError("too long")
         return 1e-6 * a(length), 1e-6 * b(length)
 
-    search = PredictedSearch(both, lambda n: n, 0.1)
+    search = PredictedSearch(both, runnable=lambda n: n, spread=0.1)
     search.run()
     return search
 
 
 def test_a_predicted_crossing_is_where_both_take_as_long():
     search = predicted(lambda n: n**2, lambda n: 1000 * n, most=4096)
-    (found,) = search.crossings
+    (found,) = search.found
     assert found.at == pytest.approx(1000, rel=0.01)
     assert found.low < 1000 < found.high
     assert log(found.high / 1000) == pytest.approx(0.196, rel=0.1)
@@ -34,25 +35,26 @@ def test_a_predicted_crossing_is_where_both_take_as_long():
 
 
 def test_an_end_of_the_interval_that_is_never_reached_is_not_told():
-    (found,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).crossings
+    (found,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).found
     assert (found.low, found.high) == (None, None)
 
 
 def test_a_tie_at_the_shortest_lengths_is_no_crossing_of_its_own():
     search = predicted(lambda n: n**2 + 16_000 * (n < 17), lambda n: 1000 * n, most=4096)
-    assert search.sign(16) != search.sign(32)
-    (found,) = search.crossings
+    assert search.signs[16] != search.signs[32]
+    (found,) = search.found
     assert found.at == pytest.approx(1000, rel=0.01)
-    assert search.sign(search.ends[0]) == -1
+    assert search.outer[0] == -1
     flat = predicted(lambda n: 1.02 if n > 500 else 1.0, lambda _: 1.01)  # ties are all there is
-    assert len(flat.crossings) == 1
+    assert len(flat.found) == 1
 
 
 def timed(*kinds, journal=None, **sizes):
     a, b = registry.configured(["standard", "taylor-direct"], {})
     terms = TimeTerms("cpu", 1, journal=journal, most_s=2e-3)
     workload = Workload(1, 1, 16, **sizes)
-    return meet(a, b, workload, "core", [16], kinds, ["time"], terms=terms, environment={})
+    meeting = Meeting(a, b, workload)
+    return crossover_report(meeting, [16], kinds, ["time"], terms=terms, environment={})
 
 
 def test_a_measured_row_tells_its_lengths_calls_and_end(tmp_path):

@@ -3,17 +3,29 @@
 The polynomials hold over ranges of lengths, and are checked against integers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from itertools import groupby, pairwise
 from typing import Any
 
 from attnprof.algebra import polynomials
-from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width, value_of
-from attnprof.algebra.roots import Root, exactly, positive_roots
-from attnprof.closed_form.lengths import EVERY, Lengths
-from attnprof.errors import RequestError
+from attnprof.algebra.polynomials import (
+    Branches,
+    NotPiecewisePolynomialError,
+    Polynomial,
+    at_width,
+    value_of,
+)
+from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
+from attnprof.costs import Number
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.lengths import EVERY, Lengths
+from attnprof.crossovers.search import OrderSearch, nearest_to_middle, sign
+from attnprof.crossovers.sides import Contest, Meeting, contests
+from attnprof.errors import CannotRunError, RequestError
 
 #: Difference of two costs at (seq_len, head_dim); ints and polynomials alike.
 CostDifference = Callable[[Any, Any], Any]
@@ -35,32 +47,41 @@ class Piece:
     general: bool
 
 
-def pieces(difference: CostDifference, head_dim: int, start: int = 1) -> list[Piece]:
+#: Variables at a sample (seq_len, head_dim), the second one a symbol or not.
+BranchesAt = Callable[[tuple[int, int], bool], Branches]
+
+
+def pieces(
+    difference: CostDifference, head_dim: int, start: int = 1,
+    branches_at: BranchesAt = lambda sample, _: Branches(sample),
+) -> list[Piece]:  # fmt: skip
     """The whole difference from a length on, for one head width.
 
     Raises :class:`NotPiecewisePolynomialError` where it is none (floors, ceilings), or where its
     polynomials do not give what integers give.
     """
     try:
-        found = _traced(difference, head_dim, start, symbolic_width=True)
+        found = _traced(difference, head_dim, start, branches_at, symbolic_width=True)
     except NotPiecewisePolynomialError:
-        found = _traced(difference, head_dim, start, symbolic_width=False)
+        found = _traced(difference, head_dim, start, branches_at, symbolic_width=False)
     return _checked(found, difference, head_dim)
 
 
 def _traced(
-    difference: CostDifference, head_dim: int, start: int, *, symbolic_width: bool
-) -> list[Piece]:
+    difference: CostDifference, head_dim: int, start: int, branches_at: BranchesAt, *,
+    symbolic_width: bool,
+) -> list[Piece]:  # fmt: skip
     found: list[Piece] = []
     first: int | None = start
     while first is not None:
         if len(found) == MOST_PIECES:
             raise NotPiecewisePolynomialError(f"more than {MOST_PIECES} pieces")
-        branches = polynomials.Branches((first, head_dim))
+        branches = branches_at((first, head_dim), symbolic_width)
         n = branches.size(0)
         d = branches.size(1) if symbolic_width else head_dim
         terms = polynomials.terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
-        asked = {at_width(one, head_dim) for one in branches.decided}
+        decided = {tuple(one.items()): one for one in branches.decided}
+        asked = {at_width(one, head_dim) for one in decided.values()}
         turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
         end = min(turns, default=None)  # there the first comparison may change its answer
         found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
@@ -162,7 +183,7 @@ def crossings_of(
     for piece in pieces:
         if piece.end is None or piece.end.at - start.at > SAME:
             # each root of odd multiplicity turns the sign
-            last = _sign(piece.coefficients[-1]) if piece.coefficients else 0
+            last = sign(piece.coefficients[-1]) if piece.coefficients else 0
             roots = positive_roots(piece.coefficients)
             after = [root for root in roots if root.crosses and root.at > start.at + SAME]
             inside = [root for root in after if not piece.end or root.at < piece.end.at - SAME]
@@ -219,57 +240,100 @@ def bisected(
     at, and a pair of crossings between two neighbours of their grid can be missed. Those that a
     mechanism refuses are left out. Raises the refusal itself where all are.
     """
-    signs: dict[int, int] = {}
-    refusals: list[RequestError] = []
+    search, step = OrderSearch(lambda length: (difference(length), 0)), known.step
+    search.outwards(known.grid() if places is None else places)
+    if not search.signs and search.first_refusal:
+        raise search.first_refusal
 
-    def look(length: int) -> int | None:
-        try:
-            signs[length] = _sign(difference(length))
-        except RequestError as refusal:
-            refusals.append(refusal)
-            return None
-        return signs[length]
+    def between(low: int, high: int) -> Iterator[int]:
+        """The middle, and where values may be refused those around it."""
+        middle = known.after(low + max(step, (high - low) // 2)) if high - low > step else None
+        if middle is not None and low < middle < high:
+            yield middle
+            yield from nearest_to_middle(low, high) if places is not None else ()
 
-    for length in known.grid() if places is None else places:
-        look(length)
-    if not signs:
-        raise refusals[0]
-    for low, high in list(pairwise(sorted(signs))):
-        if signs[low] != signs[high]:
-            _narrow(look, known, low, high, every=places is not None)
-    lengths = sorted(signs)
-    for before, length, after in zip([0, *lengths], lengths, lengths[1:], strict=False):
-        if signs.get(before, 1) and not signs[length]:
-            signs[length] = signs[after]  # a tie at one length: what follows is not dearer there
-    runs = _joined(SignRun(exactly(length), signs[length]) for length in lengths)
+    for bracket in search.brackets():
+        low, high = search.halve(*bracket, between)
+        search.outwards(known.within(low - AROUND * step, high + AROUND * step - 1))
+    search.narrow(between)
+    runs = _joined(
+        SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
+    )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
-    if places is not None:
-        return Crossings(tuple(runs), first, lengths[0], (lengths[0], lengths[-1]))
-    return Crossings(tuple(runs), first, known.start)
+    looked_at = None if places is None else search.ends
+    return Crossings(tuple(runs), first, looked_at[0] if looked_at else known.start, looked_at)
 
 
-def _sign(value: int) -> int:
-    return (value > 0) - (value < 0)
+# -- solved ----------------------------------------------------------------------------
+def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, str | None]:
+    """All crossings at the size given, and the last one's closed form in it, if it has one.
 
-
-def _narrow(
-    look: Callable[[int], int | None], known: Lengths, low: int, high: int, *, every: bool
-) -> None:
-    """Halve until neighbours differ, then look around them one by one within the bracket.
-
-    Where one in between is refused, ``every`` says to look at all of them.
+    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
+    at which both costs are known count.
     """
-    below, first, last = look(low), low, high
-    while high - low > known.step:
-        middle = known.after(low + max(known.step, (high - low) // 2))
-        if middle is None or not low < middle < high:
-            break
-        sign = look(middle)
-        if sign is None:
-            for between in range(first + 1, last) if every else ():
-                look(between)
-            return
-        low, high = (middle, high) if sign == below else (low, middle)
-    around = AROUND * known.step
-    for length in known.within(low - around, high + around - 1):
-        look(length)
+    axis, (first, second) = meeting.axis, contest.at(given)
+    known = contest.lengths(given, axis)
+
+    def difference(n: Number, d: Number) -> Number:
+        if not isinstance(d, int) and not (first.general and second.general):
+            raise NotPiecewisePolynomialError("costs of one head width")
+        sides, workload = meeting.at(n, d)
+        one, other = contest.at(d, sides) if contest.made else (first, second)
+        return one.of(workload) - other.of(workload)
+
+    @cache
+    def at(length: int) -> Number:
+        value = difference(length, given)
+        return int(value) if value == int(value) else value
+
+    def integers(n: Number, d: Number) -> Number:
+        return at(n) if isinstance(n, int) else difference(n, d)
+
+    # over a parameter the first value may be one that a mechanism refuses
+    not_this_way = NotPiecewisePolynomialError, *[RequestError] * (axis.name != "seq")
+    if len(known.stretches) == 1:
+        with suppress(*not_this_way):
+            start = known.stretches[0][0]
+            found = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
+            solvable = found.roots and found.runs[-1].piece
+            return found, _closed(found, given, axis) if solvable else None
+    places = None if axis.name == "seq" else axis.values(meeting.workload, given)
+    return bisected(at, known, places), None
+
+
+def _closed(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
+    """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
+    root = found.roots[-1]
+    for run in reversed(found.runs[-2:]):
+        if run.piece and run.piece.general:
+            for terms in _factors(run.piece.terms, axis):
+                roots = positive_roots(at_width(terms, given))
+                vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
+                if vanishes and (form := closed_form(terms, given, root)):
+                    return form.replace("d", axis.letter)
+    return None
+
+
+def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
+    """The difference, and where its degree in the axis is too high the factors that it has.
+
+    Over lengths differences are of the second degree.
+    """
+    if axis.name == "seq":
+        return [terms]
+    from sympy import factor_list, symbols
+
+    x, y = symbols("x y")
+    whole = sum(factor * x**i * y**j for (i, j), factor in terms.items())
+    return [terms, *(dict(part.as_poly(x, y).terms()) for part, _ in factor_list(whole, x, y)[1])]
+
+
+def roots_of_formulas(meeting: Meeting, metric: str, given: int) -> list[float]:
+    """Where our closed forms of a metric cross; nowhere where a side has none."""
+    if meeting.own_modules:
+        return []
+    try:
+        (contest,) = contests(meeting, ("formula",), (metric,))
+        return [float(root.at) for root in solved(meeting, contest, given)[0].roots]
+    except (CannotRunError, RequestError):
+        return []

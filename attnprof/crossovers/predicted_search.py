@@ -1,15 +1,15 @@
 """Where two predicted times cross: powers of two, and halves between two that differ."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import exp, log
+from math import exp, log, sqrt
 
+from attnprof.crossovers.search import OrderSearch
+from attnprof.crossovers.time_search import SHORTEST
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.statistics import TimeCrossing
-from attnprof.measure.time_crossings import SHORTEST
 
 #: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
 LONGEST_CALL_S, SLOW_S = 60.0, 2.0
@@ -22,79 +22,70 @@ TIE = 0.03
 FINE = 1.02
 
 
-@dataclass
-class PredictedSearch:
+@dataclass(kw_only=True)
+class PredictedSearch(OrderSearch):
     """Both predicted times at powers of two, and where they cross in between.
 
     From ``shortest`` on to ``longest``, each where ``at`` says that a usual one is; ``said`` names
     one. ``spread`` is the standard deviation, in logarithms, of a predicted ratio of two times.
     """
 
-    both: Callable[[int], tuple[float, float]]
+    refusals: tuple[type[AttnprofError], ...] = (AttnprofError,)
     runnable: Callable[[int], int | None]
     spread: float
     shortest: int = SHORTEST
     longest: int = LONGEST
     at: Callable[[int], int | None] = lambda length: length
     said: Callable[[int], str] = "{:,} tokens".format
-    seen: dict[int, tuple[float, float]] = field(default_factory=dict)
-    crossings: list[TimeCrossing] = field(default_factory=list)
-    #: the lengths that tell the order below the first crossing and above the last
-    ends: tuple[int, int] = (0, 0)
-    end: str = ""
+    found: list[TimeCrossing] = field(default_factory=list)
+    #: the sign below the first crossing, and the one above the last
+    outer: tuple[int, int] = (0, 0)
+
+    def order(self, a: float, b: float) -> int:
+        """1 where B is faster, else -1."""
+        return 1 if log(a / b) > 0 else -1
 
     def run(self) -> None:
         """Look at all lengths; raises what the first length raises where none runs."""
-        first: AttnprofError | None = None
+        self.outwards(self._grid())
+        if not self.seen:
+            raise self.first_refusal or CannotRunError("both run nowhere")
+        told = [length for length in self.seen if abs(self.ratio(length)) > TIE]
+        brackets = self.brackets(told)
+        ordered = sorted(told if brackets else self.seen)
+        self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
+        brackets = brackets or self.brackets()
+        self.found = [self._crossing(low, high) for low, high in brackets]
+
+    def _grid(self) -> Iterator[int]:
         place, before = self.shortest, 0.0
         while place <= self.longest and (length := self.at(place)) is not None:
             start = time.process_time()
-            try:
-                self.seen[length] = self.both(length)
-            except AttnprofError as refusal:
-                first = first or refusal
-                if self.seen:
-                    self.end = str(refusal)
-                    break
-            else:
-                spent = time.process_time() - start
+            yield length
+            spent = time.process_time() - start
+            if length in self.seen:
                 slow = spent > SLOW_S and spent > GROWN * before > 0
-                before = spent
                 if slow or max(self.seen[length]) > LONGEST_CALL_S:
                     self.end = f"at {self.said(length)} that took too long already"
-                    break
+                    return
+                before = spent
+            elif self.seen:
+                self.end = str(self.refused[length])
+                return
             place = 2 * max(length, place)
-        if not self.seen:
-            raise first or CannotRunError("both run nowhere")
-        lengths = sorted(self.seen)
-        told = [length for length in lengths if abs(self.ratio(length)) > TIE]
-        brackets = self._changes(told)
-        self.ends = (told[0], told[-1]) if brackets else (lengths[0], lengths[-1])
-        brackets = brackets or self._changes(lengths)
-        self.crossings = [self._between(low, high) for low, high in brackets]
-
-    def _changes(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
-        """Neighbours whose order differs."""
-        return [(x, y) for x, y in pairwise(lengths) if self.sign(x) != self.sign(y)]
 
     def ratio(self, length: int) -> float:
         """Logarithm of A's time over B's."""
-        if length not in self.seen:
-            self.seen[length] = self.both(length)
         a, b = self.seen[length]
         return log(a / b)
 
-    def sign(self, length: int) -> int:
-        """1 where B is faster, else -1."""
-        return 1 if self.ratio(length) > 0 else -1
+    def _between(self, low: int, high: int) -> Iterator[int]:
+        middle = self.runnable(round(sqrt(low * high))) if high / low > FINE else None
+        if middle is not None and low < middle < high:
+            yield middle
 
-    def _between(self, low: int, high: int) -> TimeCrossing:
-        below = self.sign(low)
-        while high / low > FINE:
-            middle = self.runnable(round((low * high) ** 0.5))
-            if middle is None or not low < middle < high:
-                break
-            low, high = (middle, high) if self.sign(middle) == below else (low, middle)
+    def _crossing(self, low: int, high: int) -> TimeCrossing:
+        low, high = self.halve(low, high, self._between)
         at = _zero((low, self.ratio(low)), (high, self.ratio(high)))
         return TimeCrossing(at, self._reached(at, -1), self._reached(at, 1))
 

@@ -1,18 +1,15 @@
-"""Costs of two mechanisms that meet: which can be compared, and where they are equal."""
+"""Costs of two mechanisms that meet: which can be compared, and what each side costs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width
-from attnprof.algebra.roots import closed_form, positive_roots
-from attnprof.closed_form.axis import SEQ, CrossoverAxis
-from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
-from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
-from attnprof.closed_form.quantities import comparable, quantity_of, speaking
+from attnprof.algebra.polynomials import Branches, PolynomialSize
+from attnprof.closed_form.quantities import comparable, quantity_in, quantity_of, speaking
 from attnprof.costs import Number
+from attnprof.crossovers.axis import SEQ, CrossoverAxis
+from attnprof.crossovers.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
@@ -29,34 +26,44 @@ ALL_METRICS = (*METRICS, STATE, TIME)
 
 
 @dataclass(frozen=True)
-class OwnModule:
-    """A module of somebody's own: no closed form of ours, no document prints it."""
-
-    name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Meeting:
     """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
 
     Those are the one of ``axis``, and the one that is given for a row: the head width where the
-    axis is the length, else the length. Either side may be an :class:`OwnModule` instead: something
-    that only has a name and derived costs, which ``derived`` gives for a metric and a head width.
+    axis is the length, else the length. Either side may be a module of somebody's own instead, a
+    :class:`attnprof.trace.request.target.Target`: no closed form of ours, no document prints it.
     """
 
-    a: Mechanism | OwnModule
-    b: Mechanism | OwnModule
+    a: Any
+    b: Any
     workload: Workload
     scope: str = "core"
-    derived: Callable[[str, int], tuple[KnownCost, KnownCost]] | None = None
     axis: CrossoverAxis = SEQ
+    _branches: dict[Any, Branches] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.axis.check((self.a, self.b))
         for side in (self.a, self.b):
-            if not isinstance(side, OwnModule):
+            if isinstance(side, Mechanism):
                 side.check(self.workload, self.scope)
+
+    @property
+    def own_modules(self) -> list[Any]:
+        """The sides that are somebody's own."""
+        return [side for side in (self.a, self.b) if not isinstance(side, Mechanism)]
+
+    def check_steps(self) -> None:
+        """RequestError for decoding by somebody's own module."""
+        if self.workload.phase == "decode" and self.own_modules:
+            from attnprof.measure.request import NO_STEP
+
+            raise RequestError(f"{self.own_modules[0].name} {NO_STEP}")
+
+    def branches_at(self, sample: tuple[int, int], symbolic_given: bool) -> Branches:
+        """Variables at a value and a size given; those of one size given share what they make."""
+        found = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
+        found.move(sample)
+        return found
 
     def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
         """Both sides and their workload at a value of the axis."""
@@ -129,16 +136,19 @@ def contests(
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if STATE in metrics and meeting.workload.phase != "decode":
         raise RequestError("--metric state: only decoding keeps one; add --phase decode")
-    found = []
-    a, b = meeting.a, meeting.b
+    found, a, b, derived = list[Contest](), meeting.a, meeting.b, None
+    if DERIVED in kinds:
+        from attnprof.crossovers.derived import derived_costs
+
+        derived = derived_costs(meeting)
     for metric in metrics:
-        if not isinstance(a, OwnModule) and not isinstance(b, OwnModule):
+        if not meeting.own_modules:
             found += _of_mechanisms(meeting, metric, kinds, a, b)
-        if DERIVED in kinds and meeting.derived is not None and metric != STATE:
-            found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
+        if derived is not None and metric != STATE:
+            found.append(Contest(metric, DERIVED, known=partial(derived, metric)))
     if found:
         return found
-    if isinstance(a, OwnModule) or isinstance(b, OwnModule):
+    if meeting.own_modules:
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
         )
@@ -194,73 +204,16 @@ def _printed_costs(meeting: Meeting, metric: str, a: Mechanism, b: Mechanism) ->
 
 
 def _counted_costs(scope: str, quantity: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
-    """Our closed forms of both; of a state its bytes."""
+    """Our closed forms of both, of a state its bytes; metrics share the tables of one play."""
 
-    def count(side: Mechanism, workload: Workload) -> Number:
-        found = quantity_of(side, workload, scope, quantity)
+    def count(place: int, side: Mechanism, workload: Workload) -> Number:
+        sizes = [*vars(workload).values(), *vars(side).values()]
+        variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
+        if variable is None:
+            found = quantity_of(side, workload, scope, quantity)
+        else:
+            table = variable.branches.once(place, lambda: side.cost(workload, scope))
+            found = quantity_in(table, quantity)
         return found * workload.item_size if quantity == "state_entries" else found
 
-    return partial(count, a), partial(count, b)
-
-
-# -- solved ----------------------------------------------------------------------------
-def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, str | None]:
-    """All crossings at the size given, and the last one's closed form in it, if it has one.
-
-    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
-    at which both costs are known count.
-    """
-    axis, (first, second) = meeting.axis, contest.at(given)
-    known = contest.lengths(given, axis)
-
-    def difference(n: Number, d: Number) -> Number:
-        if not isinstance(d, int) and not (first.general and second.general):
-            raise NotPiecewisePolynomialError("costs of one head width")
-        sides, workload = meeting.at(n, d)
-        one, other = contest.at(d, sides) if contest.made else (first, second)
-        return one.of(workload) - other.of(workload)
-
-    @cache
-    def at(length: int) -> Number:
-        value = difference(length, given)
-        return int(value) if value == int(value) else value
-
-    def integers(n: Number, d: Number) -> Number:
-        return at(n) if isinstance(n, int) else difference(n, d)
-
-    # over a parameter the first value may be one that a mechanism refuses
-    not_this_way = NotPiecewisePolynomialError, *[RequestError] * (axis.name != "seq")
-    if len(known.stretches) == 1:
-        with suppress(*not_this_way):
-            found = crossings_of(pieces(integers, given, known.stretches[0][0]), at, known)
-            solvable = found.roots and found.runs[-1].piece
-            return found, _closed(found, given, axis) if solvable else None
-    places = None if axis.name == "seq" else axis.values(meeting.workload, given)
-    return bisected(at, known, places), None
-
-
-def _closed(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
-    """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
-    root = found.roots[-1]
-    for run in reversed(found.runs[-2:]):
-        if run.piece and run.piece.general:
-            for terms in _factors(run.piece.terms, axis):
-                roots = positive_roots(at_width(terms, given))
-                vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
-                if vanishes and (form := closed_form(terms, given, root)):
-                    return form.replace("d", axis.letter)
-    return None
-
-
-def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
-    """The difference, and where its degree in the axis is too high the factors that it has.
-
-    Over lengths differences are of the second degree.
-    """
-    if axis.name == "seq":
-        return [terms]
-    from sympy import factor_list, symbols
-
-    x, y = symbols("x y")
-    whole = sum(factor * x**i * y**j for (i, j), factor in terms.items())
-    return [terms, *(dict(part.as_poly(x, y).terms()) for part, _ in factor_list(whole, x, y)[1])]
+    return partial(count, 0, a), partial(count, 1, b)

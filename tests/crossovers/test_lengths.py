@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnprof.closed_form.crossings import bisected
-from attnprof.closed_form.lengths import LONGEST, Lengths
+from attnprof.crossovers.lengths import LONGEST, Lengths
+from attnprof.crossovers.solve import bisected
 
 PREDICATES = {
     "from two on": (lambda n: n >= 2, [(2, None)], 1),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
-from math import gcd, isqrt
+from math import gcd
 
 from attnprof.costs import Number
 from attnprof.workload import Workload
@@ -121,9 +121,3 @@ class KnownCost:
 
 #: All lengths.
 EVERY = Lengths(lambda length: length >= 1)
-
-
-def divisors(size: int) -> list[int]:
-    """All divisors of a size, ascending: the numbers of heads that share a model width."""
-    small = [h for h in range(1, isqrt(size) + 1) if size % h == 0]
-    return sorted({*small, *(size // h for h in small)})

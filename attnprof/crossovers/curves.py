@@ -5,14 +5,14 @@ from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from attnprof.closed_form.axis import curve
-from attnprof.closed_form.lengths import Lengths
 from attnprof.costs import Number
+from attnprof.crossovers.axis import curve
+from attnprof.crossovers.lengths import Lengths
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import CrossoverRecord
 
 if TYPE_CHECKING:
-    from attnprof.closed_form.contests import Contest, Meeting
+    from attnprof.crossovers.sides import Contest, Meeting
 
 #: Points of a curve, and how far around the crossovers it goes.
 POINTS = 64
@@ -50,6 +50,18 @@ def curves_of(
             if points
         ]
     return found
+
+
+def seen_curves(
+    meeting: "Meeting", given: int, seen: Mapping[int, Sequence[Any]], **what: Any
+) -> list[dict[str, Any]]:
+    """Both sides' costs at the places that a search looked at."""
+    return [
+        curve(meeting.axis, given, {n: seen[n][place] for n in sorted(seen)}, **what,
+              mechanism=side.name)
+        for place, side in enumerate((meeting.a, meeting.b))
+        if seen
+    ]  # fmt: skip
 
 
 def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:

@@ -3,10 +3,11 @@
 import pytest
 
 from attnprof import registry
-from attnprof.closed_form.axis import CrossoverAxis
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.peaks import peak_of, search_values
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import meet, peaks_of
-from attnprof.measure.value_crossings import ValueCrossings
 from attnprof.workload import Workload
 
 
@@ -16,9 +17,7 @@ def searched(a, b, values=range(1, 513), guesses=(), takes=lambda _: True):
             raise RequestError(f"{value} is not taken")
         return a(value), b(value)
 
-    search = ValueCrossings(both, list(values), guesses)
-    search.run()
-    return search
+    return search_values(both, list(values), guesses)
 
 
 @pytest.mark.parametrize("crossing", [2, 3, 17, 100, 500])
@@ -62,13 +61,12 @@ def test_values_that_would_take_too_much_memory_are_not_looked_at():
 def test_the_measured_value_is_where_the_allocator_turns(a, b, over, last):
     sides = registry.configured([a, b], {})
     axis, workload = CrossoverAxis(over, last=last), Workload(100, 1, 8)
-    (row,) = meet(
-        *sides, workload, "core", [100], ["measured"], ["memory"], axis=axis, environment={}
-    ).records
+    meeting = Meeting(*sides, workload, axis=axis)
+    (row,) = crossover_report(meeting, [100], ["measured"], ["memory"], environment={}).records
 
     def difference(value):
         placed, sizes = axis.placed(sides, workload, value, 100)
-        one, other = (peaks_of(side, sizes, "core")(100) for side in placed)
+        one, other = (peak_of(side, sizes, "core") for side in placed)
         return one - other
 
     assert row.verdict == "crosses"
@@ -79,5 +77,6 @@ def test_the_measured_value_is_where_the_allocator_turns(a, b, over, last):
 
 def test_code_is_derived_over_the_length_alone():
     sides = registry.configured(["standard", "linear"], {})
+    meeting = Meeting(*sides, Workload(64, 1, 8), axis=CrossoverAxis("d"))
     with pytest.raises(RequestError, match="--over d"):
-        meet(*sides, Workload(64, 1, 8), "core", [64], axis=CrossoverAxis("d"), environment={})
+        crossover_report(meeting, [64], ["derived"], environment={})

@@ -9,10 +9,11 @@ import sympy
 
 import attnprof
 from attnprof import registry
-from attnprof.closed_form.answers import crossover_answer
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.closed_form.contests import Contest, Meeting, solved
-from attnprof.closed_form.crossover import report
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Contest, Meeting
+from attnprof.crossovers.solve import solved
 from attnprof.errors import RequestError
 from attnprof.units import amount, every
 from attnprof.workload import Workload
@@ -78,7 +79,7 @@ def test_every_integer_agrees(case):
             continue
     meeting = Meeting(registry.get(a), registry.get(b), workload, scope, axis=axis)
     metrics = [*next(iter(known.values()))]
-    found = report(meeting, [workload.seq_len], ["formula"], metrics, environment={})
+    found = crossover_report(meeting, [workload.seq_len], ["formula"], metrics, environment={})
     assert len(found.records) == len(metrics)
     for row in found.records:
         verdict, first, above = told_by_integers({v: its[row.metric] for v, its in known.items()})

@@ -1,12 +1,18 @@
 """A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from attnprof.costs import Number
+from attnprof.crossovers.lengths import KnownCost
+from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
 from attnprof.trace.report.derivation import Derivation, PhaseForms
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
@@ -109,3 +115,24 @@ class DerivedSide:
                 raise CannotRunError(said) from error
             self._found[head_dim] = found
         return self._found[head_dim]
+
+
+def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
+    """Costs derived from both sides' code, by metric and head width."""
+    sides, workload = [], meeting.workload
+    for side in (meeting.a, meeting.b):
+        tell(f"deriving {side.name}")
+        target = side
+        if isinstance(side, Mechanism):
+            target = mechanism_target(
+                side, meeting.scope, causal=workload.causal, dtype=workload.dtype
+            )
+        sides.append(DerivedSide(target, workload))
+
+    @cache
+    def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
+        costs = (side.at_width(metric, head_dim) for side in sides)
+        a, b = (KnownCost(c, c.holds, *c.told()) for c in costs)
+        return a, b
+
+    return known

@@ -6,9 +6,9 @@ from functools import cached_property
 from itertools import pairwise
 from math import ceil, log, sqrt
 
+from attnprof.crossovers.time_left import CLOSE_ONES, TELLING_S, middle, search_s
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
-from attnprof.measure.search_time import CLOSE_ONES, TELLING_S, middle, search_s
 from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_median, root_of_line
 from attnprof.processes.progress import tell
 from attnprof.units import joined

@@ -2,8 +2,8 @@
 
 import pytest
 
+from attnprof.crossovers.peaks import search_lengths
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.peak_crossings import peak_crossings
 
 
 def only(condition, peak):
@@ -32,15 +32,16 @@ def always(_):
     ],
 )
 def test_crossings_are_found_where_both_run(condition, b, crossings, step):
-    found = peak_crossings(only(condition, lambda n: n * n), only(always, b))
+    a = only(condition, lambda n: n * n)
+    found, apart = search_lengths(lambda n: (a(n), b(n)))
     assert found.crossings == crossings
-    assert found.step == step
+    assert apart == step
     assert all(map(condition, found.signs))
 
 
 def test_what_runs_nowhere_is_said_with_its_reason():
     with pytest.raises(CannotRunError, match="2 tokens are refused"):
-        peak_crossings(only(lambda _: False, lambda n: n), only(always, lambda n: n))
+        search_lengths(only(lambda _: False, lambda n: (n, n)))
 
 
 def test_no_length_is_tried_that_may_not_fit():
@@ -50,5 +51,5 @@ def test_no_length_is_tried_that_may_not_fit():
         asked.append(length)
         return 4 * length**2
 
-    peak_crossings(peak, lambda _: 1)
+    search_lengths(lambda n: (peak(n), 1))
     assert 4 * max(asked) ** 2 <= 2**31

@@ -3,15 +3,19 @@
 import pytest
 
 from attnprof import registry
+from attnprof.crossovers.peaks import search_near
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.measured_crossovers import first_crossing, meet
 from attnprof.workload import Workload
 
 
 def taylor(head_dims, kinds, metrics=("memory",), heads=1, batch=1):
     a, b = registry.configured(["taylor-direct", "taylor-efficient"], {})
     workload = Workload(1, heads, head_dims[0], batch)
-    return meet(a, b, workload, "core", head_dims, kinds, metrics, environment={}).records
+    return crossover_report(
+        Meeting(a, b, workload), head_dims, kinds, metrics, environment={}
+    ).records
 
 
 @pytest.mark.parametrize("head_dim", [8, 16, 32, 64])
@@ -43,12 +47,12 @@ def test_measured_alone_shows_no_derived_row():
 
 @pytest.mark.parametrize("guess", [12, 40, 97, 98, 99, 300, 1500])
 def test_a_crossing_is_found_from_any_guess_nearby(guess):
-    assert first_crossing(lambda n: 97.5 - n, guess) == 98
+    assert search_near(lambda n: (97.5, n), guess).crossings == [98]
 
 
 def test_a_crossing_that_is_not_there_is_said():
     with pytest.raises(CannotRunError, match="no sign change"):
-        first_crossing(lambda _: 1, 10)
+        search_near(lambda _: (1, 0), 10)
 
 
 def test_unknown_kinds_are_refused():

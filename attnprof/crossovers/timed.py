@@ -3,30 +3,33 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from attnprof.closed_form import contests, crossover
-from attnprof.closed_form.axis import CrossoverAxis, curve
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.curves import seen_curves
+from attnprof.crossovers.peaks import request_of
+from attnprof.crossovers.predicted_search import PredictedSearch
+from attnprof.crossovers.report import Finding
+from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting
+from attnprof.crossovers.solve import roots_of_formulas
+from attnprof.crossovers.time_search import SHORTEST, TimeSearch, first_length
 from attnprof.device.operations import operations_of
-from attnprof.device.predicted_crossings import PredictedSearch
 from attnprof.device.prediction import Predictor, calibration_of
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.batch import point_environment, resolve_device
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.kept_memory import memory_kept
-from attnprof.measure.measured_crossovers import request_of
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
 from attnprof.measure.sweep.journal import Journal, read
-from attnprof.measure.time_crossings import SHORTEST, TimeSearch, first_length
-from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
-from attnprof.trace.request.target import Target
 from attnprof.units import amount
 
 
@@ -50,39 +53,59 @@ class TimeTerms:
 
 
 @dataclass
-class TimedPair:
-    """Two sides at one size given, and what was found of their times over the meeting's axis."""
+class TimeFinder:
+    """Crossings of times, predicted and measured."""
 
-    sides: tuple[Mechanism | Target, Mechanism | Target]
-    meeting: contests.Meeting
+    meeting: Meeting
+    terms: TimeTerms
+    kinds: Sequence[str]
+    _pairs: dict[int, "TimedPair"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.contests = [Contest(TIME, kind) for kind in self.kinds]
+        device = resolve_device(self.terms.device)
+        self.how: dict[str, Any] = {
+            "scope": self.meeting.scope, "device": device, "threads": self.terms.threads
+        }  # fmt: skip
+        request = request_of(self.meeting.a, self.meeting.workload, **self.how)
+        self.environment = point_environment(request)
+
+    def find(self, contest: Contest, given: int) -> Finding:
+        """Return the predicted or the measured crossings at a size given."""
+        if given not in self._pairs:
+            self._pairs[given] = TimedPair(
+                self.meeting, given, self.how, self.environment, self.terms
+            )
+        pair = self._pairs[given]
+        return pair.predicted() if contest.kind == PREDICTED else pair.measured()
+
+    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+        """Return both times at the values that were looked at."""
+        return [
+            one
+            for given, pair in self._pairs.items()
+            for kind, seen in pair.times.items()
+            for one in seen_curves(self.meeting, given, seen, metric=TIME, unit="s", kind=kind)
+        ]
+
+    @property
+    def made_of(self) -> dict[str, str]:
+        """The calibration that predictions are made of, as the summary has it."""
+        names = [pair.made_of for pair in self._pairs.values() if pair.made_of]
+        return {"made_of": names[0] if names else ""} if PREDICTED in self.kinds else {}
+
+
+@dataclass
+class TimedPair:
+    """Both sides at one size given, and what was found of their times over the meeting's axis."""
+
+    meeting: Meeting
     given: int
     how: Mapping[str, Any]
     environment: Mapping[str, Any]
     terms: TimeTerms
-    refused: list[RequestError | CannotRunError] = field(default_factory=list)
     times: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
-    #: the calibration that predictions are made of
     made_of: str = ""
-
-    def row(self, kind: str) -> CrossoverRecord:
-        """The predicted or the measured row; a refusal is one that says why."""
-        contest = contests.Contest(contests.TIME, kind)
-        empty = replace(crossover.blank(self.meeting, contest, self.given), method=kind)
-        try:
-            return (self._predicted if kind == contests.PREDICTED else self._measured)(empty)
-        except (CannotRunError, RequestError) as refusal:
-            self.refused.append(refusal)
-            return replace(empty, skipped=str(refusal))
-
-    def curves(self) -> list[dict[str, Any]]:
-        """Both times over length, as a figure takes them."""
-        what = {"metric": contests.TIME, "unit": "s"}
-        return [
-            curve(self.axis, self.given, {n: seen[n][place] for n in sorted(seen)},
-                  **what, kind=kind, mechanism=side.name)
-            for kind, seen in self.times.items()
-            for place, side in enumerate(self.sides)
-        ]  # fmt: skip
 
     @property
     def axis(self) -> CrossoverAxis:
@@ -95,7 +118,7 @@ class TimedPair:
 
     def requests(self, value: int) -> list[PointRequest]:
         """Both sides at a value; :class:`CannotRunError` where memory is too small for one."""
-        sides, sizes = self.axis.placed(self.sides, self.meeting.workload, value, self.given)
+        sides, sizes = self.meeting.at(value, self.given)
         found = [request_of(side, sizes, **self.how) for side in sides]
         for request in found:
             with refusing(request):
@@ -142,10 +165,11 @@ class TimedPair:
     @property
     def _names(self) -> str:
         """Both sides."""
-        return " and ".join(side.name for side in self.sides)
+        return f"{self.meeting.a.name} and {self.meeting.b.name}"
 
     # -- predicted ---------------------------------------------------------------------
-    def prediction(self) -> "PredictedSearch":
+    @cached_property
+    def prediction(self) -> PredictedSearch:
         """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
         known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(known, kept=self.terms.kept)
@@ -158,21 +182,22 @@ class TimedPair:
             return _seconds(first, times), _seconds(second, times)
 
         search = PredictedSearch(
-            both, self.runnable, times.ratio_spread, said=self.said, **self._ends()
+            both, runnable=self.runnable, spread=times.ratio_spread, said=self.said, **self._ends()
         )
         if self.axis.name != "seq":
             search.at = self.runnable
         search.run()
         return search
 
-    def _predicted(self, empty: CrossoverRecord) -> CrossoverRecord:
-        search = self.prediction()
-        self.times[contests.PREDICTED] = search.seen
-        signs = [search.sign(length) for length in search.ends]
-        return self._with(empty, search.crossings, signs, search.seen, 0, search.end)
+    def predicted(self) -> Finding:
+        """What the calibration says."""
+        search = self.prediction
+        self.times[PREDICTED] = search.seen
+        return self._finding(search.found, search.outer, search.seen, 0, search.end)
 
     # -- measured ----------------------------------------------------------------------
-    def _measured(self, empty: CrossoverRecord) -> CrossoverRecord:
+    def measured(self) -> Finding:
+        """What calls in turns show."""
         guesses = self._guesses()
         with ExitStack() as stack:
             kept = self.terms.kept and self.how["device"] == "cpu"
@@ -185,30 +210,20 @@ class TimedPair:
             )  # fmt: skip
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
-        self.times[contests.MEASURED] = seen
+        self.times[MEASURED] = seen
         told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
         far = [guess for guess in guesses if guess > max(seen)]
         expected = f"; the crossing is expected at {self.said(round(far[0]))}" if far else ""
         end = search.end + expected
-        ends = (told[0], told[-1])
-        return self._with(empty, search.crossings, ends, seen, search.timed_calls, end)
+        outer = (told[0], told[-1])
+        return self._finding(search.crossings, outer, seen, search.timed_calls, end)
 
     def _guesses(self) -> list[float]:
         """Where the times should cross: predicted, or else where the FLOPs are equal."""
         try:
-            return [one.at for one in self.prediction().crossings]
+            return [one.at for one in self.prediction.found]
         except (CannotRunError, RequestError):
-            return self._equal_flops()
-
-    def _equal_flops(self) -> list[float]:
-        if any(isinstance(side, Target) for side in self.sides):
-            return []
-        try:
-            (contest,) = contests.contests(self.meeting, ("formula",), ("flops",))
-            roots = contests.solved(self.meeting, contest, self.given)[0].roots
-        except (CannotRunError, RequestError):
-            return []
-        return [float(root.at) for root in roots]
+            return roots_of_formulas(self.meeting, "flops", self.given)
 
     def _compare(self, value: int, budget: Budget) -> tuple[list[float], list[float]]:
         """Seconds of calls of both sides in turns."""
@@ -240,23 +255,18 @@ class TimedPair:
         what += [] if over == "seq" else [over, self.given]
         return json.dumps(what, sort_keys=True, default=str)
 
-    def _with(
-        self, empty: CrossoverRecord, crossings: Sequence[TimeCrossing], signs: Sequence[int],
-        lengths: Mapping[int, Any], timed_calls: int, end: str,
-    ) -> CrossoverRecord:  # fmt: skip
-        """A row with what was found."""
-        a, b = (side.name for side in self.sides)
-        names, (below, above) = {1: b, -1: a, 0: None}, signs
-        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
+    def _finding(
+        self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], seen: Mapping[int, Any],
+        timed_calls: int, end: str,
+    ) -> Finding:  # fmt: skip
+        """What a row says."""
         last = crossings[-1] if crossings else None
-        first = first_length(last) if last else min(lengths) if below > 0 else None
-        return crossover.answered(
-            empty, [one.at for one in crossings], first,
-            verdict=verdict.get(len(crossings), "several"), ci_low=last.low if last else None,
-            ci_high=last.high if last else None, cheaper_below=names[below],
-            cheaper_above=names[above], searched=[[min(lengths), max(lengths)]], searched_step=1,
-            timed_calls=timed_calls, lengths=sorted(lengths), bound=end or None,
-        )  # fmt: skip
+        low, high = min(seen), max(seen)
+        return Finding([one.at for one in crossings], outer, first_length(last) if last else low, {
+            "ci_low": last and last.low, "ci_high": last and last.high, "bound": end or None,
+            "searched": [[low, high]], "searched_step": 1, "timed_calls": timed_calls,
+            "lengths": sorted(seen),
+        })  # fmt: skip
 
 
 def _seconds(request: PointRequest, times: Any) -> float:

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from attnprof import registry
-from attnprof.closed_form.axis import CrossoverAxis
-from attnprof.device.time_crossovers import meet
-from attnprof.device.timed_pair import TimedPair, TimeTerms
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimedPair, TimeTerms
 from attnprof.workload import Workload
 
 
@@ -21,8 +22,8 @@ def timed(monkeypatch, names, axis, seconds, given=256, kinds=("measured",), **h
 
     monkeypatch.setattr(TimedPair, "_compare", compare)
     sides = registry.configured(names, {})
-    return meet(
-        *sides, Workload(1, 1, 16), "core", [given], kinds, ["time"], axis=axis,
+    return crossover_report(
+        Meeting(*sides, Workload(1, 1, 16), axis=axis), [given], kinds, ["time"],
         terms=TimeTerms("cpu", 1, **how), environment={},
     )  # fmt: skip
 
@@ -83,8 +84,8 @@ def test_curves_are_over_the_values(monkeypatch):
     monkeypatch.setattr(
         TimedPair, "_compare", lambda _, n, __: ([call(0, n)] * 9, [call(1, n)] * 9)
     )
-    found = meet(
-        *sides, Workload(1, 1, 16), "core", [64], ["measured"], ["time"], axis=CrossoverAxis("d"),
+    found = crossover_report(
+        Meeting(*sides, Workload(1, 1, 16), axis=CrossoverAxis("d")), [64], ["measured"], ["time"],
         terms=TimeTerms("cpu", 1), with_curves=True, environment={},
     )  # fmt: skip
     for curve in found.summary["curves"]:

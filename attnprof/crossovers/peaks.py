@@ -1,0 +1,219 @@
+"""Where measured peaks of memory cross: the allocator counts bytes, so answers are exact integers.
+
+Two mechanisms over the length are searched around the crossing of their closed forms; code of which
+no cost is known is looked at in powers of two, values of another axis there and around a guess.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from attnprof.crossovers.curves import seen_curves
+from attnprof.crossovers.report import Finding
+from attnprof.crossovers.search import OrderSearch, nearest_to_middle
+from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests
+from attnprof.crossovers.solve import roots_of_formulas, solved
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.memory import measure_peak
+from attnprof.measure.point import available_bytes
+from attnprof.measure.request import PointRequest
+from attnprof.measure.subject import build_subject, refusing
+from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
+from attnprof.record import CrossoverRecord
+from attnprof.workload import Workload
+
+#: The longest length tried; bytes and seconds of one place beyond which no larger one is tried,
+#: and how much more twice the size may take.
+LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
+#: How far from the closed forms' crossing the measured one is looked for, as a factor.
+FARTHEST = 16
+#: Values tried on either side where one in the middle is refused, and from a place on.
+TRIES, FROM_A_PLACE = 64, 16
+
+Both = Callable[[int], tuple[int, int]]
+
+
+def request_of(side: Any, workload: Workload, scope: str, **more: Any) -> PointRequest:
+    """A mechanism or a module at a workload as a point."""
+    params = side.params if isinstance(side, Mechanism) else side.asked
+    return PointRequest.at(side.name, workload, scope=scope, params=params, **more)
+
+
+def peak_of(side: Any, workload: Workload, scope: str) -> int:
+    """Measured peak bytes of a mechanism or a module, on the CPU's allocator.
+
+    What a module raises becomes a :class:`RequestError` with its line.
+    """
+    import torch
+
+    request = request_of(side, workload, scope)
+    tell(f"measuring the peak memory of {request.title}")
+    with refusing(request):
+        return measure_peak(build_subject(request), "cpu", torch).bytes
+
+
+# -- searches --------------------------------------------------------------------------
+def search_near(both: Both, guess: int) -> OrderSearch:
+    """The crossing near a guess, by no more lengths than it takes.
+
+    Raises :class:`CannotRunError` where there is none within a factor of ``FARTHEST``.
+    """
+    search = OrderSearch(both, refusals=())
+
+    def grid() -> Iterator[int]:
+        low, high, step = max(1, guess - 1), guess, 1
+        yield from (low, high)
+        while search.signs[high] == search.signs[low] or not search.signs[low]:
+            low, high, step = max(1, low - step), high + step, 2 * step
+            yield low
+            if high > FARTHEST * guess:
+                raise CannotRunError(f"no sign change between {low} and {high} tokens")
+            yield high
+
+    search.outwards(grid())
+    search.narrow(lambda low, high: nearest_to_middle(low, high, 1))
+    return search
+
+
+def search_lengths(both: Both) -> tuple[OrderSearch, int]:
+    """Crossings of code of which nothing is known, and how far apart the lengths lie that run.
+
+    Raises :class:`CannotRunError` where both run at no length, with what one raised.
+    """
+    search = OrderSearch(both)
+    search.outwards(_doubled(search))
+    if not search.signs:
+        raise CannotRunError(f"both run at none of 2, 4, 8, … tokens: {search.first_refusal}")
+    first = min(search.signs)  # lengths that run lie as far apart as the next one that does
+    powers = [2**power for power in range(first.bit_length()) if 2**power < first] or [1]
+    step = next((step for step in powers if search.look(first + step)), first)
+
+    def between(low: int, high: int) -> Iterator[int]:
+        middle = low + max(1, (high - low) // (2 * step)) * step
+        yield from [middle] if middle < high else []
+
+    search.narrow(between)
+    return search, step
+
+
+def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = ()) -> OrderSearch:
+    """Crossings among ``values``, ascending; at ``guesses`` the peaks should cross.
+
+    Raises :class:`CannotRunError` where both run at none.
+    """
+    search = OrderSearch(both, (RequestError, CannotRunError))
+    search.outwards(_magnitudes(search, values, guesses))
+    if not search.signs:
+        why = search.first_refusal or "there is none"
+        raise CannotRunError(f"both run at none of the values: {why}")
+    search.narrow(lambda low, high: nearest_to_middle(low, high, TRIES))
+    return search
+
+
+def _too_much(costs: tuple[int, int], start: float) -> bool:
+    """Whether a place twice as large would take too much memory or time."""
+    most = min(MOST_BYTES, available_bytes("cpu") // 2)
+    return GROWTH * max(costs) > most or time.monotonic() - start > MOST_S
+
+
+def _doubled(search: OrderSearch) -> Iterator[int]:
+    """Powers of two, until the next one would take too much, or lengths are refused for good."""
+    length = 2
+    while length <= LONGEST:
+        start = time.monotonic()
+        yield length
+        if length in search.seen:
+            if _too_much(search.seen[length], start):
+                return
+        elif search.signs and not _runs_beyond(search, length):
+            return
+        length *= 2
+
+
+def _runs_beyond(search: OrderSearch, refused: int) -> bool:
+    """Whether a refused length is a gap; where it is an end, lengths up to it are looked at."""
+    low, high = max(search.signs), refused
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2 // max(1, low // 8) * max(1, low // 8)
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if search.look(middle) else (low, middle)
+    return search.look(2 * refused)
+
+
+def _magnitudes(
+    search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
+) -> Iterator[int]:
+    """A value that runs from each power of two on, and from both neighbours of every guess."""
+    wanted = [2**power for power in range(max(values).bit_length() + 1)]
+    wanted += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
+    for place in sorted(set(wanted)):
+        start = time.monotonic()
+        for value in islice((value for value in values if value >= place), FROM_A_PLACE):
+            yield value
+            if value in search.seen:
+                if _too_much(search.seen[value], start):
+                    search.end = "a larger one would take too much memory or time"
+                    return
+                break
+
+
+# -- rows ------------------------------------------------------------------------------
+@dataclass
+class PeakFinder:
+    """Crossings of measured peaks: near the closed forms' crossing, or, without such, anywhere."""
+
+    meeting: Meeting
+    contests: Sequence[Contest] = (Contest("memory", MEASURED),)
+    _searches: dict[int, OrderSearch] = field(default_factory=dict)
+
+    def find(self, contest: Contest, given: int) -> Finding:
+        """Return the crossings at a head width, or over another axis at a length."""
+        meeting, axis = self.meeting, self.meeting.axis
+
+        def both(value: int) -> tuple[int, int]:
+            sides, sizes = meeting.at(value, given)
+            first, second = (peak_of(side, sizes, meeting.scope) for side in sides)
+            return first, second
+
+        fields: dict[str, Any] = {}
+        if axis.name != "seq":
+            values = axis.values(meeting.workload, given)
+            guesses = roots_of_formulas(meeting, "memory", given)
+            search, step = search_values(both, values, guesses), 1
+            fields = {"bound": search.end or None}
+        elif meeting.own_modules:
+            search, step = search_lengths(both)
+        else:  # no more lengths are measured than it takes
+            search, step = search_near(both, self._guess(given)), 0
+        self._searches[given] = search
+        low, high = search.ends
+        if step:
+            fields |= {"searched": [[low, high]], "searched_step": step}
+        crossings = search.crossings
+        first = crossings[-1] if crossings else low
+        outer = search.signs[low], search.signs[high]
+        return Finding([float(n) for n in crossings], outer, first, fields)
+
+    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+        """Return the peaks that were measured."""
+        what = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
+        searches = self._searches.items()
+        return [
+            c for given, s in searches for c in seen_curves(self.meeting, given, s.seen, **what)
+        ]
+
+    def _guesses(self, given: int) -> list[float]:
+        """Where the closed forms' peaks cross; nowhere where one has none."""
+        return roots_of_formulas(self.meeting, "memory", given)
+
+    def _guess(self, head_dim: int) -> int:
+        """The first length from the crossing of the closed forms on."""
+        (contest,) = contests(self.meeting, ("formula",), ("memory",))
+        guess = solved(self.meeting, contest, head_dim)[0]
+        if guess.first is None or guess.verdict != "crosses":
+            raise CannotRunError("no crossover to look for: the closed forms do not cross")
+        return guess.first

@@ -1,0 +1,210 @@
+"""Where two mechanisms cost the same: the report of ``crossover``, with rows of every kind.
+
+Formulas and derived costs are solved, peaks of memory and times are searched. All of them answer
+with a :class:`Finding`; ``crossover_report`` makes the rows, the sentence and a figure's curves.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from attnprof.crossovers.answer import crossover_answer
+from attnprof.crossovers.axis import SIZES
+from attnprof.crossovers.curves import curves_of, ratios
+from attnprof.crossovers.sides import (
+    ALL_KINDS,
+    ALL_METRICS,
+    DERIVED,
+    KINDS,
+    MEASURED,
+    METRICS,
+    PREDICTED,
+    TIME,
+    Contest,
+    Meeting,
+    contests,
+)
+from attnprof.crossovers.solve import solved
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
+from attnprof.mechanism import Mechanism
+from attnprof.record import CrossoverRecord, Report
+
+#: Sizes that a row has.
+SIZES_OF_ROWS = ("seq_len", "d_model", "head_dim", "num_heads", "batch_size")
+VERDICTS = {0: "never", 1: "crosses"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All crossings at a size given, and the sign of A - B below the first and above the last.
+
+    ``first`` is the first whole value from the last crossing on; without a crossing, the first
+    value that the answer is for. ``fields`` are further ones of the row.
+    """
+
+    crossings: Sequence[float]
+    outer: tuple[int, int]
+    first: int
+    fields: Mapping[str, Any]
+
+
+class Finder(Protocol):
+    """Finds crossings of some kinds and metrics."""
+
+    contests: Sequence[Contest]
+
+    def find(self, contest: Contest, given: int) -> Finding:
+        """Return the crossings; raise a refusal that says why there is no answer."""
+
+    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+        """Return the costs as a figure takes them."""
+
+
+@dataclass
+class FormulaFinder:
+    """Crossings of costs that are formulas: printed, our own, or derived from code."""
+
+    meeting: Meeting
+    contests: Sequence[Contest]
+
+    def find(self, contest: Contest, given: int) -> Finding:
+        """Return what polynomials or a search over integers say."""
+        found, form = solved(self.meeting, contest, given)
+        known = contest.lengths(given, self.meeting.axis)
+        doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
+        searched, step = [list(stretch) for stretch in known.stretches], known.step
+        if found.looked_at:
+            searched, step = [list(found.looked_at)], 1
+        crossings = [float(root.at) for root in found.roots]
+        first = found.start if found.first is None else found.first
+        return Finding(crossings, (found.runs[0].sign, found.runs[-1].sign), first, {
+            "closed_form": form, "method": "solved" if found.runs[-1].piece else "searched",
+            "searched": searched, "searched_step": step,
+            "bound": "; ".join(sorted(doubts)) or None,
+        })  # fmt: skip
+
+    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+        """Return both costs around the crossings."""
+        return curves_of(self.meeting, self.contests, records)
+
+
+def crossover_report(
+    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = KINDS,
+    metrics: Sequence[str] = METRICS, *, terms: Any = None, with_curves: bool = False,
+    environment: Mapping[str, Any],
+) -> Report:  # fmt: skip
+    """The report, a figure's curves in its summary if wanted; raises where every row is refused.
+
+    ``given`` are the head widths, or over another axis than the length the lengths. ``terms`` are
+    those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
+    """
+    rows: list[Any] = []
+    curves: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
+    made_of, is_sorted = dict[str, str](), False
+    for finder in _finders(meeting, kinds, metrics, terms):
+        refused = list[AttnprofError]()
+        own = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
+        if not rows and all(row.skipped for row in own):
+            raise together(refused)
+        rows += own
+        curves += finder.curves(own) if with_curves else ()
+        if not isinstance(finder, FormulaFinder):
+            is_sorted = True
+            environment = {**environment, **getattr(finder, "environment", {})}
+            made_of = getattr(finder, "made_of", made_of)
+    if is_sorted:  # the kinds of one question beside each other
+        metric, kind = ALL_METRICS.index, ALL_KINDS.index
+        rows.sort(key=lambda row: (row.given, metric(row.metric), kind(row.kind)))
+    summary |= {"answer": crossover_answer(rows), **made_of}
+    if with_curves:
+        summary |= {"curves": curves, "ratios": ratios(curves)}
+    return Report("crossover", rows, summary, environment)
+
+
+def _finders(
+    meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
+) -> Iterator[Finder]:
+    """Yield what finds the rows that are asked for; RequestError where nothing can be compared."""
+    counted = [metric for metric in metrics if metric != TIME]
+    others = [kind for kind in kinds if kind != PREDICTED or TIME not in metrics]
+    closed = [kind for kind in others if kind != MEASURED]
+    if TIME in metrics:
+        _check_times(kinds, terms)
+    if counted and others:
+        if not closed and "memory" not in counted:
+            raise RequestError("only memory is measured to an exact length: use --metric memory")
+        if DERIVED in closed and meeting.axis.name != "seq":
+            raise RequestError(
+                f"--kind derived goes over the length: leave --over {meeting.axis.name} out, or "
+                "ask for other kinds"
+            )
+        meeting.check_steps()
+        if closed:
+            yield FormulaFinder(meeting, contests(meeting, closed, counted))
+        if MEASURED in others and "memory" in counted:
+            from attnprof.crossovers.peaks import PeakFinder
+
+            yield PeakFinder(meeting)
+    if TIME in metrics:
+        from attnprof.crossovers.timed import TimeFinder
+
+        meeting.check_steps()
+        yield TimeFinder(meeting, terms, [kind for kind in (PREDICTED, MEASURED) if kind in kinds])
+
+
+def _check_times(kinds: Sequence[str], terms: Any) -> None:
+    """RequestError for kinds that say nothing of times, or not of a device that is elsewhere."""
+    if not {PREDICTED, MEASURED} & set(kinds):
+        raise RequestError(
+            f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
+            "--kind predicted,measured"
+        )
+    if terms.on and MEASURED in kinds:
+        raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
+
+
+# -- rows ------------------------------------------------------------------------------
+def _row(
+    meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
+) -> CrossoverRecord:
+    """One row; a refusal is one that says why, and is kept in ``refused``."""
+    empty = _blank(meeting, contest, given)
+    try:
+        found = finder.find(contest, given)
+    except (RequestError, CannotRunError) as refusal:
+        refused.append(refusal)
+        return replace(empty, skipped=str(refusal))
+    last = found.crossings[-1] if found.crossings else None
+    names, (below, above) = {1: meeting.b.name, -1: meeting.a.name, 0: None}, found.outer
+    always = last is None and below > 0
+    first = found.first if always or last is not None else None
+    over_lengths = empty.over == "seq"
+    verdict = "always" if always else VERDICTS.get(len(found.crossings), "several")
+    return replace(
+        empty, crossover_value=last, first_value=first, all_crossings=list(found.crossings),
+        crossover_seq_len=last if over_lengths else None, verdict=verdict,
+        first_seq_len=first if over_lengths else None, cheaper_below=names[below],
+        cheaper_above=names[above], **found.fields,
+    )  # fmt: skip
+
+
+def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
+    """A row that says what was asked."""
+    w, axis = meeting.workload, meeting.axis
+    sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
+    sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}
+    if axis.d_model is not None:
+        sizes |= {"head_dim": None, "d_model": axis.d_model}
+    sizes = {name: size for name, size in sizes.items() if name in SIZES_OF_ROWS}
+    params = [
+        axis.without(side.params) if isinstance(side, Mechanism) else {}
+        for side in (meeting.a, meeting.b)
+    ]
+    return CrossoverRecord(
+        metric=contest.metric, unit=contest.unit, kind=contest.kind, source=contest.source,
+        mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=params[0],
+        params_b=params[1], over=axis.name, dtype=None if contest.kind == "published" else w.dtype,
+        method=contest.kind if contest.kind in (PREDICTED, MEASURED) else None,
+        scope=meeting.scope, phase=w.phase, causal=w.causal, verdict="", **sizes,
+    )  # fmt: skip
