@@ -76,8 +76,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   `E*(1 - (1 - k/E)**B)` experts on average, which the formula says. Experts in a loop of Python's
   are those of even routing instead. Bytes moved are those of the model's own code: copies of the
   cache that it makes, as by `torch.cat`, are among them.
-- Under a decoded token stands what its weights and its cache are, each read once (`least_traffic` of
-  the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
+- Under a decoded token stands what its weights and its cache are, each read once (`least_traffic`
+  of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
   results in between and copies: transformers' Python copies a cache that grows (`torch.cat`) and
   expands a latent one at every token, which engines do not.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
