@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 from attnprof.algebra.orders import leading_terms
 from attnprof.papers.approximation.program import DOCUMENT, STUDENTS, derived, longformer
-from attnprof.papers.checks import READING, Check, Checks, formula
+from attnprof.papers.checks import Ours, Printed, formula
 
 CLAIMS = "complexity_claims"
 #: The claimed orders in this project's spelling; other letters than N are constants.
@@ -18,7 +18,6 @@ IDS = {
     "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
     "kernelized_attention": "linear", "sparse_transformer": "sparse",
 }  # fmt: skip
-DERIVED = "operations of its class, derived by running it on symbolic sizes; their power in N"
 
 
 def mechanism_id(row: dict[str, str]) -> str:
@@ -58,46 +57,13 @@ def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
     return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}
 
 
-def _order(claim: str, name: str, *more: str, how: str = DERIVED, **said: Any) -> Check:
-    """Powers of N, and of more sizes, in a class's operations."""
-    return Check(
-        claim,
-        claimed(name),
-        lambda: leading(derived(name), ("N", *more)),
-        how=how,
-        tables=(CLAIMS,),
-        **said,
-    )
+def executed(name: str) -> dict[str, int]:
+    """Powers of N, and of Linformer's L, in the operations of a class."""
+    return leading(derived(name), ("N", "L") if name == "linformer" else ("N",))
 
 
-CHECKS = Checks([
-    _order("003-STD", "standard", note="4 N^2 d + 6 N^2 a sequence"),
-    _order("003-LIN", "linformer", "L", how=f"{DERIVED} and L", note="8 N L d + 6 N L a sequence"),
-    _order(
-        "003-PERF-ORDER",
-        "performer",
-        note="8 N m d and less: linear in N, and in the number m of features, which it leaves out",
-    ),
-    _order(
-        "003-LONG-COST",
-        "longformer",
-        why="the class computes all N^2 scores (4 N^2 d, as the standard one) and masks them "
-        "afterwards, with an N x N mask beside; only a banded product would be O(N w), "
-        "4 N (2w + 1) d",
-    ),
-])  # fmt: skip
-
-
-@CHECKS.answers(
-    "003-CROSS",
-    {name: claimed(name)["N"] for name in STUDENTS},
-    how="read in the listing: the decoder layer makes its cross-attention of the standard "
-    "class, whatever class it is given; power in N of its own class twice and that one once",
-    basis=READING,
-    why="the decoder's cross-attention is the standard class in every model, so each of them "
-    "stays quadratic in N",
-)
-def _whole_models() -> dict[str, int]:
+def whole_models() -> dict[str, int]:
+    """Powers of N in models whose decoder has its own class twice and the standard one once."""
     return {name: leading(2 * derived(name) + derived("standard"))["N"] for name in STUDENTS}
 
 
@@ -111,18 +77,27 @@ def kept(tokens: int, window: int) -> int:
     return int((weights > 0).sum())
 
 
-@CHECKS.answers(
-    "003-SPARSE-L",
-    {"N": 1},
-    how="entries that a window's mask keeps, counted for several N; the order of differences "
-    "at which they become constant",
-    note="N (2w + 1) - w (w + 1) entries; the time is linear only where nothing else is "
-    "computed, unlike in the listing. The text says the mask omits L entries: it keeps L",
-)
-def _power_of_kept() -> dict[str, int]:
+def power_of_kept() -> dict[str, int]:
+    """The order of differences at which the numbers of kept entries become constant."""
     counts = [kept(tokens, 4) for tokens in range(16, 17 + 8 * 6, 8)]
     power = 0
     while len(set(counts)) > 1:
         counts = [after - before for before, after in pairwise(counts)]
         power += 1
     return {"N": power}
+
+
+#: Mechanisms whose claimed order is held against that of their class.
+CLASSES = {
+    "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
+    "003-LONG-COST": "longformer",
+}  # fmt: skip
+PRINTED: Printed = {
+    **{claim: claimed(name) for claim, name in CLASSES.items()},
+    "003-CROSS": {name: claimed(name)["N"] for name in STUDENTS},
+}
+OURS: Ours = {
+    **{claim: partial(executed, name) for claim, name in CLASSES.items()},
+    "003-CROSS": whole_models,
+    "003-SPARSE-L": power_of_kept,
+}

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from attnprof.papers.better_attention.values import BY_HEADS, EXPERIMENTS, MECHANISMS, TABLES, rows
-from attnprof.papers.checks import Check, Checks
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import number
 
 RANK = "_rank"
@@ -51,45 +51,23 @@ def _value(row: dict[str, str], column: str) -> float:
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
 
-def differences(published: Nested, ours: Nested) -> str:
+def differences(published: Nested, ours: Nested) -> dict[str, str]:
     """Where two nested dicts differ, in words."""
-    return "; ".join(
+    found = (
         f"{row}, {column}: printed {published.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
         for column, value in values.items()
         if published.get(row, {}).get(column) != value
     )
+    return {"differences": "; ".join(found)}
 
 
 def _main_rows() -> list[dict[str, str]]:
     return [row for table in ("1", "2", "3") for row in rows(table) if row["dataset"] in BY_HEADS]
 
 
-CHECKS = Checks(
-    Check(
-        f"000-RANK-table{int(table):02}",
-        printed_ranks(table),
-        partial(recomputed_ranks, table),
-        part="their order",
-        how="one more than the number of better values; equal values share a rank",
-        why=differences,
-    )
-    for table in TABLES
-)
-
-
-@CHECKS.answers(
-    "000-XTAB",
-    {
-        label(row): {n: number(row[n]) for n in row if n not in NOT_REPEATED and row[n]}
-        for row in _main_rows()
-    },
-    how="every value and rank of Tables 1 to 3 but the parameters, beside the appendix's row "
-    "of the same mechanism and head count; ImageNet has none",
-    why=differences,
-    tables=("2",),
-)
-def _printed_again() -> Nested:
+def printed_again() -> Nested:
+    """The appendix's values of the main tables' rows."""
     found: Nested = {}
     for row in _main_rows():
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
@@ -120,26 +98,33 @@ def improves_with_heads(table: str) -> dict[str, bool]:
     }
 
 
-def _accuracies(table: str, published: dict[str, bool], ours: dict[str, bool]) -> str:
+def with_heads(table: str, published: Any, ours: dict[str, bool]) -> dict[str, str]:
+    """Accuracy and loss by head count of the mechanisms that do not improve, in words."""
     told = []
     for name in (name for name in ours if ours[name] != published.get(name)):
         own = _by_heads(table, name)
         lines = [", ".join(row[column] for row in own) for column in ("acc_pct", "loss")]
         told.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
-    return f"with {', '.join(sorted({r['h'] for r in rows(table)}))} heads " + "; ".join(told)
+    heads = ", ".join(sorted({row["h"] for row in rows(table)}))
+    return {"heads": heads, "lines": "; ".join(told)}
 
 
-CHECKS += [
-    Check(
-        f"000-HEADS-table{int(table):02}",
-        {row["attention"]: True for row in rows(table)},
-        partial(improves_with_heads, table),
-        part="their order",
-        how="performance is accuracy and loss (Sec 6): each step to more heads must raise training "
-        "accuracy and lower training loss",
-        why=partial(_accuracies, table),
-        note="on the training set; test loss worsens for standard attention, and Super's test "
-        "accuracy falls from two heads to four" if table == "6" else "",
-    )
-    for table in ("5", "6", "9", "10")
-]  # fmt: skip
+RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
+HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
+PRINTED: Printed = {
+    **{claim: printed_ranks(table) for claim, table in RANKS.items()},
+    **{claim: {row["attention"]: True for row in rows(table)} for claim, table in HEADS.items()},
+    "000-XTAB": {
+        label(row): {n: number(row[n]) for n in row if n not in NOT_REPEATED and row[n]}
+        for row in _main_rows()
+    },
+}
+OURS: Ours = {
+    **{claim: partial(recomputed_ranks, table) for claim, table in RANKS.items()},
+    **{claim: partial(improves_with_heads, table) for claim, table in HEADS.items()},
+    "000-XTAB": printed_again,
+}
+FACTS: Facts = {
+    **dict.fromkeys((*RANKS, "000-XTAB"), differences),
+    **{claim: partial(with_heads, table) for claim, table in HEADS.items()},
+}

@@ -1,6 +1,5 @@
 """000's tables, made again: parameters and head widths by formula, ranks from the values."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -8,14 +7,13 @@ from typing import Any
 from attnprof.papers.better_attention import values
 from attnprof.papers.better_attention.checks_eq24 import excess, slopes
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
-from attnprof.papers.better_attention.checks_percentages import OURS
+from attnprof.papers.better_attention.checks_percentages import LABELS, RECOMPUTED
 from attnprof.papers.better_attention.checks_ranks import RANK, label, recomputed_ranks
 from attnprof.papers.better_attention.values import LENGTH, WIDTH, multiply_adds, rows
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number
 from attnprof.papers.regenerated import Cell, Table
 
-LABELS = tomllib.loads((values.DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
 TITLES, NAMES, QUOTED = (LABELS[part] for part in ("titles", "columns", "quoted"))
 RANKS = (
     "in parentheses: the rank, ours from the printed values (equal ones share); times and scores "
@@ -91,7 +89,7 @@ def percentages() -> Table:
         {"where": row["where"], "what": QUOTED[row["id"]], "expression": row["expression"],
          "percent": Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))}
         for row in values.DOCUMENT.rows("quoted_percentages")
-        for ours, digits in [OURS[row["id"]]]
+        for ours, digits in [RECOMPUTED[row["id"]]]
     ]  # fmt: skip
     note = "ours: from the tables' values; App B.3's lead on MNIST in points, as it is meant"
     return Table("Percentages quoted in the text", rows, (note,))

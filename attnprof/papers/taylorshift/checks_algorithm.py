@@ -7,7 +7,7 @@ import sympy
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.papers.checks import Check, Checks
+from attnprof.papers.checks import Ours
 from attnprof.papers.taylorshift.formulas import FORMS, D
 
 #: Sizes that Algorithm 1 is run at: (tokens, head width, temperature).
@@ -20,28 +20,6 @@ X = symbol("x")
 def taylor_map(x: Any, order: int = 2) -> Any:
     """The exponential's series up to an order."""
     return sum(x**n / factorial(n) for n in range(order + 1))
-
-
-CHECKS = Checks([
-    Check(
-        "004-EQ3",
-        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],  # the last term that Eq 3 prints, + V: row i has value i
-        lambda: [[int(taylor_map(0))] * 3 for _ in range(3)],
-        how="rows of Y_nom for three tokens where QKᵀ = 0, from [1 + QKᵀ + (QKᵀ)²/2]V",
-        why="The 1 in [1 + QKᵀ]V is an N × N matrix of ones: every row gets the sum of all rows "
-        "of V, not its own row. Algorithm 1 (line 9) has the sum and is right; Eq 3 and the line "
-        "before Eq 2 print + V.",
-    ),
-    Check(
-        "004-TSM-pos",
-        True,
-        # at 0 each sum is 1
-        lambda: not any(sympy.Poly(taylor_map(X, order), X).count_roots() for order in ORDERS),
-        how="real roots of the partial sums of even orders 2 to 20, counted exactly: none",
-        note="At a minimum the derivative, the sum of one order less, is 0, so the value is "
-        "x^k/k! > 0: it holds for every even order.",
-    ),
-])  # fmt: skip
 
 
 def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
@@ -69,13 +47,8 @@ def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
     return (weights / weights.sum(axis=-1, keepdims=True)) @ v * (n / d) ** 0.5
 
 
-@CHECKS.answers(
-    "004-ALG1",
-    True,
-    how="Algorithm 1 line by line against Eq 1 on τ·cos(q, k) times √(N/d) and against this "
-    "project's modules of both forms, float64, random values at four sizes",
-)
-def _forms_agree() -> bool:
+def forms_agree() -> bool:
+    """Whether Algorithm 1, Eq 1 and this project's modules give the same numbers."""
     import numpy as np
     import torch
 
@@ -95,13 +68,21 @@ def _forms_agree() -> bool:
     return True
 
 
-@CHECKS.answers(
-    "004-FN2",
-    ["1/2", "sqrt(d)", "d"],
-    how="what 1 + x + x²/2 becomes as a whole where x is scaled by α² = √d and ½ stays",
-)
-def _coefficients() -> list[str]:
+def coefficients() -> list[str]:
+    """Factors of the square, linear and constant term where x is scaled by the root of d."""
     half = sympy.Rational(1, 2)
     score = D**half * X
     whole = half * score**2 / (X**2 / 2)  # what the square term is multiplied by
     return [str(half), str(whole * X / score), str(whole)]
+
+
+OURS: Ours = {
+    "004-EQ3": lambda: [[int(taylor_map(0))] * 3 for _ in range(3)],
+    "004-TSM-pos": lambda: (
+        not any(  # at 0 each sum is 1
+            sympy.Poly(taylor_map(X, order), X).count_roots() for order in ORDERS
+        )
+    ),
+    "004-ALG1": forms_agree,
+    "004-FN2": coefficients,
+}

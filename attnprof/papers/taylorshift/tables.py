@@ -6,8 +6,8 @@ from typing import Any
 from attnprof.papers.checks import rounded, within
 from attnprof.papers.regenerated import Cell, Table
 from attnprof.papers.taylorshift import checks_accuracy, checks_sizes
-from attnprof.papers.taylorshift.checks_accuracy import DATASETS, OURS, accuracies
-from attnprof.papers.taylorshift.checks_quoted import CLOSE, PRINTED, beside_entries, memory
+from attnprof.papers.taylorshift.checks_accuracy import DATASETS, MODEL, accuracies
+from attnprof.papers.taylorshift.checks_quoted import CLOSE, MEMORY, beside_entries, memory
 from attnprof.papers.taylorshift.checks_sizes import ERROR, LENGTH, NORMAL
 from attnprof.papers.taylorshift.formulas import DOCUMENT, first_lengths
 
@@ -44,7 +44,7 @@ def normalisation() -> Table:
     """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
     elsewhere = {
         "direct_acc_pct": checks_accuracy.column("acc_pct")[int(HEADS["cifar_pixel"])],
-        "efficient_acc_pct": accuracies()[OURS]["cifar_pixel"],
+        "efficient_acc_pct": accuracies()[MODEL]["cifar_pixel"],
     }
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows("table04_normalization_ablation"):
@@ -73,7 +73,7 @@ def hyperparameters() -> Table:
 
 def memory_cell(form: str, heads: int) -> Cell:
     """Table 6's memory of a form, beside what its entries account for."""
-    return Cell(PRINTED[form][heads], round(memory(form, heads), 1), CLOSE)
+    return Cell(MEMORY[form][heads], round(memory(form, heads), 1), CLOSE)
 
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -91,7 +91,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "4": normalisation,
     "5": lambda: Table("Accuracy with linear and convolutional token embedding", [
         {"dataset": row["dataset"],
-         "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
+         "linear": Cell(float(row["linear_acc_pct"]), accuracies()[MODEL][row["dataset"]]),
          "convolutional": float(row["conv_acc_pct"]),
          "delta": Cell(float(row["delta"]), checks_accuracy.deltas()[row["dataset"]], rounded(1))}
         for row in DOCUMENT.rows("table05_token_embedding")
