@@ -9,9 +9,16 @@ from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.closed_form import growth
-from attnprof.papers.approximation import checks_orders, checks_program, program
-from attnprof.papers.approximation.checks_orders import CLAIMS, claimed_order, mechanism_id
-from attnprof.papers.approximation.checks_program import FAILED, FIGURE_Z, HEADS, quoted
+from attnprof.papers.approximation import checks, program
+from attnprof.papers.approximation.checks import (
+    CLAIMS,
+    FAILED,
+    FIGURE_Z,
+    HEADS,
+    claimed_order,
+    mechanism_id,
+    quoted,
+)
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Cell, Described, FigureData, PaperFigure, Table
@@ -64,7 +71,7 @@ def complexities() -> Table:
         mechanism, own = mechanism_id(row), None
         claim, time, memory = exponents(mechanism)
         if mechanism in CLASSES:
-            power = checks_orders.leading(derived(mechanism))["N"]
+            power = checks.leading(derived(mechanism))["N"]
             own = Cell(claim, float(power), no_faster)
         rows.append({
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
@@ -84,13 +91,13 @@ def complexities() -> Table:
 def quoted_numbers() -> Table:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
-    runs = checks_program.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
+    runs = checks.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(FIGURE_Z):
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({
             "model": row["model"], "quantity": row["quantity"],
             "value": Cell(value, 1.0 if runs else FAILED) if value == FAILED else value,
-            HERE: checks_program.seconds()[row["model"]] if timed else None,
+            HERE: checks.seconds()[row["model"]] if timed else None,
             "unit": row["unit"], "where": row["where"],
         })  # fmt: skip
     notes = (
@@ -218,7 +225,7 @@ def _described(label: str, found: dict[str, float]) -> Described:
 def results() -> FigureData:
     """Z: the quoted numbers, and the models' times and operations here."""
     seconds = measured("003", "model_times")["seconds"]
-    counts, losses = checks_program.operations(), quoted("final_true_ce")
+    counts, losses = checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
     for name, here in seconds.items():
@@ -235,14 +242,14 @@ def results() -> FigureData:
     said = (
         ("slowest model", "longformer", slowest),
         ("fastest model on average", "linformer", by_time[0]),
-        ("fastest approximation", "performer", checks_program.cheapest_approximation()),
-        ("worst generalization ratio", "longformer, 0.68", checks_program.worst_ratio()),
+        ("fastest approximation", "performer", checks.cheapest_approximation()),
+        ("worst generalization ratio", "longformer, 0.68", checks.worst_ratio()),
     )
     described = [
         Described(what, printed, ours, printed.split(",")[0] == ours)
         for what, printed, ours in said
     ]
-    return FigureData(rows, described, {"uniform_guess": math.log(checks_program.VOCABULARY)})
+    return FigureData(rows, described, {"uniform_guess": math.log(checks.VOCABULARY)})
 
 
 TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}

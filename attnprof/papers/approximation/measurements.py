@@ -17,7 +17,7 @@ from attnprof.measure.clocks import threads
 from attnprof.measure.growth import counted_growth
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
-from attnprof.papers.approximation.checks_program import VOCABULARY
+from attnprof.papers.approximation.checks import VOCABULARY
 from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
 from attnprof.record import ProfileRecord

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention import checks_eq24, values
+from attnprof.papers.better_attention import checks_formulas, values
 from attnprof.papers.better_attention.values import MECHANISMS, counter, eq24, multiply_adds
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 
@@ -147,13 +147,13 @@ def _said_of_widths(
         "other lengths", "only the scale of the y-axis changes",
         f"Efficient saves {saved:.1f} % at d_m = {LARGEST} for l = {STATED}, "
         f"{elsewhere:.1f} % for l = {OTHER}",
-        checks_eq24.shape_is_free_of_length(),
+        checks_formulas.shape_is_free_of_length(),
     )  # fmt: skip
 
 
 def heatmap() -> FigureData:
     """Figure 3: the ratio of standard to Efficient Attention over length and width."""
-    report = checks_eq24.heatmaps()
+    report = checks_formulas.heatmaps()
     full, efficient = (counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
         {
@@ -164,23 +164,23 @@ def heatmap() -> FigureData:
         for cell in map(asdict, report.records)
         for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
-    mean, most = checks_eq24.excess("mean"), max(checks_eq24.excess("max").values())
+    mean, most = checks_formulas.excess("mean"), max(checks_formulas.excess("max").values())
     means, largest = [], []
     for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
         said, up_to = (
-            checks_eq24.quoted(source, "mean"),
-            max(checks_eq24.quoted(source, "max").values()),
+            checks_formulas.quoted(source, "mean"),
+            max(checks_formulas.quoted(source, "max").values()),
         )
         means.append(Described(
             f"mean excess by heads, {where}",
-            ", ".join(f"{said[str(h)]} % (h = {h})" for h in checks_eq24.PANELS),
-            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in checks_eq24.PANELS),
-            all(round(mean[str(h)]) == said[str(h)] for h in checks_eq24.PANELS),
+            ", ".join(f"{said[str(h)]} % (h = {h})" for h in checks_formulas.PANELS),
+            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in checks_formulas.PANELS),
+            all(round(mean[str(h)]) == said[str(h)] for h in checks_formulas.PANELS),
         ))  # fmt: skip
         largest.append(Described(
             f"largest excess, {where}", f"up to {up_to} %", f"{most:.2f} %", round(most) == up_to
         ))  # fmt: skip
-    exact = checks_eq24.exact_excess()
+    exact = checks_formulas.exact_excess()
     counted = Described(
         "counted from the definitions", "at most 67 %, less with more heads",
         f"at most {exact['at most']:.0f} %, "
@@ -188,7 +188,7 @@ def heatmap() -> FigureData:
         exact["at most"] <= 67 and exact["falls with the heads"],
     )  # fmt: skip
     described = (*means, *largest, counted)
-    return FigureData(rows, described, {"summary": report.summary, "grid": checks_eq24.GRID})
+    return FigureData(rows, described, {"summary": report.summary, "grid": checks_formulas.GRID})
 
 
 def surfaces() -> FigureData:

@@ -5,10 +5,15 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.better_attention import values
-from attnprof.papers.better_attention.checks_eq24 import excess, slopes
+from attnprof.papers.better_attention.checks_formulas import excess, slopes
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
-from attnprof.papers.better_attention.checks_percentages import LABELS, RECOMPUTED
-from attnprof.papers.better_attention.checks_ranks import RANK, label, recomputed_ranks
+from attnprof.papers.better_attention.checks_tables import (
+    LABELS,
+    RANK,
+    RECOMPUTED,
+    label,
+    recomputed_ranks,
+)
 from attnprof.papers.better_attention.values import LENGTH, WIDTH, multiply_adds, rows
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number

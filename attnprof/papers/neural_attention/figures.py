@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnprof.papers.neural_attention.checks_sizes import graph_dimensions
+from attnprof.papers.neural_attention.checks import graph_dimensions
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.

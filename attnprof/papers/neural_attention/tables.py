@@ -6,8 +6,13 @@ from operator import ge
 from typing import Any
 
 from attnprof.papers.checks import rounded, within
-from attnprof.papers.neural_attention.checks_costs import gain, least_memory, least_time, reduction
-from attnprof.papers.neural_attention.checks_sizes import millions
+from attnprof.papers.neural_attention.checks import (
+    gain,
+    least_memory,
+    least_time,
+    millions,
+    reduction,
+)
 from attnprof.papers.neural_attention.models import DOCUMENT, MILLION, name_of, vision_model
 from attnprof.papers.regenerated import Cell, Table
 

@@ -1,6 +1,6 @@
-"""004, Sec 4.1, 4.2, A.1, A.4 and Table 2: both forms' costs, and the lengths where they meet."""
+"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import sympy
@@ -9,7 +9,17 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
 from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.taylorshift import formulas
-from attnprof.papers.taylorshift.formulas import DOCUMENT, WIDTHS, D, H, N, first_lengths, printed
+from attnprof.papers.taylorshift.formulas import (
+    DOCUMENT,
+    WIDTHS,
+    D,
+    H,
+    N,
+    direct_flops,
+    efficient_flops,
+    first_lengths,
+    printed,
+)
 
 #: Operations of an exponential, as this project counts.
 EXPONENTIAL = 1
@@ -114,6 +124,67 @@ def solutions() -> dict[str, Any]:
 
 
 TRANSITIONS = {f"004-T2-d{row['d']}": row for row in DOCUMENT.rows("table02_transition_points")}
+
+
+#: Digits of the isolated root, which one in radicals is compared to.
+DIGITS = 40
+X, Y, U, Z = map(symbol, "xyuz")
+D_E = symbol("d_e")
+#: Sec 4.2: the values, the scores, and their Taylor map, which needs its own memory.
+DIRECT_ENTRIES = sympy.expand(N * D + N * N + N * N)
+#: Sec 4.2: A_mod, queries, keys, values with a column of ones, box products of keys.
+EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + N * D**2)
+
+
+def all_heads(one: Any) -> Any:
+    """The cost of h heads of width d_e / h, from that of one."""
+    return sympy.expand(H * one.subs(D, D_E / H))
+
+
+def slope_in_heads(one: Any) -> Any:
+    """How the cost of all heads changes with h at a fixed d_e, written in d."""
+    return sympy.expand(sympy.diff(all_heads(one), H).subs(D_E, D * H))
+
+
+def falls_for_every_head_count(one: Any) -> bool:
+    """Whether the cost falls for d ≥ 1, that is for every h up to d_e.
+
+    With d = 1 + t every coefficient of the slope must be negative for t ≥ 0, N ≥ 1.
+    """
+    t, m = symbol("t"), symbol("m")
+    slope = slope_in_heads(one).subs({D: 1 + t, N: 1 + m}, simultaneous=True)
+    return all(x < 0 for x in sympy.Poly(sympy.expand(slope), t, m).coeffs())
+
+
+@cache
+def equation() -> Any:
+    """8d³ + 10d² of the equation 8d³ + 10d² = 3, Eq 8."""
+    return sympy.expand(3 - slope_in_heads(efficient_flops()) / N)
+
+
+@cache
+def steps() -> dict[str, Any]:
+    """A.2's way from there to the larger solution for u = y³, each step from the one before."""
+    depressed = sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)  # has no square
+    monic = sympy.Poly(depressed, X).monic().as_expr()
+    vieta = sympy.expand(monic.subs(X, Y + sympy.Rational(25, 144) / Y))
+    quadratic = sympy.expand(vieta * Y**3).subs({Y**6: U**2, Y**3: U})
+    a, b, c = sympy.Poly(quadratic, U).all_coeffs()
+    u = (-b + sympy.sqrt(b**2 - 4 * a * c)) / (2 * a)
+    return {"depressed": depressed, "monic": monic, "vieta": vieta, "u": u}
+
+
+def real_solutions() -> list[Any]:
+    """All real solutions of the equation, isolated exactly."""
+    return list(sympy.Poly(equation() - 3, D).real_roots())
+
+
+def flat_heads() -> dict[str, float]:
+    """How many positive roots the derivative by h has, and the first."""
+    roots = [root for root in real_solutions() if root.is_positive]
+    return {"positive": len(roots), "d": float(roots[0].n(20))}
+
+
 PRINTED: Printed = {
     claim: {name: int(row[name]) for name in ("N0", "N1")} for claim, row in TRANSITIONS.items()
 }
@@ -130,12 +201,32 @@ OURS: Ours = {
     "004-EQ7-rad": radicands,
     "004-N1-bound": tightest_bound,
     "004-A4-sq": lambda: {
-        "root": str(dominating_square()), "square": str(sympy.expand(dominating_square() ** 2)),
+        "root": str(dominating_square()),
+        "square": str(sympy.expand(dominating_square() ** 2)),
     },
     "004-A4-word": solutions,
     "004-T2-N1small": lambda: all(
         x["N1"] <= CONSIDERABLY * x["N0"] for x in map(first_lengths, WIDTHS)
     ),
     **{claim: partial(first_lengths, int(row["d"])) for claim, row in TRANSITIONS.items()},
-}  # fmt: skip
-FACTS: Facts = {"004-STD-higher": lambda *_: {"price": dearer_from()}}
+    "004-MHSA-triv": lambda: str(all_heads(direct_flops())),
+    "004-MHSA-eff": lambda: str(all_heads(efficient_flops())),
+    "004-MHSA-dops": lambda: str(slope_in_heads(efficient_flops())),
+    "004-ent-triv": lambda: str(all_heads(DIRECT_ENTRIES)),
+    "004-ent-eff": lambda: str(H * EFFICIENT_ENTRIES),
+    "004-ent-effMH": lambda: str(all_heads(EFFICIENT_ENTRIES)),
+    "004-ent-diff": lambda: str(slope_in_heads(EFFICIENT_ENTRIES)),
+    "004-h0-range": lambda: falls_for_every_head_count(efficient_flops()),
+    "004-h1": lambda: falls_for_every_head_count(EFFICIENT_ENTRIES),
+    "004-A2-first": lambda: str(equation().subs(D, Z)),
+    "004-A2-depressed": lambda: str(steps()["depressed"]),
+    "004-A2-monic": lambda: str(steps()["monic"]),
+    "004-A2-vieta": lambda: str(steps()["vieta"]),
+    "004-A2-u": lambda: str(steps()["u"]),
+    "004-h0-closed": lambda: str(real_solutions()[0].evalf(DIGITS)),
+    "004-h0-onlyreal": lambda: {"real solutions": len(real_solutions())},
+    "004-h0-root": flat_heads,
+}
+FACTS: Facts = {
+    "004-STD-higher": lambda *_: {"price": dearer_from()},
+}

@@ -5,14 +5,21 @@ from typing import Any
 
 from attnprof.papers.checks import rounded, within
 from attnprof.papers.regenerated import Cell, Table
-from attnprof.papers.taylorshift import checks_accuracy, checks_sizes
-from attnprof.papers.taylorshift.checks_accuracy import DATASETS, MODEL, accuracies
-from attnprof.papers.taylorshift.checks_quoted import CLOSE, MEMORY, beside_entries, memory
+from attnprof.papers.taylorshift import checks_quoted, checks_sizes
+from attnprof.papers.taylorshift.checks_quoted import (
+    CLOSE,
+    DATASETS,
+    MEMORY,
+    MODEL,
+    accuracies,
+    beside_entries,
+    memory,
+)
 from attnprof.papers.taylorshift.checks_sizes import ERROR, LENGTH, NORMAL
 from attnprof.papers.taylorshift.formulas import DOCUMENT, first_lengths
 
 #: Heads of each dataset's model.
-HEADS = checks_accuracy.setting("heads")
+HEADS = checks_quoted.setting("heads")
 
 
 def _short(value: float) -> float:
@@ -43,7 +50,7 @@ def intermediate_sizes() -> Table:
 def normalisation() -> Table:
     """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
     elsewhere = {
-        "direct_acc_pct": checks_accuracy.column("acc_pct")[int(HEADS["cifar_pixel"])],
+        "direct_acc_pct": checks_quoted.column("acc_pct")[int(HEADS["cifar_pixel"])],
         "efficient_acc_pct": accuracies()[MODEL]["cifar_pixel"],
     }
     rows: list[dict[str, Any]] = []
@@ -64,7 +71,7 @@ def hyperparameters() -> Table:
     for row in DOCUMENT.rows("table07_hyperparameters"):
         made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
         if row["param"] == "d_embed":
-            width = checks_accuracy.common_head_width()
+            width = checks_quoted.common_head_width()
             made |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
         rows.append(made)
     note = "d_embed: 64 a head, as in all models but ImageNet S"
@@ -85,7 +92,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     ]),
     "3": lambda: Table("Accuracy in percent", [
         {"model": row["model"], **{name: row[name] for name in DATASETS},
-         "average": Cell(float(row["average"]), checks_accuracy.average(row["model"]), rounded(1))}
+         "average": Cell(float(row["average"]), checks_quoted.average(row["model"]), rounded(1))}
         for row in DOCUMENT.rows("table03_accuracy")
     ], ("accuracies are trainings, shown as printed; Linformer's average is over four",)),
     "4": normalisation,
@@ -93,7 +100,7 @@ TABLES: dict[str, Callable[[], Table]] = {
         {"dataset": row["dataset"],
          "linear": Cell(float(row["linear_acc_pct"]), accuracies()[MODEL][row["dataset"]]),
          "convolutional": float(row["conv_acc_pct"]),
-         "delta": Cell(float(row["delta"]), checks_accuracy.deltas()[row["dataset"]], rounded(1))}
+         "delta": Cell(float(row["delta"]), checks_quoted.deltas()[row["dataset"]], rounded(1))}
         for row in DOCUMENT.rows("table05_token_embedding")
     ], ("linear: beside Table 3",)),
     "6": lambda: Table("Accuracy, throughput and memory by head count, CIFAR Pixel", [

@@ -1,6 +1,11 @@
-"""003: what its code does and what it reports, against its text and against each other."""
+"""003: the orders of growth it claims, and what its code does and reports, against its text."""
 
 import math
+import re
+from collections.abc import Sequence
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,11 +13,105 @@ from torch.nn import functional as F
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.orders import leading_terms
 from attnprof.blocks.assemble import attend_core
 from attnprof.papers.approximation import program
-from attnprof.papers.approximation.program import CLASSES, TEST_TOKENS, TOKENS, WIDTH, derived
-from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.approximation.program import (
+    CLASSES,
+    DOCUMENT,
+    STUDENTS,
+    TEST_TOKENS,
+    TOKENS,
+    WIDTH,
+    derived,
+    longformer,
+)
+from attnprof.papers.checks import Facts, Ours, Printed, formula
 from attnprof.papers.measured import measured
+
+CLAIMS = "complexity_claims"
+#: The claimed orders in this project's spelling; other letters than N are constants.
+ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
+#: Mechanisms by what the document's table calls them.
+IDS = {
+    "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear", "sparse_transformer": "sparse",
+}  # fmt: skip
+
+
+def mechanism_id(row: dict[str, str]) -> str:
+    """This project's name for a row's mechanism."""
+    return IDS.get(row["mechanism"], row["mechanism"])
+
+
+def claimed_text(mechanism: str) -> str:
+    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
+    found = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert found, rows[mechanism]
+    return found[1]
+
+
+def claimed_order(mechanism: str) -> str:
+    """The same as an order in N."""
+    text = claimed_text(mechanism)
+    return ORDERS.get(text, text)
+
+
+def claimed(mechanism: str) -> dict[str, int]:
+    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    powers = {}
+    for factor in claimed_text(mechanism).split("*"):
+        name, _, power = factor.partition("^")
+        powers[name] = int(power or 1)
+    return powers
+
+
+def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
+    """Powers of the sizes in the term that leads as they grow; ValueError without a single one."""
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
+    return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}
+
+
+def executed(name: str) -> dict[str, int]:
+    """Powers of N, and of Linformer's L, in the operations of a class."""
+    return leading(derived(name), ("N", "L") if name == "linformer" else ("N",))
+
+
+def whole_models() -> dict[str, int]:
+    """Powers of N in models whose decoder has its own class twice and the standard one once."""
+    return {name: leading(2 * derived(name) + derived("standard"))["N"] for name in STUDENTS}
+
+
+@cache
+def kept(tokens: int, window: int) -> int:
+    """Entries that the window's mask keeps, counted in the weights that come out."""
+    import torch
+
+    x = torch.zeros(1, tokens, 1)
+    weights = longformer(x, x, torch.eye(tokens)[None], window=window)
+    return int((weights > 0).sum())
+
+
+def power_of_kept() -> dict[str, int]:
+    """The order of differences at which the numbers of kept entries become constant."""
+    counts = [kept(tokens, 4) for tokens in range(16, 17 + 8 * 6, 8)]
+    power = 0
+    while len(set(counts)) > 1:
+        counts = [after - before for before, after in pairwise(counts)]
+        power += 1
+    return {"N": power}
+
+
+#: Mechanisms whose claimed order is held against that of their class.
+CLAIMED = {
+    "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
+    "003-LONG-COST": "longformer",
+}  # fmt: skip
+
 
 HEADS = int(program.SETTINGS["heads_in_figure_C"])
 FIGURE_Z = "figZ_quoted_numbers"
@@ -135,12 +234,17 @@ def seconds() -> dict[str, float]:
 
 
 PRINTED: Printed = {
+    **{claim: claimed(name) for claim, name in CLAIMED.items()},
+    "003-CROSS": {name: claimed(name)["N"] for name in STUDENTS},
     "003-STD-MH": {"heads": HEADS, "parameters": 4 * WIDTH**2},
     "003-LIN-GEN": {f"{TOKENS} tokens": True, f"{TEST_TOKENS} tokens": False},
     "003-MASK": dict.fromkeys(CLASSES, True),
     "003-SPEEDUP": {n: x for n, x in quoted("practical_speed").items() if n in CLASSES},
 }
 OURS: Ours = {
+    **{claim: partial(executed, name) for claim, name in CLAIMED.items()},
+    "003-CROSS": whole_models,
+    "003-SPARSE-L": power_of_kept,
     "003-QKV": lambda: False,  # whether K and V enter the model
     "003-PERF-FAVOR": program.error_power,
     "003-TEACHER": lambda: quoted("final_true_ce")["standard_mha"] < math.log(VOCABULARY),
@@ -159,5 +263,5 @@ FACTS: Facts = {
     "003-SPEEDUP": lambda said, ours: {
         "here": ours["longformer"] / ours["performer"],
         "there": said["longformer"] / said["performer"],
-    }
+    },
 }
