@@ -1,8 +1,10 @@
 """Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from attnprof.papers.checks import Agree, exactly
@@ -49,6 +51,27 @@ class Described:
     printed: str
     ours: str
     agrees: bool
+
+
+#: A statement by its name in ``figures.toml``: whether ours agrees, and values for its gaps.
+Statement = tuple[str, bool, Mapping[str, Any]]
+
+
+@cache
+def _texts(number: str) -> dict[str, Any]:
+    path = document(number).path / "figures.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def described(number: str, statements: Iterable[Statement]) -> tuple[Described, ...]:
+    """What a document says of its figures, in the words of its ``figures.toml``."""
+    found = []
+    for name, agrees, gaps in statements:
+        texts = (
+            " ".join(_texts(number)[name][part].split()) for part in ("what", "printed", "ours")
+        )
+        found.append(Described(*(text.format(**gaps) for text in texts), bool(agrees)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

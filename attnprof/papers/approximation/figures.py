@@ -21,7 +21,7 @@ from attnprof.papers.approximation.checks import (
 )
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Cell, Described, FigureData, PaperFigure, Table
+from attnprof.papers.regenerated import Cell, FigureData, PaperFigure, Statement, Table, described
 from attnprof.workload import Workload
 
 TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
@@ -126,11 +126,8 @@ def projections() -> FigureData:
     power = exponent(rows, "queries")
     exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
-    described = (
-        Described("Q, K and V are X times W_Q, W_K and W_V", "three products",
-                  f"three products of 2 N D² FLOPs each, N^{power:.2f}", exact),
-    )  # fmt: skip
-    return FigureData(rows, described, {"d_model": WIDTH, "attention_above_from": meeting})
+    told = described("003", [("products", exact, {"power": power})])
+    return FigureData(rows, told, {"d_model": WIDTH, "attention_above_from": meeting})
 
 
 def heads() -> FigureData:
@@ -151,14 +148,13 @@ def heads() -> FigureData:
     }
     told = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
     same = len({row["scores and values"] for row in rows}) == 1
-    described = (
-        Described("with or without heads the attention is O(N²)", "O(N²)", told,
-                  all(no_faster(2, power) for power in powers.values())),
-        Described("the H heads concatenated are as wide as the model", f"H = {HEADS}",
-                  f"{HEADS} heads of {WIDTH // HEADS}; the products cost the same for every H, "
-                  "the softmax H times as much", same),
-    )  # fmt: skip
-    return FigureData(rows, described, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
+    said: list[Statement] = [
+        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": told}),
+        ("width", same, {"heads": HEADS, "width": WIDTH // HEADS}),
+    ]
+    return FigureData(
+        rows, described("003", said), {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS}
+    )
 
 
 def points(label: str) -> list[dict[str, Any]]:
@@ -194,7 +190,7 @@ def exponent(
 def family(key: str) -> FigureData:
     """D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
-    described, powers = [], {}
+    said, powers = list[Statement](), {}
     for label in ("standard", *FAMILIES[key][1]):
         its = points(label)
         rows += its
@@ -204,22 +200,18 @@ def family(key: str) -> FigureData:
             "median_s": round(exponent(its, "median_s", orders.exponent), 3),  # of all lengths
         }
         if label != "standard" or key == "D":
-            described.append(_described(label, powers[label]))
-    return FigureData(rows, described, {"exponents": powers, "head_dim": HEAD_DIM})
+            said.append(_order(label, powers[label]))
+    return FigureData(rows, described("003", said), {"exponents": powers, "head_dim": HEAD_DIM})
 
 
-def _described(label: str, found: dict[str, float]) -> Described:
+def _order(label: str, found: dict[str, float]) -> Statement:
     """The claimed order and ours; the clock's is told and not judged."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
-    return Described(
-        f"{label}: {what}",
-        f"O({order}), an exponent of {claim:.2f}",
-        f"FLOPs N^{found['flops']:.2f}, peak memory N^{found['peak_bytes']:.2f}, "
-        f"processor time N^{found['median_s']:.2f} (measured, {SHORT[0]} to {SHORT[-1]:,} tokens)",
-        no_faster(claim, found["flops"]),
-    )
+    gaps = {"label": label, "what": what, "order": order, "claim": claim, **found}
+    gaps |= {"shortest": SHORT[0], "longest": SHORT[-1]}
+    return "order", no_faster(claim, found["flops"]), gaps
 
 
 def results() -> FigureData:
@@ -245,11 +237,11 @@ def results() -> FigureData:
         ("fastest approximation", "performer", checks.cheapest_approximation()),
         ("worst generalization ratio", "longformer, 0.68", checks.worst_ratio()),
     )
-    described = [
-        Described(what, printed, ours, printed.split(",")[0] == ours)
+    told = described("003", [
+        ("result", printed.split(",")[0] == ours, {"what": what, "printed": printed, "ours": ours})
         for what, printed, ours in said
-    ]
-    return FigureData(rows, described, {"uniform_guess": math.log(checks.VOCABULARY)})
+    ])  # fmt: skip
+    return FigureData(rows, told, {"uniform_guess": math.log(checks.VOCABULARY)})
 
 
 TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
