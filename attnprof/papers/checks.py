@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import lru_cache
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +146,10 @@ def same_digits(digits: int) -> Agreement:
 
 def agreement(said: str | Mapping[str, float]) -> Agree:
     """Return the comparison that ``agree`` names: ``{ rounded = 2 }``, ``{ relative = 0.01 }``."""
-    if said == "between":
-        return between
+    if isinstance(said, str):
+        return {"between": between, "at least": ge}[said]
     named: dict[str, Callable[[int], Agreement]]
     named = {"rounded": rounded, "above": above, "digits": same_digits}
-    assert isinstance(said, Mapping), said
     ((name, value), *_) = said.items()
     return named[name](int(value)) if name in named else within(**said)
 

@@ -21,7 +21,14 @@ from attnprof.papers.approximation.checks import (
 )
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Cell, FigureData, PaperFigure, Statement, Table, described
+from attnprof.papers.regenerated import (
+    Cell,
+    FigureData,
+    PaperFigure,
+    Statement,
+    described,
+    tables_of,
+)
 from attnprof.workload import Workload
 
 TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
@@ -64,7 +71,7 @@ def no_faster(claim: Any, found: Any) -> bool:
     return bool(found <= claim + growth.TOLERANCE)
 
 
-def complexities() -> Table:
+def complexities() -> list[dict[str, Any]]:
     """The orders claimed in the text."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows(CLAIMS):
@@ -77,18 +84,10 @@ def complexities() -> Table:
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
             TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: own,
         })  # fmt: skip
-    notes = (
-        (
-            "ours: exponents of the closed forms of this project's mechanisms, fitted over 8,192 "
-            "to 65,536 tokens, one head of 64; differs where it grows faster than claimed"
-        ),
-        f"{OWN}: power of N in its operations, derived by running it",
-        "the document claims no orders for memory",
-    )
-    return Table("Orders of growth", rows, notes)
+    return rows
 
 
-def quoted_numbers() -> Table:
+def quoted_numbers() -> list[dict[str, Any]]:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
     runs = checks.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
@@ -100,11 +99,7 @@ def quoted_numbers() -> Table:
             HERE: checks.seconds()[row["model"]] if timed else None,
             "unit": row["unit"], "where": row["where"],
         })  # fmt: skip
-    notes = (
-        f"{HERE}: measured, one sequence; the document's device is not named",
-        "values without ours come from training and are not made again here",
-    )
-    return Table("Numbers of Figure Z", rows, notes)
+    return rows
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
@@ -237,14 +232,14 @@ def results() -> FigureData:
         ("fastest approximation", "performer", checks.cheapest_approximation()),
         ("worst generalization ratio", "longformer, 0.68", checks.worst_ratio()),
     )
-    told = described("003", [
+    answers = described("003", [
         ("result", printed.split(",")[0] == ours, {"what": what, "printed": printed, "ours": ours})
         for what, printed, ours in said
     ])  # fmt: skip
-    return FigureData(rows, told, {"uniform_guess": math.log(checks.VOCABULARY)})
+    return FigureData(rows, answers, {"uniform_guess": math.log(checks.VOCABULARY)})
 
 
-TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
+TABLES = tables_of("003", {}, {CLAIMS: complexities, FIGURE_Z: quoted_numbers})
 FIGURES: dict[str, PaperFigure] = {
     "B": PaperFigure("Products that make Q, K and V", projections),
     "C": PaperFigure("Multi-head attention by number of heads", heads),

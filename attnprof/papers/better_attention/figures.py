@@ -154,8 +154,8 @@ def heatmap() -> FigureData:
         }  # fmt: skip
         agree = all(round(mean[str(h)]) == said[str(h)] for h in panels)
         means.append(("mean-excess", agree, gaps))
-        gaps = {"where": where, "printed": up_to, "ours": most}
-        largest.append(("largest-excess", round(most) == up_to, gaps))
+        bound = {"where": where, "printed": up_to, "ours": most}
+        largest.append(("largest-excess", round(most) == up_to, bound))
     exact = checks_formulas.exact_excess()
     falls = exact["falls with the heads"]
     counted = {"most": exact["at most"], "less": "less" if falls else "not less"}
