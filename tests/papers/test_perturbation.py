@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from time import process_time
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,7 @@ from attnprof.papers.checks import (
     READING,
     VERDICTS,
     between,
+    load_checks,
 )  # fmt: skip
 from attnprof.papers.documents import DOCUMENTS, claims
 from attnprof.papers.replay import committed
@@ -227,6 +229,22 @@ def test_our_value_in_the_place_of_the_printed_one_agrees(check):
     assert ours(check.claim) in list(agreeing(check))
     own = replace(known(check), published=ours(check.claim))
     assert check.lacking or own.answer().verdict == MATCH
+
+
+def test_a_claim_has_the_fields_of_every_head_that_it_fits(tmp_path):
+    (tmp_path / "claims.toml").write_text(
+        '["004-T2-*"]\nhow = """by\n  counting"""\nagree = { rounded = 0 }\n'
+        '[004-T2-d8]\nhow = "by hand"\nwhy = "it is {ours:.1f}, not {said}"\n'
+    )
+    module = SimpleNamespace(
+        OURS={"004-T2-d8": lambda: 2.25, "004-T2-d16": lambda: 3.4},
+        PRINTED={"004-T2-d8": 5, "004-T2-d16": 3},
+        FACTS={"004-T2-d8": lambda said, _: {"said": said}},
+    )
+    found = load_checks(tmp_path / "claims.toml", [module])
+    hand, counted = (found[f"004-T2-{d}"].answer() for d in ("d8", "d16"))
+    assert (hand.verdict, hand.why, hand.how) == (ERRATUM, "it is 2.2, not 5", "by hand")
+    assert (counted.verdict, counted.why, counted.how) == (MATCH, "", "by counting")
 
 
 def test_an_interval_has_two_ends():
