@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import ge
 from pathlib import Path
 from typing import Any
 
 from attnprof.algebra.expressions import expression_of
 from attnprof.algebra.parser import FormulaError, Literal, parse
+from attnprof.errors import RequestError
 from attnprof.record import ReproduceRecord
 
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
@@ -236,7 +237,8 @@ def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:
     """Return a check for each claim in the modules' ``OURS``, with its fields from ``path``.
 
     A head of the file is a claim's id or a pattern like ``004-T2-d*``. A claim has the fields of
-    every head that it fits; of a field said twice the later holds.
+    every head that it fits; of a field said twice the later holds. A claim whose fields are wrong
+    has a check that says so when it is asked.
     """
     entries = tomllib.loads(path.read_text(encoding="utf-8"))
     ours, printed, facts = (
@@ -245,13 +247,23 @@ def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:
     )
     checks = {}
     for claim, compute in ours.items():
-        fields: dict[str, Any] = {"published": printed.get(claim)}
+        fields: dict[str, Any] = {"published": printed.get(claim), "ours": compute}
+        fields |= {"facts": facts[claim]} if claim in facts else {}
         for pattern, entry in entries.items():
             fields |= entry if fnmatchcase(claim, pattern) else {}
-        fields |= {name: " ".join(fields[name].split()) for name in _TEXTS if name in fields}
-        if claim in facts:
-            fields["facts"] = facts[claim]
-        if "agree" in fields:
-            fields["agree"] = agreement(fields["agree"])
-        checks[claim] = Check(claim, ours=compute, **fields)
+        try:
+            checks[claim] = _check_of(claim, fields)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            why = f"{path.name}, {claim}: {error}"
+            checks[claim] = Check(claim, None, partial(_refuse, why), how="")
     return checks
+
+
+def _check_of(claim: str, fields: dict[str, Any]) -> Check:
+    texts = {name: " ".join(fields[name].split()) for name in _TEXTS if name in fields}
+    agree = {"agree": agreement(fields["agree"])} if "agree" in fields else {}
+    return Check(claim, **{**fields, **texts, **agree})
+
+
+def _refuse(why: str) -> None:
+    raise RequestError(why)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from attnprof.errors import RequestError
 from attnprof.papers.checks import (
     COMPUTED,
     ERRATUM,
@@ -245,6 +246,19 @@ def test_a_claim_has_the_fields_of_every_head_that_it_fits(tmp_path):
     hand, counted = (found[f"004-T2-{d}"].answer() for d in ("d8", "d16"))
     assert (hand.verdict, hand.why, hand.how) == (ERRATUM, "it is 2.2, not 5", "by hand")
     assert (counted.verdict, counted.why, counted.how) == (MATCH, "", "by counting")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["hwo = 'by'", "how = 3", "agree = { relativ = 1 }", "agree = 'roughly'"]
+)
+def test_a_claim_with_a_wrong_field_is_named_and_hides_no_other(tmp_path, wrong):
+    path = tmp_path / "claims.toml"
+    path.write_text(f"[004-EQ4]\n{wrong}\n[004-EQ5]\npublished = 2\nhow = 'by counting'\n")
+    module = SimpleNamespace(OURS={"004-EQ4": lambda: 1, "004-EQ5": lambda: 2})
+    found = load_checks(path, [module])
+    assert found["004-EQ5"].answer().verdict == MATCH
+    with pytest.raises(RequestError, match=r"claims\.toml, 004-EQ4: "):
+        found["004-EQ4"].answer()
 
 
 def test_an_interval_has_two_ends():
