@@ -2,16 +2,26 @@
 
 A verdict is never written down: it follows from comparing ``published`` with what ``ours``
 computes. Give a check another published value and its verdict changes with it.
+
+What is said of a claim is data: ``claims.toml`` in its document's folder holds the fields of its
+:class:`Check`. Modules hold what is computed, by claim: ``OURS``, ``PRINTED`` where the published
+value stands in a table, and ``FACTS``, the numbers that ``why`` and ``note`` have gaps for.
+:func:`load_checks` puts both together.
 """
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import lru_cache, partial
+from operator import ge
+from pathlib import Path
+from typing import Any
 
 from attnprof.algebra.expressions import expression_of
 from attnprof.algebra.parser import FormulaError, Literal, parse
+from attnprof.errors import RequestError
 from attnprof.record import ReproduceRecord
 
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
@@ -19,7 +29,10 @@ VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
 COMPUTED, MEASURED, READING = "computed", "measured", "reading"
 
 Agree = Callable[[Any, Any], bool]
-Ours = TypeVar("Ours", bound=Callable[..., Any])
+#: What a module computes for claims, what their tables print, and numbers for the texts.
+Ours = dict[str, Callable[[], Any]]
+Printed = dict[str, Any]
+Facts = dict[str, Callable[[Any, Any], Mapping[str, Any]]]
 
 
 def _identical(a: Any, b: Any) -> bool:
@@ -121,6 +134,27 @@ def _equal_formulas(a: Any, b: Any) -> bool:
 same_formula = Agreement(alike=_equal_formulas)
 
 
+def same_digits(digits: int) -> Agreement:
+    """Constants that agree to this many digits, of which the last is rounded."""
+    import sympy
+
+    def agree(published: Any, ours: Any) -> bool:
+        apart = (formula(published) - formula(ours)).evalf(digits + 5)
+        return bool(abs(apart) < sympy.Float(0.6, digits) * sympy.Integer(10) ** -digits)
+
+    return Agreement(alike=agree)
+
+
+def agreement(said: str | Mapping[str, float]) -> Agree:
+    """Return the comparison that ``agree`` names: ``{ rounded = 2 }``, ``{ relative = 0.01 }``."""
+    if isinstance(said, str):
+        return {"between": between, "at least": ge}[said]
+    named: dict[str, Callable[[int], Agreement]]
+    named = {"rounded": rounded, "above": above, "digits": same_digits}
+    ((name, value), *_) = said.items()
+    return named[name](int(value)) if name in named else within(**said)
+
+
 @dataclass(frozen=True)
 class Check:
     """Answers one claim by computing.
@@ -132,9 +166,11 @@ class Check:
         ours: What our formulas, definitions, code, or measurements say, in the same form.
         how: What was computed from what, in one sentence.
         agree: Whether two such values are the same: an :class:`Agreement` or :func:`between`.
-        why: For a difference, what is right and where the document goes wrong: text, or made from
-            (published, ours). Not shown for a match unless ``note`` says something.
-        note: What to know although it matches: text, or made from what comes out here.
+        why: For a difference, what is right and where the document goes wrong. Not shown for a
+            match unless ``note`` says something. Gaps like ``{ours[percent]:.2f}`` are filled with
+            ``published``, ``ours`` and ``facts``.
+        note: What to know although it matches, with gaps like these.
+        facts: More values for the gaps, from (published, ours).
         otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
             rests on something the document does not give (``why`` says what is missing).
         lacking: What ours takes from elsewhere because the document does not give it. Then even
@@ -151,24 +187,24 @@ class Check:
     ours: Callable[[], Any]
     how: str
     agree: Agree = same_formula
-    why: str | Callable[[Any, Any], str] = ""
-    note: str | Callable[[Any], str] = ""
+    why: str = ""
+    note: str = ""
+    facts: Callable[[Any, Any], Mapping[str, Any]] = lambda *_: {}
     otherwise: str = ERRATUM
     lacking: str = ""
     part: str = ""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     basis: str = COMPUTED
-    tables: tuple[str, ...] = ()
+    tables: Sequence[str] = ()
 
     def answer(self) -> ReproduceRecord:
         """The verdict on what is printed, and what it rests on."""
         said, found = self.published, self.ours()
         agrees = self.agree(self._checked(said), self._checked(found))
-        verdict = self.otherwise
-        if agrees and not self.lacking:
-            verdict, why = MATCH, self.note(found) if callable(self.note) else self.note
-        else:
-            why = self.why(said, found) if callable(self.why) else self.why
+        matches = agrees and not self.lacking
+        verdict, why = (MATCH, self.note) if matches else (self.otherwise, self.why)
+        if "{" in why:
+            why = why.format(published=said, ours=found, **self.facts(said, found))
         if self.lacking:
             words = "is what is printed" if agrees else "is not what is printed"
             told = f"the document does not give {self.lacking}; that {words}"
@@ -193,14 +229,41 @@ class Check:
         return {name: item for name, item in value.items() if name not in self.unchecked}
 
 
-class Checks(list[Check]):
-    """The checks of a module."""
+#: Fields that are prose: lines are joined.
+_TEXTS = ("how", "why", "note", "lacking", "part")
 
-    def answers(self, claim: str, published: Any, **more: Any) -> Callable[[Ours], Ours]:
-        """Adds a :class:`Check` of a claim, with what it takes: the function below is its ours."""
 
-        def added(ours: Ours) -> Ours:
-            self.append(Check(claim, published, ours, **more))
-            return ours
+def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:
+    """Return a check for each claim in the modules' ``OURS``, with its fields from ``path``.
 
-        return added
+    A head of the file is a claim's id or a pattern like ``004-T2-d*``. A claim has the fields of
+    every head that it fits; of a field said twice the later holds. A claim whose fields are wrong
+    has a check that says so when it is asked.
+    """
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    ours, printed, facts = (
+        {claim: its for module in modules for claim, its in getattr(module, name, {}).items()}
+        for name in ("OURS", "PRINTED", "FACTS")
+    )
+    checks = {}
+    for claim, compute in ours.items():
+        fields: dict[str, Any] = {"published": printed.get(claim), "ours": compute}
+        fields |= {"facts": facts[claim]} if claim in facts else {}
+        for pattern, entry in entries.items():
+            fields |= entry if fnmatchcase(claim, pattern) else {}
+        try:
+            checks[claim] = _check_of(claim, fields)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            why = f"{path.name}, {claim}: {error}"
+            checks[claim] = Check(claim, None, partial(_refuse, why), how="")
+    return checks
+
+
+def _check_of(claim: str, fields: dict[str, Any]) -> Check:
+    texts = {name: " ".join(fields[name].split()) for name in _TEXTS if name in fields}
+    agree = {"agree": agreement(fields["agree"])} if "agree" in fields else {}
+    return Check(claim, **{**fields, **texts, **agree})
+
+
+def _refuse(why: str) -> None:
+    raise RequestError(why)

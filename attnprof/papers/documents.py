@@ -43,11 +43,15 @@ class Document:
                 return getattr(import_module(place), name)
         return None
 
+    @cache  # noqa: B019 - there are five documents
     def checks(self) -> "dict[str, Check]":
-        """How each claim is answered, by its id: ``CHECKS`` of all modules ``checks*``."""
-        modules = sorted(item.name for item in iter_modules([str(self.path)]))
-        parts = (self.part(name, "CHECKS") for name in modules if name.startswith("checks"))
-        return {check.claim: check for part in parts for check in part}
+        """How each claim is answered, by its id: ``claims.toml`` and the modules ``checks*``."""
+        from attnprof.papers.checks import load_checks
+
+        names = sorted(item.name for item in iter_modules([str(self.path)]))
+        folder = f"attnprof.papers.{self.folder}"
+        modules = [import_module(f"{folder}.{n}") for n in names if n.startswith("checks")]
+        return load_checks(self.path / "claims.toml", modules)
 
     def rows(self, table: str) -> list[dict[str, str]]:
         """A table as printed, ``rows("table02_transition_points")``; RequestError lists them."""

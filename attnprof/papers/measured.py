@@ -3,11 +3,17 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.record import write_whole
+
+if TYPE_CHECKING:
+    from attnprof.measure.request import Budget
+    from attnprof.measure.statistics import MedianEstimate
+
+Name = TypeVar("Name")
 
 #: Documents that are measured in this run: who hears of it, and what was measured so far.
 _ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
@@ -59,3 +65,21 @@ def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any])
         write_whole(path, json.dumps(whole, indent=1, allow_nan=False) + "\n", known=True)
         written.append(str(path))
     return written
+
+
+def time_calls(
+    calls: Mapping[Name, Callable[[], object]], budget: "Budget"
+) -> "dict[Name, MedianEstimate]":
+    """Time calls without gradients in turns, on one thread; estimates by their names."""
+    import torch
+
+    from attnprof.measure.clocks import time_in_turns
+    from attnprof.measure.statistics import estimate_median
+    from attnprof.measure.subject import Subject
+
+    def nothing() -> None:
+        """Calls leave nothing behind, and need nothing before them."""
+
+    without = map(torch.no_grad(), calls.values())
+    times = time_in_turns([Subject(None, nothing, nothing, call) for call in without], budget)
+    return dict(zip(calls, map(estimate_median, times), strict=True))

@@ -1,12 +1,15 @@
 """Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
-from attnprof.papers.checks import Agree, exactly
-from attnprof.papers.documents import document, not_made, reason
+from attnprof.papers.checks import Agree, agreement, exactly
+from attnprof.papers.documents import document, not_made, number, reason
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,69 @@ class Described:
     printed: str
     ours: str
     agrees: bool
+
+
+#: A statement by its name in ``figures.toml``: whether ours agrees, and values for its gaps.
+Statement = tuple[str, bool, Mapping[str, Any]]
+
+
+@cache
+def _texts(number: str, file: str = "figures.toml") -> dict[str, Any]:
+    return tomllib.loads((document(number).path / file).read_text(encoding="utf-8"))
+
+
+Row = Mapping[str, str]
+#: How a printed text is shown: as it is, or as a number, whole numbers whole or not.
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "text": str, "float": float, "int": int, "number": number,
+}  # fmt: skip
+
+
+def tables_of(
+    number: str,
+    ours: Mapping[str, Mapping[str, Callable[[Row], Any]]],
+    rows: Mapping[str, Callable[[], Sequence[Mapping[str, Any]]]] = MappingProxyType({}),
+    gaps: Mapping[str, Callable[[], Mapping[str, Any]]] = MappingProxyType({}),
+) -> dict[str, Callable[[], Table]]:
+    """Return how each table of a document's ``tables.toml`` is made.
+
+    A table has a title, notes (in full, or by their names in ``[notes]``), and columns, each made
+    of one in the printed table ``rows``: ``{ from = "acc_pct", as = "float" }``. What ``ours`` has
+    for a column stands beside it. ``rows`` makes the rows of tables that are not of this form,
+    ``gaps`` values for gaps in the notes.
+    """
+    told = _texts(number, "tables.toml")
+    named = told.get("notes", {})
+
+    def table(key: str) -> Table:
+        its, values = told[key], gaps[key]() if key in gaps else {}
+        notes = (" ".join(named.get(note, note).split()) for note in its.get("notes", ()))
+        made = rows[key]() if key in rows else [
+            {name: _shown(row, how, ours.get(key, {}).get(name)) for name, how in columns.items()}
+            for columns in [its["columns"]] for row in document(number).rows(its["rows"])
+        ]  # fmt: skip
+        return Table(its["title"], made, tuple(note.format(**values) for note in notes))
+
+    return {key: partial(table, key) for key in told if key != "notes"}
+
+
+def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) -> Any:
+    text = row[how["from"]]
+    printed = how["words"][text] if "words" in how else _KINDS[how.get("as", "text")](text)
+    if ours is None:
+        return printed
+    agree = agreement(how["agree"]) if "agree" in how else exactly
+    return Cell(printed, ours(row), agree, "at least" if how.get("agree") == "at least" else "")
+
+
+def described(number: str, statements: Iterable[Statement]) -> tuple[Described, ...]:
+    """What a document says of its figures, in the words of its ``figures.toml``."""
+    found = []
+    for name, agrees, gaps in statements:
+        texts = {part: " ".join(text.split()) for part, text in _texts(number)[name].items()}
+        filled = {part: text.format(**gaps) for part, text in texts.items()}
+        found.append(Described(**filled, agrees=bool(agrees)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,7 @@ def decides(number: str, check: Check, place: Place, found: ReproduceRecord) -> 
 
 #: Modules of which nothing remembered rests on a table.
 _WITHOUT_TABLES = {
-    "formulas", "values", "counts", "program", "checks_eq24", "checks_shapes",
-    "checks_definitions", "checks_heads", "checks_orders", "checks_sizes",
+    "formulas", "values", "counts", "program", "checks_formulas", "checks_costs", "checks_sizes",
 }  # fmt: skip
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from attnprof.papers.approximation import program
-from attnprof.papers.approximation.checks_orders import claimed, kept, leading
-from attnprof.papers.approximation.checks_program import operations
+from attnprof.papers.approximation.checks import claimed, kept, leading, operations
 from attnprof.papers.approximation.program import error_power, listed
 from attnprof.papers.documents import claims, document
 

@@ -10,10 +10,9 @@ from itertools import product
 import pytest
 
 from attnprof.papers.better_attention import (
-    checks_definitions,
-    checks_eq24,
+    checks_formulas,
     checks_parameters,
-    checks_ranks,
+    checks_tables,
     values,
 )
 from attnprof.papers.better_attention.values import (
@@ -148,28 +147,28 @@ def mean_excess(sizes: list[int], heads: int) -> float:
     return sum(cells) / len(cells)
 
 
-@pytest.mark.parametrize("heads", checks_eq24.PANELS)
+@pytest.mark.parametrize("heads", checks_formulas.PANELS)
 def test_mean_excess_is_that_of_a_loop_over_cells(heads):
-    found = checks_eq24.excess("mean")[str(heads)]
-    assert found == pytest.approx(mean_excess(list(checks_eq24.SIZES), heads), rel=1e-12)
+    found = checks_formulas.excess("mean")[str(heads)]
+    assert found == pytest.approx(mean_excess(list(checks_formulas.SIZES), heads), rel=1e-12)
 
 
 def test_the_quoted_means_come_out_on_more_than_one_grid():
-    quoted = checks_eq24.quoted("text_B2", "mean")
-    grids = checks_eq24.fitting_grids()
+    quoted = checks_formulas.quoted("text_B2", "mean")
+    grids = checks_formulas.fitting_grids()
     assert {(0, 10, 0, 10), (0, 11, 1, 10)} <= set(grids)
     assert len(grids) > 2
     for heads, mean in quoted.items():
         sizes = [2**e for e in range(11)]
         assert round(mean_excess(sizes, int(heads))) == mean
-        assert checks_eq24.mean_excess((0, 10), (0, 10), int(heads)) == pytest.approx(
+        assert checks_formulas.mean_excess((0, 10), (0, 10), int(heads)) == pytest.approx(
             mean_excess(sizes, int(heads))
         )
 
 
-@pytest.mark.parametrize("heads", checks_eq24.PANELS)
+@pytest.mark.parametrize("heads", checks_formulas.PANELS)
 def test_no_cell_of_any_grid_is_above_the_bound_and_short_contexts_come_near_it(heads):
-    bound = checks_eq24.largest_excess(heads)
+    bound = checks_formulas.largest_excess(heads)
     excess = [100 * (5 * (d + heads * n) / (3 * d + 5 * heads * n) - 1)
               for n in (1, 7, 1000) for d in (1, 64, 10**7)]  # fmt: skip
     assert all(0 < value < bound for value in excess)
@@ -186,16 +185,16 @@ def test_parameters_are_asked_at_every_printed_number_of_heads():
 def test_slicing_reaches_fewer_maps_by_the_dimension_of_low_rank_matrices():
     for width, heads in product((4, 8), (1, 2, 4)):
         head = width // heads
-        assert checks_definitions.reachable(width, heads, True) == width**2
+        assert checks_formulas.reachable(width, heads, True) == width**2
         expected = heads * head * (2 * width - head)
-        assert checks_definitions.reachable(width, heads, False) == expected
+        assert checks_formulas.reachable(width, heads, False) == expected
 
 
 @pytest.mark.parametrize("table", values.TABLES)
 def test_ranks_are_places_in_the_sorted_values(table):
     rows = [row for row in values.rows(table) if row["attention"]]
-    printed = checks_ranks.printed_ranks(table)
-    for name, columns in checks_ranks.recomputed_ranks(table).items():
+    printed = checks_tables.printed_ranks(table)
+    for name, columns in checks_tables.recomputed_ranks(table).items():
         assert set(columns) == set(printed[name])
         for column, rank in columns.items():
             if column == "params" and table == "1":
@@ -205,7 +204,7 @@ def test_ranks_are_places_in_the_sorted_values(table):
                 for row in rows
                 if row[f"{column}_rank"] and row["dataset"] == name.rpartition(" ")[0]
             ]
-            own = next(row for row in group if checks_ranks.label(row) == name)
+            own = next(row for row in group if checks_tables.label(row) == name)
             less_is_better = column.endswith(("params", "_s", "loss"))
             ordered = sorted((float(row[column]) for row in group), reverse=not less_is_better)
             assert rank == ordered.index(float(own[column])) + 1
@@ -214,7 +213,7 @@ def test_ranks_are_places_in_the_sorted_values(table):
 def test_the_tables_hold_as_many_ranks_as_the_claims_say():
     for table in values.TABLES:
         said = claims()[f"000-RANK-table{int(table):02}"].says
-        count = sum(len(columns) for columns in checks_ranks.printed_ranks(table).values())
+        count = sum(len(columns) for columns in checks_tables.printed_ranks(table).values())
         assert said == f"{count} rank annotations"
 
 
@@ -244,7 +243,7 @@ def test_one_hidden_width_explains_table_7():
 
 
 def test_bounds_of_the_savings_are_limits_of_the_counts():
-    from attnprof.papers.better_attention.checks_percentages import bound
+    from attnprof.papers.better_attention.checks_tables import bound
 
     sizes = dict(zip(SYMBOLS, (1, 10**9, 1), strict=True))
     for count, mechanism in product((eq24, multiply_adds), ("efficient", "super")):

@@ -9,7 +9,7 @@ from torch import nn
 import attnprof
 from attnprof.papers.checks import between
 from attnprof.papers.documents import claims, document
-from attnprof.papers.neural_attention.checks_sizes import one_hidden_layer, smallest_with_one_width
+from attnprof.papers.neural_attention.checks import one_hidden_layer, smallest_with_one_width
 from attnprof.papers.neural_attention.models import (
     added,
     language_model,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
+import tomllib
 from collections import Counter
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from time import process_time
+from types import SimpleNamespace
 
 import pytest
 
+from attnprof.errors import RequestError
 from attnprof.papers.checks import (
     COMPUTED,
     ERRATUM,
@@ -23,6 +27,7 @@ from attnprof.papers.checks import (
     READING,
     VERDICTS,
     between,
+    load_checks,
 )  # fmt: skip
 from attnprof.papers.documents import DOCUMENTS, claims
 from attnprof.papers.replay import committed
@@ -39,14 +44,54 @@ def modules():
                 yield number, import_module(f"attnprof.papers.{document.folder}.{item.name}")
 
 
-ALL = [(number, check) for number, module in modules() for check in module.CHECKS]
+ALL = [(number, check) for number, its in DOCUMENTS.items() for check in its.checks().values()]
 CHECKS = [check for _, check in ALL]
 
 
 def test_every_claim_is_answered_once_and_nothing_else_is():
-    times = Counter(check.claim for _, check in ALL)
+    times = Counter(claim for _, module in modules() for claim in module.OURS)
     assert [claim for claim, count in times.items() if count > 1] == []
-    assert set(times) == set(claims())
+    assert set(times) == set(claims()) == {check.claim for check in CHECKS}
+
+
+def said():
+    """The tables of all claims.toml, by document, and by claim or pattern."""
+    for number, document in DOCUMENTS.items():
+        text = (document.path / "claims.toml").read_text(encoding="utf-8")
+        yield from ((number, head, entry) for head, entry in tomllib.loads(text).items())
+
+
+def test_what_is_said_and_computed_is_of_claims_that_there_are():
+    for number, head, _ in said():
+        assert [c for c, its in claims().items() if fnmatchcase(c, head) and its.document == number]
+    for _, module in modules():
+        named = {**getattr(module, "PRINTED", {}), **getattr(module, "FACTS", {})}
+        assert set(named) <= set(module.OURS), module.__name__
+
+
+def test_a_published_value_stands_in_one_place():
+    computed = {c for _, module in modules() for c in getattr(module, "PRINTED", {})}
+    written = [
+        claim
+        for claim in claims()
+        for _, head, entry in said()
+        if "published" in entry and fnmatchcase(claim, head)
+    ]
+    assert sorted([*computed, *written]) == sorted(claims())
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
+def test_each_gap_of_a_text_has_a_value(check):
+    """A reason and a note can be written whatever the verdict is that they are needed for."""
+    found = ours(check.claim)
+    for text in (check.why, check.note):
+        if "{" in text:
+            try:
+                facts = check.facts(check.published, found)
+            except StopIteration:  # the first number that differs, where none does
+                continue
+            filled = text.format(published=check.published, ours=found, **facts)
+            assert filled != text
 
 
 def test_a_check_stands_with_its_document():
@@ -187,6 +232,35 @@ def test_our_value_in_the_place_of_the_printed_one_agrees(check):
     assert check.lacking or own.answer().verdict == MATCH
 
 
+def test_a_claim_has_the_fields_of_every_head_that_it_fits(tmp_path):
+    (tmp_path / "claims.toml").write_text(
+        '["004-T2-*"]\nhow = """by\n  counting"""\nagree = { rounded = 0 }\n'
+        '[004-T2-d8]\nhow = "by hand"\nwhy = "it is {ours:.1f}, not {said}"\n'
+    )
+    module = SimpleNamespace(
+        OURS={"004-T2-d8": lambda: 2.25, "004-T2-d16": lambda: 3.4},
+        PRINTED={"004-T2-d8": 5, "004-T2-d16": 3},
+        FACTS={"004-T2-d8": lambda said, _: {"said": said}},
+    )
+    found = load_checks(tmp_path / "claims.toml", [module])
+    hand, counted = (found[f"004-T2-{d}"].answer() for d in ("d8", "d16"))
+    assert (hand.verdict, hand.why, hand.how) == (ERRATUM, "it is 2.2, not 5", "by hand")
+    assert (counted.verdict, counted.why, counted.how) == (MATCH, "", "by counting")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["hwo = 'by'", "how = 3", "agree = { relativ = 1 }", "agree = 'roughly'"]
+)
+def test_a_claim_with_a_wrong_field_is_named_and_hides_no_other(tmp_path, wrong):
+    path = tmp_path / "claims.toml"
+    path.write_text(f"[004-EQ4]\n{wrong}\n[004-EQ5]\npublished = 2\nhow = 'by counting'\n")
+    module = SimpleNamespace(OURS={"004-EQ4": lambda: 1, "004-EQ5": lambda: 2})
+    found = load_checks(path, [module])
+    assert found["004-EQ5"].answer().verdict == MATCH
+    with pytest.raises(RequestError, match=r"claims\.toml, 004-EQ4: "):
+        found["004-EQ4"].answer()
+
+
 def test_an_interval_has_two_ends():
     limits = {"a": [2.0, 24.0], "b": [1.0, 24.0]}
     assert between({"a": 2.0, "b": 24.0}, limits)
@@ -224,15 +298,11 @@ def test_an_answer_can_be_followed(check):
 
 @pytest.mark.parametrize("module", [module for _, module in modules()], ids=lambda m: m.__name__)
 def test_no_computed_check_names_a_verdict(module):
-    """A verdict's name stands in ``otherwise`` alone."""
-    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    allowed = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "otherwise":
-            allowed |= {id(inner) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    """A verdict's name stands in ``otherwise`` alone, and never in code."""
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
         named = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-        if isinstance(node, ast.Name) and node.id in ("MATCH", "ERRATUM", "NOT_REPRODUCIBLE"):
-            named = node.id
-        if named in (*VERDICTS, "MATCH", "ERRATUM", "NOT_REPRODUCIBLE"):
-            assert id(node) in allowed, f"line {node.lineno}: {named}"
+        named = node.id if isinstance(node, ast.Name) else named
+        assert named not in (*VERDICTS, "MATCH", "ERRATUM", "NOT_REPRODUCIBLE"), node.lineno
+    for _, head, entry in said():
+        others = {name: value for name, value in entry.items() if name != "otherwise"}
+        assert not set(map(str, others.values())) & set(VERDICTS), head

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from attnprof.errors import CannotRunError, RequestError
@@ -24,10 +26,13 @@ from attnprof.papers.regenerated import (
     FigureData,
     PaperFigure,
     Table,
+    _texts,
+    described,
     figure_values,
     regenerate,
     table_rows,
     table_values,
+    tables_of,
 )
 from attnprof.papers.replay import accept, committed, only, replay
 from attnprof.record import Report, ReproduceRecord
@@ -212,6 +217,43 @@ def test_a_table_has_both_values_where_it_was_recomputed():
         {"name": "b", "value": 2, "value (ours)": 3, "note": "y"},
         {"name": "c", "value": 7, "value (ours)": "", "note": ""},
     ]
+
+
+@pytest.mark.parametrize("number", DOCUMENTS)
+def test_every_text_of_a_figure_is_said_and_every_note_is_under_a_table(number):
+    folder = DOCUMENTS[number].path
+    texts = tomllib.loads((folder / "figures.toml").read_text(encoding="utf-8"))
+    code = (folder / "figures.py").read_text(encoding="utf-8")
+    assert [name for name in texts if f'"{name}"' not in code] == []
+    tables = tomllib.loads((folder / "tables.toml").read_text(encoding="utf-8"))
+    used = {note for name, table in tables.items() for note in table.get("notes", ())}
+    assert set(tables.get("notes", ())) <= used
+
+
+def test_a_statement_with_a_gap_that_nobody_fills_is_named():
+    with pytest.raises(KeyError, match="slopes"):
+        described("000", [("slopes", True, {})])
+
+
+def test_a_table_is_made_of_its_columns_and_what_is_ours(monkeypatch, tmp_path):
+    folder = tmp_path / DOCUMENTS["002"].folder
+    (folder / "tables").mkdir(parents=True)
+    (folder / "tables" / "sizes.csv").write_text("name,count,share\na,3,0.52\nb,4,1\n")
+    (folder / "tables.toml").write_text(
+        '[notes]\nrule = """counted\n by {who}"""\n[9]\ntitle = "Sizes"\nrows = "sizes"\n'
+        'notes = ["rule"]\n[9.columns]\nwho = { from = "name", words = { a = "A", b = "B" } }\n'
+        'n = { from = "count", as = "int" }\n'
+        's = { from = "share", as = "float", agree = { rounded = 2 } }\n'
+    )
+    monkeypatch.setattr(documents, "HERE", tmp_path)
+    _texts.cache_clear()
+    ours = {"9": {"n": lambda _: 3, "s": lambda row: float(row["share"]) + 0.004}}
+    table = tables_of("002", ours, {}, {"9": lambda: {"who": "hand"}})["9"]()
+    _texts.cache_clear()
+    assert (table.title, table.notes) == ("Sizes", ("counted by hand",))
+    first, second = table.rows
+    assert (first["who"], first["n"].printed, first["n"].differs) == ("A", 3, False)
+    assert (second["who"], second["n"].differs, second["s"].differs) == ("B", True, False)
 
 
 def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell
-from attnprof.papers.taylorshift import checks_heads, checks_quoted, checks_sizes, formulas
+from attnprof.papers.taylorshift import checks_costs, checks_quoted, checks_sizes, formulas
 from attnprof.papers.taylorshift.checks_costs import dearer_from, tightest_bound
 from attnprof.papers.taylorshift.figures import errors
 from attnprof.papers.taylorshift.formulas import WIDTHS, first_lengths
@@ -128,7 +128,7 @@ def test_the_radicals_of_a2_solve_the_equation() -> None:
     root = formula(CHECKS["004-h0-closed"].published)
     assert abs((8 * root**3 + 10 * root**2 - 3).evalf(50)) < 1e-45
     assert CHECKS["004-h0-root"].ours()["d"] == pytest.approx(float(root))
-    assert len(checks_heads.real_solutions()) == 1
+    assert len(checks_costs.real_solutions()) == 1
 
 
 def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_rise() -> None:
@@ -136,7 +136,7 @@ def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_
     heads = [h for h in range(1, width + 1) if width % h == 0]
     efficient = [h * ops_efficient(n, width // h) for h in heads]
     assert efficient == sorted(efficient, reverse=True)
-    assert not checks_heads.falls_for_every_head_count(formulas.direct_flops())
+    assert not checks_costs.falls_for_every_head_count(formulas.direct_flops())
 
 
 def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:

@@ -142,7 +142,7 @@ def _fair(
     found = [teacher]
     for name in CLASSES:
         student = _started(name, name, "fair", scale, seed + 2)
-        loss = partial(_distilled, teacher.model)
+        loss = partial(_distilled, partial(answers, teacher.model))
         _train(student, batches(), loss, scale.steps, scale.rate, tell)
         found.append(student)
     made = torch.Generator().manual_seed(seed + 3)
@@ -210,17 +210,14 @@ def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor
     return F.kl_div(own, its, reduction="batchmean", log_target=True)
 
 
-def _mixed(logits: Tensor, goal: Tensor, examples: Examples) -> Tensor:
-    soft = divergence(logits, goal, TEMPERATURE) * TEMPERATURE**2
+def _mixed(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
+    soft = divergence(logits[kept], goal[kept], TEMPERATURE) * TEMPERATURE**2
     return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
 
 
-def _distilled(teacher: Any, logits: Tensor, examples: Examples) -> Tensor:
+def _distilled(teacher: Callable[[Examples], Tensor], logits: Tensor, its: Examples) -> Tensor:
     """The document's loss against what the teacher says, padding left out of both parts."""
-    kept = examples.labels != PAD
-    goal = answers(teacher, examples)[kept]
-    soft = divergence(logits[kept], goal, TEMPERATURE) * TEMPERATURE**2
-    return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
+    return _mixed(logits, teacher(its), its, its.labels != PAD)
 
 
 def _distilled_to(goal: Tensor, logits: Tensor, examples: Examples) -> Tensor:

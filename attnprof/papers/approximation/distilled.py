@@ -13,10 +13,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import AttnprofError
-from attnprof.measure.clocks import threads, time_in_turns
+from attnprof.measure.clocks import threads
 from attnprof.measure.request import Budget
-from attnprof.measure.statistics import estimate_median
-from attnprof.measure.subject import Subject
 from attnprof.models import ModelConfig, build
 from attnprof.papers.approximation import distillation
 from attnprof.papers.approximation.corpus import PAD
@@ -30,6 +28,7 @@ from attnprof.papers.approximation.distillation import (
     answers,
 )
 from attnprof.papers.approximation.outcomes import outcomes
+from attnprof.papers.measured import time_calls
 from attnprof.record import DistillRecord, Report
 
 #: Calls that are timed of each model, as the document has it, and seconds for all of a length.
@@ -155,21 +154,12 @@ def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
 def _with_times(
     rows: Sequence[DistillRecord], calls: Mapping[int, Callable[[], Any]]
 ) -> list[DistillRecord]:
-    subjects = [Subject(None, _nothing, _nothing, torch.no_grad()(call)) for call in calls.values()]
-    times = map(estimate_median, time_in_turns(subjects, TIMED))
     found = list(rows)
-    for place, its in zip(calls, times, strict=True):
-        ends: dict[str, Any] = {
-            "median_s": its.median_s,
-            "ci_low_s": its.low_s,
-            "ci_high_s": its.high_s,
-        }
-        found[place] = replace(found[place], **ends)
+    for place, its in time_calls(calls, TIMED).items():
+        found[place] = replace(
+            found[place], median_s=its.median_s, ci_low_s=its.low_s, ci_high_s=its.high_s
+        )
     return found
-
-
-def _nothing() -> None:
-    """Calls leave nothing behind, and need nothing before them."""
 
 
 def _median(rows: Sequence[DistillRecord]) -> DistillRecord:

@@ -9,12 +9,26 @@ from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.closed_form import growth
-from attnprof.papers.approximation import checks_orders, checks_program, program
-from attnprof.papers.approximation.checks_orders import CLAIMS, claimed_order, mechanism_id
-from attnprof.papers.approximation.checks_program import FAILED, FIGURE_Z, HEADS, quoted
+from attnprof.papers.approximation import checks, program
+from attnprof.papers.approximation.checks import (
+    CLAIMS,
+    FAILED,
+    FIGURE_Z,
+    HEADS,
+    claimed_order,
+    mechanism_id,
+    quoted,
+)
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Cell, Described, FigureData, PaperFigure, Table
+from attnprof.papers.regenerated import (
+    Cell,
+    FigureData,
+    PaperFigure,
+    Statement,
+    described,
+    tables_of,
+)
 from attnprof.workload import Workload
 
 TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
@@ -57,47 +71,35 @@ def no_faster(claim: Any, found: Any) -> bool:
     return bool(found <= claim + growth.TOLERANCE)
 
 
-def complexities() -> Table:
+def complexities() -> list[dict[str, Any]]:
     """The orders claimed in the text."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows(CLAIMS):
         mechanism, own = mechanism_id(row), None
         claim, time, memory = exponents(mechanism)
         if mechanism in CLASSES:
-            power = checks_orders.leading(derived(mechanism))["N"]
+            power = checks.leading(derived(mechanism))["N"]
             own = Cell(claim, float(power), no_faster)
         rows.append({
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
             TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: own,
         })  # fmt: skip
-    notes = (
-        (
-            "ours: exponents of the closed forms of this project's mechanisms, fitted over 8,192 "
-            "to 65,536 tokens, one head of 64; differs where it grows faster than claimed"
-        ),
-        f"{OWN}: power of N in its operations, derived by running it",
-        "the document claims no orders for memory",
-    )
-    return Table("Orders of growth", rows, notes)
+    return rows
 
 
-def quoted_numbers() -> Table:
+def quoted_numbers() -> list[dict[str, Any]]:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
-    runs = checks_program.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
+    runs = checks.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(FIGURE_Z):
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({
             "model": row["model"], "quantity": row["quantity"],
             "value": Cell(value, 1.0 if runs else FAILED) if value == FAILED else value,
-            HERE: checks_program.seconds()[row["model"]] if timed else None,
+            HERE: checks.seconds()[row["model"]] if timed else None,
             "unit": row["unit"], "where": row["where"],
         })  # fmt: skip
-    notes = (
-        f"{HERE}: measured, one sequence; the document's device is not named",
-        "values without ours come from training and are not made again here",
-    )
-    return Table("Numbers of Figure Z", rows, notes)
+    return rows
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
@@ -119,11 +121,8 @@ def projections() -> FigureData:
     power = exponent(rows, "queries")
     exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
-    described = (
-        Described("Q, K and V are X times W_Q, W_K and W_V", "three products",
-                  f"three products of 2 N D² FLOPs each, N^{power:.2f}", exact),
-    )  # fmt: skip
-    return FigureData(rows, described, {"d_model": WIDTH, "attention_above_from": meeting})
+    told = described("003", [("products", exact, {"power": power})])
+    return FigureData(rows, told, {"d_model": WIDTH, "attention_above_from": meeting})
 
 
 def heads() -> FigureData:
@@ -144,14 +143,13 @@ def heads() -> FigureData:
     }
     told = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
     same = len({row["scores and values"] for row in rows}) == 1
-    described = (
-        Described("with or without heads the attention is O(N²)", "O(N²)", told,
-                  all(no_faster(2, power) for power in powers.values())),
-        Described("the H heads concatenated are as wide as the model", f"H = {HEADS}",
-                  f"{HEADS} heads of {WIDTH // HEADS}; the products cost the same for every H, "
-                  "the softmax H times as much", same),
-    )  # fmt: skip
-    return FigureData(rows, described, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
+    said: list[Statement] = [
+        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": told}),
+        ("width", same, {"heads": HEADS, "width": WIDTH // HEADS}),
+    ]
+    return FigureData(
+        rows, described("003", said), {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS}
+    )
 
 
 def points(label: str) -> list[dict[str, Any]]:
@@ -187,7 +185,7 @@ def exponent(
 def family(key: str) -> FigureData:
     """D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
-    described, powers = [], {}
+    said, powers = list[Statement](), {}
     for label in ("standard", *FAMILIES[key][1]):
         its = points(label)
         rows += its
@@ -197,28 +195,24 @@ def family(key: str) -> FigureData:
             "median_s": round(exponent(its, "median_s", orders.exponent), 3),  # of all lengths
         }
         if label != "standard" or key == "D":
-            described.append(_described(label, powers[label]))
-    return FigureData(rows, described, {"exponents": powers, "head_dim": HEAD_DIM})
+            said.append(_order(label, powers[label]))
+    return FigureData(rows, described("003", said), {"exponents": powers, "head_dim": HEAD_DIM})
 
 
-def _described(label: str, found: dict[str, float]) -> Described:
+def _order(label: str, found: dict[str, float]) -> Statement:
     """The claimed order and ours; the clock's is told and not judged."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
-    return Described(
-        f"{label}: {what}",
-        f"O({order}), an exponent of {claim:.2f}",
-        f"FLOPs N^{found['flops']:.2f}, peak memory N^{found['peak_bytes']:.2f}, "
-        f"processor time N^{found['median_s']:.2f} (measured, {SHORT[0]} to {SHORT[-1]:,} tokens)",
-        no_faster(claim, found["flops"]),
-    )
+    gaps = {"label": label, "what": what, "order": order, "claim": claim, **found}
+    gaps |= {"shortest": SHORT[0], "longest": SHORT[-1]}
+    return "order", no_faster(claim, found["flops"]), gaps
 
 
 def results() -> FigureData:
     """Z: the quoted numbers, and the models' times and operations here."""
     seconds = measured("003", "model_times")["seconds"]
-    counts, losses = checks_program.operations(), quoted("final_true_ce")
+    counts, losses = checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
     for name, here in seconds.items():
@@ -235,17 +229,17 @@ def results() -> FigureData:
     said = (
         ("slowest model", "longformer", slowest),
         ("fastest model on average", "linformer", by_time[0]),
-        ("fastest approximation", "performer", checks_program.cheapest_approximation()),
-        ("worst generalization ratio", "longformer, 0.68", checks_program.worst_ratio()),
+        ("fastest approximation", "performer", checks.cheapest_approximation()),
+        ("worst generalization ratio", "longformer, 0.68", checks.worst_ratio()),
     )
-    described = [
-        Described(what, printed, ours, printed.split(",")[0] == ours)
+    answers = described("003", [
+        ("result", printed.split(",")[0] == ours, {"what": what, "printed": printed, "ours": ours})
         for what, printed, ours in said
-    ]
-    return FigureData(rows, described, {"uniform_guess": math.log(checks_program.VOCABULARY)})
+    ])  # fmt: skip
+    return FigureData(rows, answers, {"uniform_guess": math.log(checks.VOCABULARY)})
 
 
-TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
+TABLES = tables_of("003", {}, {CLAIMS: complexities, FIGURE_Z: quoted_numbers})
 FIGURES: dict[str, PaperFigure] = {
     "B": PaperFigure("Products that make Q, K and V", projections),
     "C": PaperFigure("Multi-head attention by number of heads", heads),

@@ -3,37 +3,25 @@
 Times are processor time on one thread: what else the machine does stays out of them.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
 from attnprof.measure.batch import measure_points
-from attnprof.measure.clocks import threads
 from attnprof.measure.growth import counted_growth
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
-from attnprof.papers.approximation.checks_program import VOCABULARY
+from attnprof.papers.approximation.checks import VOCABULARY
 from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
+from attnprof.papers.measured import time_calls
 from attnprof.record import ProfileRecord
 
-RUNS = 3
-
-
-def _median(call: Callable[[], object]) -> float:
-    """Seconds of processor time, the median of a few runs after one to warm up."""
-    times = []
-    for run in range(RUNS + 1):
-        start = time.process_time()
-        call()
-        if run:
-            times.append(time.process_time() - start)
-    return median(times)
+#: A few runs of each part after one to warm up.
+RUNS = Budget(samples=3, min_time_s=0.0, max_time_s=600.0, warmup_s=0.0, least=3)
 
 
 def model_times() -> dict[str, Any]:
@@ -46,9 +34,10 @@ def model_times() -> dict[str, Any]:
     network = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
     logits = nn.Linear(WIDTH, VOCABULARY)
     runs = {name: attention(name, TOKENS, WIDTH) for name in CLASSES}
-    with threads(1), torch.no_grad():
-        shared = 2 * _median(partial(network, x)) + _median(partial(logits, x))
-        alone = {name: _median(partial(run, x, x, x)) for name, run in runs.items()}
+    parts = {"network": partial(network, x), "logits": partial(logits, x)}
+    calls = {**parts, **{name: partial(run, x, x, x) for name, run in runs.items()}}
+    alone = {name: its.median_s for name, its in time_calls(calls, RUNS).items()}
+    shared = 2 * alone.pop("network") + alone.pop("logits")
     whole = {name: 2 * own + alone["standard"] + shared for name, own in alone.items()}
     return {"seconds": whole, "attention": alone}
 

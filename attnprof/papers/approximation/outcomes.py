@@ -1,11 +1,19 @@
-"""Which claims of 003 the experiment can speak about, and what it says."""
+"""Which claims of 003 the experiment can speak about, and what it says (``outcomes.toml``)."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from attnprof.papers.approximation import distillation
-from attnprof.papers.approximation.program import CLASSES, STUDENTS, TEST_TOKENS, TOKENS, WIDTH
+from attnprof.papers.approximation.program import (
+    CLASSES,
+    DOCUMENT,
+    STUDENTS,
+    TEST_TOKENS,
+    TOKENS,
+    WIDTH,
+)
 from attnprof.papers.documents import claims
 from attnprof.papers.measured import measured
 from attnprof.record import DistillRecord
@@ -14,16 +22,6 @@ from attnprof.units import format_number, format_ratio, format_time, joined
 TEACHER = distillation.TEACHER
 #: Share of that of even chances below which a cross-entropy shows that the task is learned.
 LEARNED = 0.5
-OWN_SIZES = f"the document's sizes ({TOKENS:,} tokens, width {WIDTH})"
-
-
-class ClaimOutcome(NamedTuple):
-    """A claim by its id, whether the conditions suffice for it, which these are, the result."""
-
-    claim: str
-    suffices: bool
-    conditions: str
-    came_out: str
 
 
 class Results:
@@ -54,98 +52,87 @@ class Results:
         ]  # fmt: skip
         return sorted(found, key=lambda pair: pair[1])
 
+    def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
+        """Models with a field's values, the least first, of each setting."""
+        names = distillation.SETTING_NAMES
+        return "; ".join(f"{n}: {_list(self.ranked(n, field, long=long), form)}" for n in names)
+
 
 def outcomes(
     records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
 ) -> list[dict[str, Any]]:  # fmt: skip
     """A row a claim: what it says, whether the conditions suffice for it and why, what came out."""
-    results = Results(records, scale)
-    found = _outcomes(results)
-    return [{**one._asdict(), "says": claims()[one.claim].says} for one in found]
-
-
-def _outcomes(results: Results) -> Iterator[ClaimOutcome]:
-    scale, number = results.scale, _number
-    teacher = results.row("printed", TEACHER)
-    learned = results.row("fair", TEACHER).cross_entropy
-    yield ClaimOutcome(
-        "003-TEACHER", True, "the listing's training step, whatever the sizes",
-        f"as printed its loss goes from {number(teacher.loss_first)} to "
-        f"{number(teacher.loss_last)} while its cross-entropy is {number(teacher.cross_entropy)} "
-        f"nats (all tokens alike: {number(results.even)}); trained on the task, on unseen "
-        f"sentences, {number(learned)}",
-    )  # fmt: skip
-    yield ClaimOutcome(
-        "003-KD", True, "the listing's loss, whatever the sizes",
-        "the loss mixes cross-entropy and divergence; the MSE to the teacher, as printed: "
-        + joined(_before_and_after(results, "printed")),
-    )  # fmt: skip
-    refused = results.row("fair", "linformer", long=True).skipped
-    others = [name for name, _ in results.ranked("fair", "mse_ratio", long=True)]
-    yield ClaimOutcome(
-        "003-LIN-GEN", True, f"made for {scale.tokens} tokens, tested with twice as many "
-        f"({TEST_TOKENS:,} and {TOKENS:,} in the document)",
-        f"{refused or 'it runs'}; {joined(others)} run",
-    )  # fmt: skip
-    yield _ratios(results)
-    yield _best(results)
-    yield from _speeds(results)
-
-
-def _before_and_after(results: Results, setting: str) -> Iterator[str]:
-    for name in STUDENTS:
-        row = results.row(setting, name)
-        yield f"{name} {_number(row.mse_before)} to {_number(row.mse_teacher)}"
-
-
-def _ratios(results: Results) -> ClaimOutcome:
-    parts = []
-    for setting in distillation.SETTING_NAMES:
-        found = results.ranked(setting, "mse_ratio", long=True)
-        told = [f"{name} {format_ratio(value)}" for name, value in found]
-        parts.append(f"{setting}: {joined(told)}")
-    return ClaimOutcome(
-        "003-RATIO", True,
-        "the sign of the claim needs no sizes: a ratio of errors is better where it is smaller; "
-        "its values do",
-        f"error at twice the length over that at the trained one, {'; '.join(parts)}",
-    )  # fmt: skip
-
-
-def _best(results: Results) -> ClaimOutcome:
-    parts = []
-    for setting in distillation.SETTING_NAMES:
-        found = results.ranked(setting, "mse_teacher")
-        parts.append(f"{setting}: {joined([f'{name} {_number(value)}' for name, value in found])}")
-    right = results.ranked("fair", "cross_entropy")
-    suffices = (results.row("fair", TEACHER).cross_entropy or math.inf) < LEARNED * results.even
-    return ClaimOutcome(
-        "003-BEST", suffices,
-        "standard attention is a student, too, with the loss, steps and batches of the others; "
-        f"the teacher has {'' if suffices else 'not '}learned the task, on which it depends which "
-        "approximation is best",
-        f"MSE to the teacher, {'; '.join(parts)}; cross-entropy on unseen sentences, fair: "
-        + joined([f"{name} {_number(value)}" for name, value in right]),
-    )  # fmt: skip
-
-
-def _speeds(results: Results) -> Iterator[ClaimOutcome]:
-    """Times here are of small models; those at the document's sizes are measured apart."""
-    seconds = measured("003", "model_times")["seconds"]
-    told = [f"{name} {format_time(seconds[name])}" for name in sorted(CLASSES, key=seconds.get)]
-    timed = [f"{n} {format_time(s)}" for n, s in results.ranked("printed", "median_s")]
-    here = joined(timed) if timed else "not timed"
-    yield ClaimOutcome(
-        "003-FASTEST", False,
-        f"order of times needs {OWN_SIZES}; here there are {results.scale.tokens} tokens",
-        f"measured there, on one thread of ours: {joined(told)}; here, as printed: {here}",
-    )  # fmt: skip
-    ratio = seconds["longformer"] / seconds["performer"]
-    yield ClaimOutcome(
-        "003-SPEEDUP", False, "the document names no device",
-        f"at its sizes Longformer takes {format_ratio(ratio)} times Performer's time on ours",
-    )  # fmt: skip
+    results, found = Results(records, scale), []
+    sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
+    texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
+    for claim, its in texts.items():
+        gaps = {**its, **sizes, "tokens": scale.tokens, **GAPS[claim](results)}
+        row = {"claim": claim, "suffices": gaps["suffices"]}
+        for name in ("conditions", "came_out"):
+            row[name] = " ".join(its[name].split()).format(**gaps)
+        found.append({**row, "says": claims()[claim].says})
+    return found
 
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else format_number(float(value), short=True)
+
+
+def _list(pairs: Iterable[tuple[str, float]], form: Callable[[float], str] = _number) -> str:
+    return joined([f"{name} {form(value)}" for name, value in pairs])
+
+
+def _of_teacher(results: Results) -> dict[str, str]:
+    teacher, fair = results.row("printed", TEACHER), results.row("fair", TEACHER)
+    numbers = {
+        "first": teacher.loss_first, "last": teacher.loss_last, "entropy": teacher.cross_entropy,
+        "even": results.even, "learned": fair.cross_entropy,
+    }  # fmt: skip
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _of_loss(results: Results) -> dict[str, str]:
+    rows = (results.row("printed", name) for name in STUDENTS)
+    ends = [f"{r.model} {_number(r.mse_before)} to {_number(r.mse_teacher)}" for r in rows]
+    return {"before_and_after": joined(ends)}
+
+
+def _of_longer_texts(results: Results) -> dict[str, str]:
+    refused = results.row("fair", "linformer", long=True).skipped
+    others = [name for name, _ in results.ranked("fair", "mse_ratio", long=True)]
+    return {"refused": refused or "it runs", "others": joined(others)}
+
+
+def _of_the_best(results: Results) -> dict[str, Any]:
+    suffices = (results.row("fair", TEACHER).cross_entropy or math.inf) < LEARNED * results.even
+    return {
+        "suffices": suffices, "learned": "" if suffices else "not ",
+        "errors": results.by_setting("mse_teacher", _number),
+        "entropies": _list(results.ranked("fair", "cross_entropy")),
+    }  # fmt: skip
+
+
+def _seconds() -> dict[str, float]:
+    """Times of the models at the document's sizes; the experiment's own are of small ones."""
+    seconds = measured("003", "model_times")["seconds"]
+    return {name: seconds[name] for name in sorted(CLASSES, key=seconds.get)}
+
+
+def _of_times(results: Results) -> dict[str, str]:
+    timed = results.ranked("printed", "median_s")
+    here = _list(timed, format_time) if timed else "not timed"
+    return {"there": _list(_seconds().items(), format_time), "here": here}
+
+
+#: Values for the gaps of the texts, by claim; ``suffices`` where it depends on the results.
+GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
+    "003-TEACHER": _of_teacher,
+    "003-KD": _of_loss,
+    "003-LIN-GEN": _of_longer_texts,
+    "003-RATIO": lambda its: {"ratios": its.by_setting("mse_ratio", format_ratio, long=True)},
+    "003-BEST": _of_the_best,
+    "003-FASTEST": _of_times,
+    "003-SPEEDUP": lambda _: {
+        "ratio": format_ratio(_seconds()["longformer"] / _seconds()["performer"])
+    },
+}

@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention import checks_eq24, values
+from attnprof.papers.better_attention import checks_formulas, values
 from attnprof.papers.better_attention.values import MECHANISMS, counter, eq24, multiply_adds
-from attnprof.papers.regenerated import Described, FigureData, PaperFigure
+from attnprof.papers.regenerated import FigureData, PaperFigure, Statement, described
 
 BLOCK = ("mechanism", "block", "on", "map")
 #: By the definitions' names of their steps: the figure's block, what it works on, its map's shape.
@@ -47,24 +47,17 @@ def diagram() -> FigureData:
         for name in MECHANISMS
     }
     full = maps["standard"]
-    described = [
-        Described(
-            what, printed, ", ".join(f"{block} on {on}" for block, on in sorted(found)) or "none",
-            {place for _, place in found} == on,
-        )
-        for what, printed, found, on in (
-            ("maps that Optimised omits (b)", "of the values", full - maps["optimised"], {"V"}),
-            ("maps that Efficient omits (c)", "of the values and keys", full - maps["efficient"],
-             {"V", "K"}),
-            ("map that Super adds (d)", "a Linear* before the values meet the scores",
-             maps["super"] - full, {"V"}),
-        )
-    ]  # fmt: skip
+    found = {
+        "omitted-by-optimised": (full - maps["optimised"], {"V"}),
+        "omitted-by-efficient": (full - maps["efficient"], {"V", "K"}),
+        "added-by-super": (maps["super"] - full, {"V"}),
+    }
     others = len(MECHANISMS) - 1
-    described.append(
-        Described("proposed modifications", "four, (b) to (d)", f"{others}", others == 4)
-    )
-    return FigureData(rows, described)
+    said: list[Statement] = [("modifications", others == 4, {"others": others})]
+    for name, (changed, on) in reversed(found.items()):
+        told = ", ".join(f"{block} on {place}" for block, place in sorted(changed)) or "none"
+        said.insert(0, (name, {place for _, place in changed} == on, {"maps": told}))
+    return FigureData(rows, described("000", said))
 
 
 _Row = dict[str, Any]
@@ -103,57 +96,42 @@ def by_width() -> FigureData:
     }
     facts = {"panels": [{"counted": count, "l": n} for count, n in panels], "h": ONE_HEAD}
     rows = [row for rows in panels.values() for row in rows]
-    return FigureData(rows, tuple(_said_of_widths(*panels.values())), facts)
+    return FigureData(rows, described("000", _said_of_widths(*panels.values())), facts)
 
 
 def _said_of_widths(
     printed: Sequence[_Row], other: Sequence[_Row], exact: Sequence[_Row]
-) -> Iterator[Described]:
+) -> Iterator[Statement]:
     """Of Eq 24 at two lengths, and of the definitions' products."""
     eq24_is, products_are = (
         all(len({b[name] - a[name] for a, b in pairwise(rows)}) == 1 for name in MECHANISMS)
         for rows in (printed, exact)
     )
-    yield Described(
-        "growth with d_m", "linear for all mechanisms",
-        f"Eq 24: {'linear' if eq24_is else 'not linear'}; the definitions' products: "
-        f"{'linear' if products_are else 'quadratic'}",
-        eq24_is,
-    )  # fmt: skip
+    told = {"eq24": "linear" if eq24_is else "not linear"}
+    yield "growth", eq24_is, {**told, "products": "linear" if products_are else "quadratic"}
     first, second = printed[:2]
     wide = (second["d_m"] - first["d_m"]) * first["l"]
     slopes = [(second[name] - first[name]) // wide for name in ("standard", "super", "efficient")]
-    yield Described(
-        "slopes, standard, Super and Efficient", "15 l, 12 l, 9 l",
-        ", ".join(f"{slope} l" for slope in slopes), slopes == [15, 12, 9],
-    )  # fmt: skip
+    yield "slopes", slopes == [15, 12, 9], {"slopes": ", ".join(f"{slope} l" for slope in slopes)}
     saved, elsewhere = (_less(rows, "efficient") for rows in (printed, other))
     by_super = _less(printed, "super")
-    yield Described(
-        "saved against standard attention", "significantly fewer FLOPs",
-        f"at d_m = {LARGEST}: Efficient {saved:.1f} %, Super {by_super:.1f} %",
-        saved > 0 and by_super > 0,
-    )  # fmt: skip
+    gaps = {"largest": LARGEST, "efficient": saved, "by_super": by_super}
+    yield "saved", saved > 0 and by_super > 0, gaps
     same, exactly = (
         all(row["super"] == row["optimised"] for row in rows) for rows in (printed, exact)
     )
-    yield Described(
-        "Optimised, not drawn", "exactly as Super",
-        f"Eq 24: {'the same' if same else 'not the same'}; the definitions' products: "
-        f"{'the same' if exactly else 'the same for l = d_m alone'}",
-        same,
-    )  # fmt: skip
-    yield Described(
-        "other lengths", "only the scale of the y-axis changes",
-        f"Efficient saves {saved:.1f} % at d_m = {LARGEST} for l = {STATED}, "
-        f"{elsewhere:.1f} % for l = {OTHER}",
-        checks_eq24.shape_is_free_of_length(),
-    )  # fmt: skip
+    told = {"eq24": "the same" if same else "not the same"}
+    yield "optimised", same, {
+        **told, "products": "the same" if exactly else "the same for l = d_m alone"
+    }  # fmt: skip
+    yield "lengths", checks_formulas.shape_is_free_of_length(), {
+        "saved": saved, "elsewhere": elsewhere, "largest": LARGEST, "stated": STATED, "other": OTHER
+    }  # fmt: skip
 
 
 def heatmap() -> FigureData:
     """Figure 3: the ratio of standard to Efficient Attention over length and width."""
-    report = checks_eq24.heatmaps()
+    report = checks_formulas.heatmaps()
     full, efficient = (counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
         {
@@ -164,31 +142,27 @@ def heatmap() -> FigureData:
         for cell in map(asdict, report.records)
         for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
-    mean, most = checks_eq24.excess("mean"), max(checks_eq24.excess("max").values())
-    means, largest = [], []
+    mean, most = checks_formulas.excess("mean"), max(checks_formulas.excess("max").values())
+    panels = checks_formulas.PANELS
+    means, largest = list[Statement](), list[Statement]()
     for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
-        said, up_to = (
-            checks_eq24.quoted(source, "mean"),
-            max(checks_eq24.quoted(source, "max").values()),
-        )
-        means.append(Described(
-            f"mean excess by heads, {where}",
-            ", ".join(f"{said[str(h)]} % (h = {h})" for h in checks_eq24.PANELS),
-            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in checks_eq24.PANELS),
-            all(round(mean[str(h)]) == said[str(h)] for h in checks_eq24.PANELS),
-        ))  # fmt: skip
-        largest.append(Described(
-            f"largest excess, {where}", f"up to {up_to} %", f"{most:.2f} %", round(most) == up_to
-        ))  # fmt: skip
-    exact = checks_eq24.exact_excess()
-    counted = Described(
-        "counted from the definitions", "at most 67 %, less with more heads",
-        f"at most {exact['at most']:.0f} %, "
-        f"{'less' if exact['falls with the heads'] else 'not less'} with more heads",
-        exact["at most"] <= 67 and exact["falls with the heads"],
-    )  # fmt: skip
-    described = (*means, *largest, counted)
-    return FigureData(rows, described, {"summary": report.summary, "grid": checks_eq24.GRID})
+        said = checks_formulas.quoted(source, "mean")
+        up_to = max(checks_formulas.quoted(source, "max").values())
+        gaps = {
+            "where": where, "printed": ", ".join(f"{said[str(h)]} % (h = {h})" for h in panels),
+            "ours": ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in panels),
+        }  # fmt: skip
+        agree = all(round(mean[str(h)]) == said[str(h)] for h in panels)
+        means.append(("mean-excess", agree, gaps))
+        bound = {"where": where, "printed": up_to, "ours": most}
+        largest.append(("largest-excess", round(most) == up_to, bound))
+    exact = checks_formulas.exact_excess()
+    falls = exact["falls with the heads"]
+    counted = {"most": exact["at most"], "less": "less" if falls else "not less"}
+    told = described(
+        "000", [*means, *largest, ("counted", exact["at most"] <= 67 and falls, counted)]
+    )
+    return FigureData(rows, told, {"summary": report.summary, "grid": checks_formulas.GRID})
 
 
 def surfaces() -> FigureData:
@@ -202,28 +176,21 @@ def surfaces() -> FigureData:
     first, last = ends[0], ends[-1]
     more = sympy.factor(multiply_adds("super") - multiply_adds("standard"))
     fewer = [row["standard"] - row["efficient"] for row in (first, last)]
-    described = (
-        Described(
-            "order", "Efficient, then Super and Optimised, below standard",
-            f"{'so' if ordered else 'not so'} in all {len(printed)} points, Super and Optimised "
-            f"{'equal' if ordered else 'not equal'}",
-            ordered,
-        ),
-        Described(
-            "as the sequence grows", "fewer FLOPs",
-            f"Efficient at d_m = {LARGEST}: {fewer[0]:,} fewer at l = {first['l']}, {fewer[1]:,} "
-            f"fewer at l = {last['l']}; as a share {_less([first], 'efficient'):.1f} % and "
-            f"{_less([last], 'efficient'):.1f} %",
-            fewer[1] > fewer[0],
-        ),
-        Described(
-            "the order, counted from the definitions", "Super below standard",
-            f"Super takes {more} more: above standard in {len(dearer)} of "
-            f"{len(exact)} points",
-            not dearer,
-        ),
-    )  # fmt: skip
-    return FigureData([*printed, *exact], described, {"drawn": EQ24, "h": ONE_HEAD})
+    shares = [_less([row], "efficient") for row in (first, last)]
+    told = described("000", [
+        ("order", ordered, {
+            "so": "so" if ordered else "not so", "points": len(printed),
+            "equal": "equal" if ordered else "not equal",
+        }),
+        ("sequence", fewer[1] > fewer[0], {
+            "largest": LARGEST, "fewer": fewer, "first": first["l"], "last": last["l"],
+            "shares": shares,
+        }),
+        ("order-counted", not dearer, {
+            "more": more, "dearer": len(dearer), "points": len(exact),
+        }),
+    ])  # fmt: skip
+    return FigureData([*printed, *exact], told, {"drawn": EQ24, "h": ONE_HEAD})
 
 
 FIGURES = {

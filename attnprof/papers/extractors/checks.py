@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from attnprof.papers.checks import Check, Checks, formula, rounded, same_formula
+from attnprof.papers.checks import Facts, Ours, Printed, formula, same_formula
 from attnprof.papers.extractors import counts
 from attnprof.papers.extractors.counts import COUNTS, DOCUMENT, SUBLAYERS, D, L, N, length, sequence
 
@@ -58,27 +58,17 @@ def column(name: str) -> dict[str, int]:
     return counts.numbers(sublayer, SIZE, SIZE, heads)
 
 
-def _misprint(row: _Row, printed: Any, ours: Any) -> str:
-    """How a closed form differs, and whether the terms printed above it are right."""
-    missing = sympy.factor(formula(ours) - formula(printed))
-    text = f"{ours} is right: what is printed has {missing} too few"
-    terms = terms_of(row)
+def misprint(row: _Row, printed: Any, ours: Any) -> dict[str, Any]:
+    """What a closed form has too few, and whether the terms printed above it are right."""
+    missing, terms, told = sympy.factor(formula(ours) - formula(printed)), terms_of(row), ""
     if same_formula(terms, ours):
-        text += f", though the terms printed above it add up to {terms}"
+        told = f", though the terms printed above it add up to {terms}"
     if row["quantity"] == "add" and same_formula(str(missing), "(n - 1)*(t - 1)"):
-        text += ". The softmax's t - 1 additions stand there for each head and were added up once"
-    return text
+        told += ". The softmax's t - 1 additions stand there for each head and were added up once"
+    return {"missing": missing, "told": told}
 
 
-def _how(row: _Row) -> str:
-    if "expression_printed" in row:
-        return "one token's count by the definition; keys, values, HE's mapped rows are cached"
-    if row["quantity"] == "params":
-        return "entries of the weights"
-    return "one token's count by the definition, added up over t = 1 to l"
-
-
-def _printed(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
+def printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
     """The closed forms that tables print, by sublayer and quantity, put another way."""
     found: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
@@ -88,7 +78,7 @@ def _printed(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
     return found
 
 
-def _steps_told(published: Any, ours: Any) -> str:
+def other_sums(published: Any, ours: Any) -> dict[str, str]:
     """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
     at = dict(zip(counts.SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
     told = []
@@ -100,145 +90,34 @@ def _steps_told(published: Any, ours: Any) -> str:
                 f"{int(found.subs(at)):,} instead of {int(said.subs(at)):,} "
                 f"at d = l = {SIZE}, n = {HEADS}"
             )
-    return "; ".join(told) + (
-        ". The terms printed above Table 5's closed form do add up to Table 3 "
-        "(002-INF-self_attention-add)"
-    )
+    return {"sums": "; ".join(told)}
 
 
-def _over(quantity: str) -> float:
+def ratio_of_me(quantity: str) -> float:
     """ME's share of what 1-head self-attention has."""
     return column("me")[quantity] / column("self_attention_1_head")[quantity]
 
 
-def _fewer(name: str, against: str) -> dict[str, bool]:
+def fewer(name: str, against: str) -> dict[str, bool]:
+    """Whether a sublayer has fewer operations and parameters than another."""
     ours, other = column(name), column(against)
     quantities = {"operations": "total_ops", "parameters": "params"}
     return {word: ours[quantity] < other[quantity] for word, quantity in quantities.items()}
 
 
-def _as_many(*_: Any) -> str:
-    he, other = column("he")["params"], column("self_attention_32_heads")["params"]
-    return (
-        f"HE has {he:,} parameters at d = l = 128, self-attention {other:,}: as many, as Section 7 "
-        "says itself; ld + 3d^2 is below 4d^2 only where l < d"
-    )
-
-
-def _uniform() -> tuple[float, float]:
+def uniform() -> tuple[float, float]:
     """Training cost (Eq 3) and perplexity of guessing among all words of the vocabulary."""
     words, window = int(SETTINGS["vocabulary_size"]), int(SETTINGS["context_window"])
     logarithms = [log(1 / words)] * window
     return -sum(logarithms) / window, exp(-sum(logarithms) / window)
 
 
-def _not_perplexity(*_: Any) -> str:
-    cost, perplexity = _uniform()
-    return (
-        "Eq 3 is the mean negative log-likelihood; perplexity is its exponential: guessing among "
-        f"{SETTINGS['vocabulary_size']} words costs {cost:.2f} and has perplexity "
-        f"{perplexity:.0f}. The two order models alike, so the comparisons stand"
-    )
-
-
-_of_table_7 = partial(Check, tables=("7",))
-CHECKS = Checks([
-    *(
-        Check(
-            f"002-{'TR' if number in TRAINING else 'INF'}-{row['sublayer']}-{row['quantity']}",
-            row["closed_form_printed"],
-            partial(counted, row),
-            how=_how(row),
-            why=partial(_misprint, row),
-        )
-        for number, table in (TRAINING | INFERENCE).items()
-        for row in DOCUMENT.rows(table)
-    ),
-    *(
-        Check(
-            f"002-T7-{name}",
-            {row["quantity"]: int(row[name]) for row in DOCUMENT.rows("table07_counts_d128_l128")},
-            partial(column, name),
-            how="128 steps of the definition counted in whole numbers, d = l = 128",
-            why="the counts of the definition are other numbers",
-        )
-        for name in COLUMNS
-    ),
-    Check(
-        "002-TELESCOPE",
-        _printed(TRAINING, sympy.expand),
-        lambda: _printed(INFERENCE, counts.summed),
-        how="the closed forms printed in Tables 5 and 6 added up over t = 1 to l, against those of "
-        "Tables 3 and 4",
-        why=_steps_told,
-    ),
-    _of_table_7(
-        "002-T7-tenth",
-        0.1,
-        lambda: _over("total_ops"),
-        how="ME's operations over those of 1-head self-attention, d = l = 128",
-        agree=rounded(2),
-        why="the ratio is {1:.4f}".format,
-    ),
-    _of_table_7(
-        "002-T7-512",
-        512,
-        lambda: round(1 / _over("params"), 6),
-        how="parameters of 1-head self-attention over ME's, d = l = 128",
-        why="the ratio is 1/{1:g}".format,
-    ),
-    Check(
-        "002-PPL",
-        True,
-        lambda: isclose(*_uniform()),
-        how="both computed for the uniform guess over the vocabulary of Table 1",
-        why=_not_perplexity,
-    ),
-    _of_table_7(
-        "002-HE-params",
-        {name: {"operations": True, "parameters": True} for name in ("he", "we")},
-        lambda: {
-            "he": _fewer("he", "self_attention_32_heads"),
-            "we": _fewer("we", "self_attention_1_head"),
-        },
-        how="HE against 32-head, WE against 1-head self-attention, counts of d = l = 128",
-        why=_as_many,
-    ),
-    _of_table_7(
-        "002-SHE-ratio",
-        dict.fromkeys(LARGER, True),
-        lambda: {
-            name: column("she")[quantity] > FAR * column(f"self_attention_{heads}")[quantity]
-            for name, (quantity, heads) in LARGER.items()
-        },
-        how=f"more than {FAR} times as many at d = l = 128, against 1 and against 32 heads",
-        why="SHE's counts are less than an order of magnitude above self-attention's",
-    ),
-])  # fmt: skip
-
-
-@CHECKS.answers(
-    "002-EPOCHS",
-    float(SETTINGS["epochs"]),
-    how="60,000 batches of 64 sequences over the corpus' 8.4 million tokens",
-    agree=rounded(3),
-    why="it is {1:.4f}".format,
-    note="an epoch is one sequence starting at each token; each token is seen in up to 128 of "
-    "them, so 58.5 times as many tokens were read as the corpus has",
-)
 def epochs() -> float:
     """Training sequences over tokens: an epoch starts one sequence at every token."""
     return int(SETTINGS["training_batches"]) * int(SETTINGS["batch_size"]) / TOKENS
 
 
-@CHECKS.answers(
-    "002-LESS",
-    {"he": True, "we": True, "me": True},
-    how="self-attention's operations minus each one's, as polynomials, for all l, d, n from 1",
-    why="for some l, d, n self-attention takes no more operations",
-    note="of memory it holds for HE only while l < d (002-HE-params)",
-)
-def _less_computation() -> dict[str, bool]:
+def less_computation() -> dict[str, bool]:
     """With l = 1 + a, d = 1 + b, n = 1 + c no coefficient is negative, the constant positive."""
     total = {name: sum(sequence(name)[count] for count in COUNTS) for name in SUBLAYERS}
     found = {}
@@ -250,21 +129,62 @@ def _less_computation() -> dict[str, bool]:
     return found
 
 
-@CHECKS.answers(
-    "002-CRIT",
-    {
-        **{name: PATHS[name]["steps_in_order"] for name in PRINTED_PATHS},
-        "she shorter than self-attention": True,
-        "me shorter than she": True,
-    },
-    how="longest chain of dependent stages of one step of the definition; a sum is one step",
-    why="the definition's longest chain has other steps",
-    note="by the same rule WE has 5 steps (as SHE) and HE 7, which are not printed",
-)
-def _paths() -> dict[str, str | bool]:
+def paths_compared() -> dict[str, str | bool]:
+    """The critical paths, and which are shorter than others."""
     paths = {name: counts.critical_path(name) for name in PRINTED_PATHS}
     return {
         **paths,
         "she shorter than self-attention": length(paths["she"]) < length(paths["self_attention"]),
         "me shorter than she": length(paths["me"]) < length(paths["she"]),
     }
+
+
+#: Claims of the closed forms, and of Table 7's columns.
+CLOSED = {
+    f"002-{'TR' if number in TRAINING else 'INF'}-{row['sublayer']}-{row['quantity']}": row
+    for number, table in (TRAINING | INFERENCE).items()
+    for row in DOCUMENT.rows(table)
+}
+TABLE_7 = DOCUMENT.rows("table07_counts_d128_l128")
+PRINTED: Printed = {
+    **{claim: row["closed_form_printed"] for claim, row in CLOSED.items()},
+    **{f"002-T7-{name}": {row["quantity"]: int(row[name]) for row in TABLE_7} for name in COLUMNS},
+    "002-TELESCOPE": printed_forms(TRAINING, sympy.expand),
+    "002-EPOCHS": float(SETTINGS["epochs"]),
+    "002-CRIT": {
+        **{name: PATHS[name]["steps_in_order"] for name in PRINTED_PATHS},
+        "she shorter than self-attention": True,
+        "me shorter than she": True,
+    },
+}
+OURS: Ours = {
+    **{claim: partial(counted, row) for claim, row in CLOSED.items()},
+    **{f"002-T7-{name}": partial(column, name) for name in COLUMNS},
+    "002-TELESCOPE": lambda: printed_forms(INFERENCE, counts.summed),
+    "002-T7-tenth": lambda: ratio_of_me("total_ops"),
+    "002-T7-512": lambda: round(1 / ratio_of_me("params"), 6),
+    "002-PPL": lambda: isclose(*uniform()),
+    "002-HE-params": lambda: {
+        "he": fewer("he", "self_attention_32_heads"), "we": fewer("we", "self_attention_1_head"),
+    },
+    "002-SHE-ratio": lambda: {
+        name: column("she")[quantity] > FAR * column(f"self_attention_{heads}")[quantity]
+        for name, (quantity, heads) in LARGER.items()
+    },
+    "002-EPOCHS": epochs,
+    "002-LESS": less_computation,
+    "002-CRIT": paths_compared,
+}  # fmt: skip
+FACTS: Facts = {
+    **{claim: partial(misprint, row) for claim, row in CLOSED.items()},
+    "002-TELESCOPE": other_sums,
+    "002-HE-params": lambda *_: {
+        "he": column("he")["params"],
+        "other": column("self_attention_32_heads")["params"],
+    },
+    "002-PPL": lambda *_: {
+        "words": SETTINGS["vocabulary_size"],
+        "cost": uniform()[0],
+        "perplexity": uniform()[1],
+    },
+}

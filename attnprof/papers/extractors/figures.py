@@ -5,7 +5,7 @@ from functools import partial
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.extractors import counts
 from attnprof.papers.extractors.counts import critical_path, last_step, length, sequence, steps
-from attnprof.papers.regenerated import Described, FigureData, PaperFigure
+from attnprof.papers.regenerated import FigureData, PaperFigure, Statement, described
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
@@ -29,20 +29,14 @@ def sublayer(name: str) -> FigureData:
         for step in steps(name)
     ]  # fmt: skip
     drawn = formula(" + ".join(DRAWN[name].values()))
-    described = [
-        Described(
-            "weights", f"{', '.join(DRAWN[name])}: {drawn}", f"{entries} parameters",
-            same_formula(drawn, entries),
-        )
-    ]  # fmt: skip
+    gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
+    said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
     for row in counts.DOCUMENT.rows("critical_paths"):
         if (row["sublayer"], row["printed"]) == (name, "yes"):  # Section 7 has none for HE and WE
             printed = row["steps_in_order"]
-            described.append(
-                Described("critical path", _told(printed), _told(ours), printed == ours)
-            )
+            said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
     facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
-    return FigureData(rows, described, facts)
+    return FigureData(rows, described("002", said), facts)
 
 
 def _told(path: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attnprof.papers.neural_attention.checks_sizes import graph_dimensions
-from attnprof.papers.regenerated import Described, FigureData, PaperFigure
+from attnprof.papers.neural_attention.checks import graph_dimensions
+from attnprof.papers.regenerated import FigureData, PaperFigure, described
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
 POINTS, NEURONS = 61, 16
@@ -55,18 +55,12 @@ def surfaces() -> FigureData:
         for a, b, c, d in zip(x.flat, y.flat, dot.flat, neural.flat, strict=True)
     ]
     dimensions = graph_dimensions()
-    described = (
-        Described("the dot product's surface is a smooth paraboloid", "z = x² + y²",
-                  f"its second derivative is {bend.min():.3g} to {bend.max():.3g} everywhere",
-                  bool(np.allclose(bend, 2))),
-        Described("the network's surface has sharp transitions", "sharp edges",
-                  f"flat but for edges: {kinks.mean():.0%} of the grid's steps cross one",
-                  bool(0 < kinks.mean() < 1)),
-        Described("the surfaces are manifolds in R^5", "3D manifold",
-                  f"{dimensions['graph']}-dimensional in R^{dimensions['space']}",
-                  dimensions["graph"] == 3),
-    )  # fmt: skip
-    return FigureData(rows, described, {"points": POINTS, "neurons": NEURONS})
+    told = described("001", [
+        ("paraboloid", np.allclose(bend, 2), {"least": bend.min(), "most": bend.max()}),
+        ("edges", 0 < kinks.mean() < 1, {"share": kinks.mean()}),
+        ("manifolds", dimensions["graph"] == 3, dimensions),
+    ])  # fmt: skip
+    return FigureData(rows, told, {"points": POINTS, "neurons": NEURONS})
 
 
 def pair_tensor() -> FigureData:
@@ -78,14 +72,13 @@ def pair_tensor() -> FigureData:
         for k in range(1, 2 * REDUCED + 1)
     ]
     copies = Counter(row["holds"] for row in rows)
-    described = (
-        Described("C is n x n x 2d'", f"{TOKENS} x {TOKENS} x {2 * REDUCED}",
-                  f"{len(rows)} values", len(rows) == TOKENS**2 * 2 * REDUCED),
-        Described("broadcasting copies Q' along one axis and K' along the other",
-                  f"{TOKENS} copies", f"{len(copies)} values, {max(copies.values())} times each",
-                  set(copies.values()) == {TOKENS}),
-    )  # fmt: skip
-    return FigureData(rows, described, {"tokens": TOKENS, "reduced": REDUCED})
+    gaps = {"n": TOKENS, "twice": 2 * REDUCED, "values": len(rows)}
+    copied = {"n": TOKENS, "values": len(copies), "times": max(copies.values())}
+    told = described("001", [
+        ("shape", len(rows) == TOKENS**2 * 2 * REDUCED, gaps),
+        ("copies", set(copies.values()) == {TOKENS}, copied),
+    ])  # fmt: skip
+    return FigureData(rows, told, {"tokens": TOKENS, "reduced": REDUCED})
 
 
 def operands() -> tuple[Any, Any]:
@@ -106,13 +99,11 @@ def score_matrix() -> FigureData:
     pairs = [np.broadcast_to(x, (TOKENS, TOKENS, REDUCED)) for x in (q[:, None], k[None])]
     whole = scorer(np.concatenate(pairs, -1))
     same = np.allclose(whole.flat, [row["score"] for row in rows])
-    described = (
-        Described("applying Eq 9 to C gives an n x n matrix", f"{TOKENS} x {TOKENS}",
-                  " x ".join(map(str, whole.shape)), whole.shape == (TOKENS, TOKENS)),
-        Described("every pair shares the parameters", "A_ij of C_ij",
-                  "all of C at once gives what its pairs give one by one", bool(same)),
-    )  # fmt: skip
-    return FigureData(rows, described, {"tokens": TOKENS})
+    gaps = {"n": TOKENS, "shape": " x ".join(map(str, whole.shape))}
+    told = described("001", [
+        ("scores", whole.shape == (TOKENS, TOKENS), gaps), ("shared", same, {}),
+    ])  # fmt: skip
+    return FigureData(rows, told, {"tokens": TOKENS})
 
 
 FIGURES: dict[str, PaperFigure] = {

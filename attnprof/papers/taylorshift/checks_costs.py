@@ -1,78 +1,30 @@
-"""004, Sec 4.1, 4.2, A.1, A.4 and Table 2: both forms' costs, and the lengths where they meet."""
+"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
-from attnprof.papers.checks import Check, Checks
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.taylorshift import formulas
-from attnprof.papers.taylorshift.formulas import WIDTHS, D, H, N, first_lengths, printed
+from attnprof.papers.taylorshift.formulas import (
+    DOCUMENT,
+    WIDTHS,
+    D,
+    H,
+    N,
+    direct_flops,
+    efficient_flops,
+    first_lengths,
+    printed,
+)
 
 #: Operations of an exponential, as this project counts.
 EXPONENTIAL = 1
-DEFINED = "stages of this project's definition of the form, each product m·k·n counted 2·m·k·n"
 #: N1 at most this part of N0 is "considerably smaller".
 CONSIDERABLY = 2 / 3
-
-CHECKS = Checks([
-    Check(
-        "004-EQ4",
-        "4*N**2*d + 6*N**2",
-        lambda: str(formulas.direct_flops()),
-        how=f"{DEFINED}, the Taylor map 4 an entry, the normalisation 2",
-    ),
-    Check(
-        "004-YSQU",
-        "4*N*d**2*(d + 1) + 2*N*d**2",
-        lambda: str(formulas.squared_flops()),
-        how=f"{DEFINED}; box products one multiplication an entry",
-    ),
-    Check(
-        "004-EQ5",
-        "N*(4*d**3 + 10*d**2 + 8*d + 3)",
-        lambda: str(formulas.efficient_flops()),
-        how=f"{DEFINED}; of Eq 3 as it is printed, whose last term needs no sum",
-        note="The column sums of V, which Eq 3 should add, are not in it: see 004-COLSUM.",
-    ),
-    Check(
-        "004-EQ7",
-        "(d**2 + 2*d + 1 + sqrt(d**4 + 12*d**3 + 14*d**2 + 4*d + 1))/4",
-        lambda: closed_form("N1"),
-        how="closed form that attnprof crossover finds for the printed entries of both forms",
-    ),
-    Check(
-        "004-STD-higher",
-        {"standard takes more": True},
-        lambda: {"standard takes more": float(dearer_from()) < EXPONENTIAL},
-        how="definitions of both: 4N²d and, per score, 1 exponential against the Taylor map's 4",
-        lacking="how many operations an exponential is; at one, as this project counts it, "
-        "standard attention takes fewer",
-        why=lambda *_: (
-            "standard attention takes 4N²d + (2 + p)N² operations where an exponential takes p, "
-            f"against 4N²d + 6N²: more only from p > {dearer_from()} on"
-        ),
-    ),
-    Check(
-        "004-T2-N1small",
-        True,
-        lambda: all(x["N1"] <= CONSIDERABLY * x["N0"] for x in map(first_lengths, WIDTHS)),
-        how="N1 at most two thirds of N0 at every width of Table 2",
-        note="The ratio falls from 0.64 at d = 8 to 0.51 at d = 128; its limit is one half.",
-        tables=("2",),
-    ),
-    *(
-        Check(
-            f"004-T2-d{row['d']}",
-            {"N0": int(row["N0"]), "N1": int(row["N1"])},
-            partial(first_lengths, int(row["d"])),
-            how="attnprof crossover on the printed counts: the root in N, rounded up",
-        )
-        for row in formulas.DOCUMENT.rows("table02_transition_points")
-    ),
-])  # fmt: skip
 
 
 def fraction() -> tuple[Any, Any]:
@@ -86,39 +38,15 @@ def closed_form(name: str) -> str:
     return str(formulas.crossing(name, WIDTHS[0])[1])
 
 
-@CHECKS.answers(
-    "004-EQ6",
-    {"fraction": "(4*d**3 + 10*d**2 + 8*d + 3)/(4*d + 6)", "N0": "d**2 + d + 1/2"},
-    how="our count of Eq 3 over N by that of Eq 1 over N², and the closed form that attnprof "
-    "crossover finds for the printed counts",
-)
-def _quotient() -> dict[str, str]:
-    top, bottom = fraction()
-    return {"fraction": f"({top})/({bottom})", "N0": closed_form("N0")}
-
-
-@CHECKS.answers(
-    "004-A1",
-    ["4*d**3 + 6*d**2", "4*d**2 + 6*d", "3*d + 3"],
-    how="4d³+10d²+8d+3 minus d²(4d+6) minus d(4d+6), step by step",
-    why="the last numerator is printed 3d+3; what is left is 2d+3, half of 4d+6, which gives "
-    "the ½ of the result. The three printed numerators add up to 4d³+10d²+9d+3.",
-)
-def _split() -> list[str]:
+def split() -> list[str]:
+    """The numerators of A.1: what d² and d times the lower side take, and what is left."""
     top, bottom = fraction()
     parts = [sympy.expand(D**power * bottom) for power in (2, 1)]
     return [str(part) for part in (*parts, sympy.expand(top - sum(parts)))]
 
 
-@CHECKS.answers(
-    "004-COLSUM",
-    "3*N*(d + 1)",
-    how="one factor ½ and two sums of N × (d+1), and N-1 additions for each column of V",
-    why="3N(d+1) covers the factor ½ and the two sums; the last term is the sum of each column "
-    "of V (Algorithm 1), (N-1)(d+1) additions more. With them Eq 5 becomes "
-    "N(4d³+10d²+9d+4) - (d+1).",
-)
-def _sums_and_factors() -> str:
+def sums_and_factors() -> str:
+    """FLOPs of one factor, the two sums, and the sums of V's columns."""
     counted = formulas.stages("taylor-efficient")
     columns = counted["sum of values"] - (D + 1)  # N values take N - 1 additions
     return str(sympy.expand(counted["factors"] / 3 + counted["sums"] + columns))
@@ -133,12 +61,8 @@ def dearer_from() -> str:
     return str(even)
 
 
-@CHECKS.answers(
-    "004-COMPL",
-    {"efficient": "N*d**3", "direct": "N**2*d"},
-    how="the highest term of each counted form",
-)
-def _orders() -> dict[str, str]:
+def orders() -> dict[str, str]:
+    """The leading term of each form, without its factor."""
     counts = {"efficient": formulas.efficient_flops(), "direct": formulas.direct_flops()}
     leading = {name: leading_terms(count, ("N", "d")) for name, count in counts.items()}
     return {name: str(total(terms or (), factors=False)) for name, terms in leading.items()}
@@ -157,12 +81,8 @@ def radicand() -> Any:
     return sympy.expand(b**2 - 4 * a * c)
 
 
-@CHECKS.answers(
-    "004-EQ7-rad",
-    ["(d**2 + 2*d + 1)**2 + 8*(d**3 + d**2)", "d**4 + 12*d**3 + 14*d**2 + 4*d + 1"],
-    how="discriminant of the difference of the printed entries, as it stands and expanded",
-)
-def _radicands() -> list[str]:
+def radicands() -> list[str]:
+    """What stands under the root, as it comes and expanded."""
     a, b, c = quadratic()
     return [f"({sympy.expand(-b)})**2 + {-4 * a}*({c})", str(radicand())]
 
@@ -182,40 +102,14 @@ def dominating_square() -> Any:
     return root
 
 
-@CHECKS.answers(
-    "004-N1-bound",
-    "d**2/2 + 2*d + 1/2",
-    how="the smallest d²/2+2d+c that is nowhere below N1: c from d = 0, the rest by signs",
-    note="The bound is the best of its form: at d → 0 it is reached.",
-)
 def tightest_bound() -> str:
     """N1 with the root replaced by the root of that square."""
     a, b, _ = quadratic()
     return str(sympy.expand((-b + dominating_square()) / (2 * a)))
 
 
-@CHECKS.answers(
-    "004-A4-sq",
-    {"root": "d**2 + 6*d + 1", "square": "d**4 + 12*d**3 + 38*d**2 + 12*d + 1"},
-    how="the smallest square above the radicand, multiplied out",
-)
-def _square() -> dict[str, str]:
-    root = dominating_square()
-    return {"root": str(root), "square": str(sympy.expand(root**2))}
-
-
-@CHECKS.answers(
-    "004-A4-word",
-    {
-        "equation": "d*N + 2*N**2 - d**2*(d + 1) - 2*d*N - (d + 1)*N - d**2*N",
-        "solutions": 2,
-        "positive": 1,
-    },
-    how="printed entries of h heads over h; signs of the radicand's and of c's coefficients",
-    note="The larger solution is the positive one. N and N1 stand for the same unknown, and "
-    "the factor h on both sides cancels: slips of writing, nothing depends on them.",
-)
-def _solutions() -> dict[str, Any]:
+def solutions() -> dict[str, Any]:
+    """A.4's equation in N, how many solutions it has, and how many are positive."""
     a, _, c = quadratic()
     all_heads = printed("004-MHSA-ENT-DIRECT") - printed("004-MHSA-ENT-EFFICIENT")
     # Signs of all coefficients in d decide: nothing is tried at single widths.
@@ -227,3 +121,112 @@ def _solutions() -> dict[str, Any]:
         "solutions": 2 if real else 0,
         "positive": 1 if apart else 0,
     }
+
+
+TRANSITIONS = {f"004-T2-d{row['d']}": row for row in DOCUMENT.rows("table02_transition_points")}
+
+
+#: Digits of the isolated root, which one in radicals is compared to.
+DIGITS = 40
+X, Y, U, Z = map(symbol, "xyuz")
+D_E = symbol("d_e")
+#: Sec 4.2: the values, the scores, and their Taylor map, which needs its own memory.
+DIRECT_ENTRIES = sympy.expand(N * D + N * N + N * N)
+#: Sec 4.2: A_mod, queries, keys, values with a column of ones, box products of keys.
+EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + N * D**2)
+
+
+def all_heads(one: Any) -> Any:
+    """The cost of h heads of width d_e / h, from that of one."""
+    return sympy.expand(H * one.subs(D, D_E / H))
+
+
+def slope_in_heads(one: Any) -> Any:
+    """How the cost of all heads changes with h at a fixed d_e, written in d."""
+    return sympy.expand(sympy.diff(all_heads(one), H).subs(D_E, D * H))
+
+
+def falls_for_every_head_count(one: Any) -> bool:
+    """Whether the cost falls for d ≥ 1, that is for every h up to d_e.
+
+    With d = 1 + t every coefficient of the slope must be negative for t ≥ 0, N ≥ 1.
+    """
+    t, m = symbol("t"), symbol("m")
+    slope = slope_in_heads(one).subs({D: 1 + t, N: 1 + m}, simultaneous=True)
+    return all(x < 0 for x in sympy.Poly(sympy.expand(slope), t, m).coeffs())
+
+
+@cache
+def equation() -> Any:
+    """8d³ + 10d² of the equation 8d³ + 10d² = 3, Eq 8."""
+    return sympy.expand(3 - slope_in_heads(efficient_flops()) / N)
+
+
+@cache
+def steps() -> dict[str, Any]:
+    """A.2's way from there to the larger solution for u = y³, each step from the one before."""
+    depressed = sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)  # has no square
+    monic = sympy.Poly(depressed, X).monic().as_expr()
+    vieta = sympy.expand(monic.subs(X, Y + sympy.Rational(25, 144) / Y))
+    quadratic = sympy.expand(vieta * Y**3).subs({Y**6: U**2, Y**3: U})
+    a, b, c = sympy.Poly(quadratic, U).all_coeffs()
+    u = (-b + sympy.sqrt(b**2 - 4 * a * c)) / (2 * a)
+    return {"depressed": depressed, "monic": monic, "vieta": vieta, "u": u}
+
+
+def real_solutions() -> list[Any]:
+    """All real solutions of the equation, isolated exactly."""
+    return list(sympy.Poly(equation() - 3, D).real_roots())
+
+
+def flat_heads() -> dict[str, float]:
+    """How many positive roots the derivative by h has, and the first."""
+    roots = [root for root in real_solutions() if root.is_positive]
+    return {"positive": len(roots), "d": float(roots[0].n(20))}
+
+
+PRINTED: Printed = {
+    claim: {name: int(row[name]) for name in ("N0", "N1")} for claim, row in TRANSITIONS.items()
+}
+OURS: Ours = {
+    "004-EQ4": lambda: str(formulas.direct_flops()),
+    "004-YSQU": lambda: str(formulas.squared_flops()),
+    "004-EQ5": lambda: str(formulas.efficient_flops()),
+    "004-EQ6": lambda: {"fraction": "({})/({})".format(*fraction()), "N0": closed_form("N0")},
+    "004-EQ7": lambda: closed_form("N1"),
+    "004-A1": split,
+    "004-COLSUM": sums_and_factors,
+    "004-STD-higher": lambda: {"standard takes more": float(dearer_from()) < EXPONENTIAL},
+    "004-COMPL": orders,
+    "004-EQ7-rad": radicands,
+    "004-N1-bound": tightest_bound,
+    "004-A4-sq": lambda: {
+        "root": str(dominating_square()),
+        "square": str(sympy.expand(dominating_square() ** 2)),
+    },
+    "004-A4-word": solutions,
+    "004-T2-N1small": lambda: all(
+        x["N1"] <= CONSIDERABLY * x["N0"] for x in map(first_lengths, WIDTHS)
+    ),
+    **{claim: partial(first_lengths, int(row["d"])) for claim, row in TRANSITIONS.items()},
+    "004-MHSA-triv": lambda: str(all_heads(direct_flops())),
+    "004-MHSA-eff": lambda: str(all_heads(efficient_flops())),
+    "004-MHSA-dops": lambda: str(slope_in_heads(efficient_flops())),
+    "004-ent-triv": lambda: str(all_heads(DIRECT_ENTRIES)),
+    "004-ent-eff": lambda: str(H * EFFICIENT_ENTRIES),
+    "004-ent-effMH": lambda: str(all_heads(EFFICIENT_ENTRIES)),
+    "004-ent-diff": lambda: str(slope_in_heads(EFFICIENT_ENTRIES)),
+    "004-h0-range": lambda: falls_for_every_head_count(efficient_flops()),
+    "004-h1": lambda: falls_for_every_head_count(EFFICIENT_ENTRIES),
+    "004-A2-first": lambda: str(equation().subs(D, Z)),
+    "004-A2-depressed": lambda: str(steps()["depressed"]),
+    "004-A2-monic": lambda: str(steps()["monic"]),
+    "004-A2-vieta": lambda: str(steps()["vieta"]),
+    "004-A2-u": lambda: str(steps()["u"]),
+    "004-h0-closed": lambda: str(real_solutions()[0].evalf(DIGITS)),
+    "004-h0-onlyreal": lambda: {"real solutions": len(real_solutions())},
+    "004-h0-root": flat_heads,
+}
+FACTS: Facts = {
+    "004-STD-higher": lambda *_: {"price": dearer_from()},
+}

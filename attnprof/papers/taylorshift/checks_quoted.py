@@ -1,16 +1,97 @@
-"""004: numbers of the text against each other, Tables 2 and 6, and this project's measurements."""
+"""004: Tables 3 to 7, numbers of the text, and this project's measurements."""
 
 from functools import partial
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median, mode
 from typing import Any
 
-from attnprof.papers.checks import MEASURED, NOT_REPRODUCIBLE, Check, Checks, within
+from attnprof.papers.checks import Facts, Ours, Printed, within
+from attnprof.papers.documents import number
 from attnprof.papers.measured import measured
-from attnprof.papers.taylorshift.checks_accuracy import column, setting
 from attnprof.papers.taylorshift.formulas import DOCUMENT, WIDTHS, published, quoted
 from attnprof.papers.taylorshift.races import delay
 from attnprof.workload import Workload
+
+DATASETS = ("cifar_pixel", "imdb_byte", "listops", "imagenet_ti", "imagenet_s")
+MODEL, BASELINE = "taylorshift", "transformer"
+ROWS = DOCUMENT.rows("table03_accuracy")
+EMBEDDINGS = DOCUMENT.rows("table05_token_embedding")
+LINEAR_MODELS = [row["model"] for row in ROWS if row["model"] not in (MODEL, BASELINE)]
+
+
+def accuracies() -> dict[str, dict[str, float]]:
+    """Table 3: percent by model and dataset; a dataset without a result is left out."""
+    return {
+        row["model"]: {name: float(row[name]) for name in DATASETS if row[name]}
+        for row in DOCUMENT.rows("table03_accuracy")
+    }
+
+
+def average(model: str) -> float:
+    """Mean accuracy over the datasets that a model has a result on."""
+    return round(mean(accuracies()[model].values()), 6)
+
+
+def ahead_of(model: str) -> list[str]:
+    """Datasets on which TaylorShift's printed accuracy is higher."""
+    own, other = accuracies()[MODEL], accuracies()[model]
+    return [name for name in other if own[name] > other[name]]
+
+
+def column(name: str) -> dict[int, float]:
+    """A column of Table 6 by head count."""
+    return {int(row["h"]): number(row[name]) for row in DOCUMENT.rows("table06_heads")}
+
+
+def setting(name: str) -> dict[str, str]:
+    """A row of Table 7, by dataset."""
+    (row,) = (row for row in DOCUMENT.rows("table07_hyperparameters") if row["param"] == name)
+    return {dataset: row[dataset] for dataset in DATASETS}
+
+
+def common_head_width() -> int:
+    """The head width that most models of Table 7 have."""
+    widths, heads = setting("d_embed"), setting("heads")
+    return int(mode(int(widths[name]) / int(heads[name]) for name in DATASETS))
+
+
+def losses() -> dict[str, float]:
+    """Datasets on which TaylorShift is below the Transformer, and by how much."""
+    own, other = accuracies()[MODEL], accuracies()[BASELINE]
+    return {name: round(other[name] - own[name], 1) for name in other if own[name] < other[name]}
+
+
+def deltas() -> dict[str, float]:
+    """Convolutional less linear embedding by dataset."""
+    return {
+        row["dataset"]: round(float(row["conv_acc_pct"]) - float(row["linear_acc_pct"]), 6)
+        for row in EMBEDDINGS
+    }
+
+
+def gain(model: str) -> float:
+    """What a model's accuracy gains from ImageNet Ti to S."""
+    own = accuracies()[model]
+    return round(own["imagenet_s"] - own["imagenet_ti"], 6)
+
+
+def fewest_wins() -> dict[str, str | float]:
+    """The linear model that TaylorShift is ahead of on the fewest datasets, and how."""
+    names = {model: ahead_of(model) for model in LINEAR_MODELS}
+    model = min(names, key=lambda name: len(names[name]))
+    own, other = accuracies()[MODEL], accuracies()[model]
+    ties = [name for name in other if own[name] == other[name]]
+    ahead, level = ", ".join(names[model]), ", ".join(ties)
+    return {"model": model, "ahead": ahead, "level": level, "both": own[ties[0]]}
+
+
+def normalised_reaches_plain() -> bool:
+    """Whether both normalised forms are no less accurate than the plain direct one."""
+    rows = {row["variant"]: row for row in DOCUMENT.rows("table04_normalization_ablation")}
+    both = rows["input_norm+output_norm"]
+    plain = float(rows["plain"]["direct_acc_pct"])
+    return all(float(both[name]) >= plain for name in ("direct_acc_pct", "efficient_acc_pct"))
+
 
 #: Table 6: images at a time, and MiB.
 BATCH, MIB = 16, 2**20
@@ -20,9 +101,7 @@ TOKENS, MODEL_WIDTH = int(quoted("cifar_seq_len")) + 1, int(setting("d_embed")["
 CLOSE = within(absolute=2.5)
 #: Bytes of an entry: powers run in float32 under autocast, products in float16.
 BYTES = {"direct": 4, "efficient": 2}
-PRINTED = {form: column(f"{form}_mem_mib_at16") for form in BYTES}
-#: How near "about 18d" and "half" must be.
-ABOUT, NEARLY = 0.1, 0.02
+MEMORY = {form: column(f"{form}_mem_mib_at16") for form in BYTES}
 #: Memory of the efficient encoder as a share of the standard one's, by length.
 SHARES = {quoted("sec52_half_memory_at_tokens"): 0.5, quoted("sec52_35pct_memory_at_tokens"): 0.35}
 
@@ -50,19 +129,16 @@ def memory(form: str, heads: int) -> float:
     return mebibytes(form, heads) + beside_entries()
 
 
-def _memory_told(said: Any, found: Any) -> str:
+def box_products(said: Any, found: Any) -> dict[str, Any]:
+    """Which of the efficient form's memory its entries account for, and which its box products."""
     by_entries = [h for h in found if CLOSE(said[h], found[h])]
-    alone, boxes = PRINTED["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2
+    alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2
     on_line = within(relative=0.02)
     others = [h for h in found if on_line(said[h], alone + boxes / MIB / int(h))]
-    return (
-        f"The printed entries in float16 and the {beside_entries():.0f} MiB that the direct form "
-        f"has beside its own give h = {', '.join(by_entries)}. The memory at h = "
-        f"{', '.join(others)} lies on {alone:.0f} + {boxes / MIB:.0f}/h MiB instead: what the "
-        "direct form shows at one head, and the keys' box products in float16; 125 at h = 64 is "
-        "far off that line. Missing: the precision of each tensor, and what else was alive at the "
-        "peak."
-    )
+    return {
+        "beside": beside_entries(), "by_entries": ", ".join(by_entries),
+        "others": ", ".join(others), "alone": alone, "boxes": boxes / MIB,
+    }  # fmt: skip
 
 
 def by_width(name: str) -> dict[str, float]:
@@ -79,116 +155,37 @@ def reached(name: str = "N0hat") -> list[dict[str, float]]:
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
 
 
-def _crossing_told(said: Any, ours: Any) -> str:
-    worst = max(abs(ours[d] / said[d] - 1) for d in ours)
-    return (
-        f"The peaks of this project's modules meet up to {worst:.0%} away from N1. The efficient "
-        "form's lies one step later than Sec 4.2 says, where Q⊠Q meets A_mod and the result "
-        "N × (d+1) is there too; and V, an input, is not part of the direct form's. Missing: the "
-        "document's implementation and how its memory was read."
-    )
-
-
-CHECKS = Checks([
-    Check(
-        "004-800",
-        crossovers("abstract"),
-        partial(crossovers, "sec52"),
-        how="the same two lengths as Sec 5.2 reports them, of Fig 2",
-        why="Sec 5.2, where the measurement is reported, has 900 and 1800 tokens; the abstract "
-        "has 100 less for both.",
-    ),
-    Check(
-        "004-d62",
-        [int(d) for d in quoted("fig1_incomplete_d").split(";")],
-        lambda: sorted(WIDTHS)[-2:],
-        how="the two widest heads of Table 2: where the direct form runs out of memory first",
-        why="There is no d = 62: Table 2 and Fig 1 go in powers of two. 64 is meant.",
-        tables=("2",),
-    ),
-    Check(
-        "004-T6-dirmem",
-        {str(h): mib for h, mib in PRINTED["direct"].items()},
-        lambda: {str(h): memory("direct", h) for h in PRINTED["direct"]},
-        how="printed entries d_e·N + 2N²h at N = 1025, batch 16, 4 bytes, and the median of what "
-        "Table 6 has beside them: from 2 heads on",
-        agree=CLOSE,
-        note=lambda _: (
-            f"128.25 MiB a head, {beside_entries():.0f} MiB beside. At one head the entries ask "
-            f"for {mebibytes('direct', 1):.0f} MiB, where {PRINTED['direct'][1]} are printed"
-        ),
-        unchecked={"1": "at one head another moment of the network decides, which is not given"},
-    ),
-    Check(
-        "004-T6-effmem",
-        {str(h): mib for h, mib in PRINTED["efficient"].items()},
-        lambda: {str(h): memory("efficient", h) for h in PRINTED["efficient"]},
-        how="printed entries at N = 1025, batch 16, 2 bytes, and what the direct form has beside",
-        agree=CLOSE,
-        why=_memory_told,
-        otherwise=NOT_REPRODUCIBLE,
-    ),
-    Check(
-        "004-06",
-        {f"d={row['d']}": int(row["N1"]) for row in DOCUMENT.rows("table02_transition_points")},
-        partial(by_width, "N1hat"),
-        how="first lengths at which the allocator gives the efficient form no more than the "
-        "direct one, against N1 of Table 2",
-        agree=within(relative=float(quoted("N1hat_vs_N1_max_error_pct")) / 100),
-        why=_crossing_told,
-        otherwise=NOT_REPRODUCIBLE,
-        basis=MEASURED,
-        tables=("2",),
-    ),
-])  # fmt: skip
-
-
-@CHECKS.answers(
-    "004-T6-speed",
-    {"faster": True, "less memory": True},
-    part="their order",
-    how="Table 6, efficient form: throughput and memory from each head count to the next",
-    why="Memory falls with every doubling, but 64 heads are slower than 32 (13480 against "
-    "14087 images/s), and the direct form gets slower and larger throughout.",
-    tables=("6",),
-)
-def _more_heads() -> dict[str, bool]:
+def more_heads() -> dict[str, bool]:
+    """Whether throughput grows and memory falls with each step to more heads."""
     speeds = column("efficient_tp_ims_s").values()
     return {
         "faster": all(a < b for a, b in pairwise(speeds)),
-        "less memory": all(a > b for a, b in pairwise(PRINTED["efficient"].values())),
+        "less memory": all(a > b for a, b in pairwise(MEMORY["efficient"].values())),
     }
 
 
-@CHECKS.answers(
-    "004-T6-1025",
-    int(quoted("table6_seq_len")),
-    how="length whose two N × N tensors in float32, batch 16, are Table 6's memory a head",
-    note="CIFAR's 1024 pixels (Sec 5.3) and one token more, which is classified.",
-    tables=("6",),
-)
-def _tokens_by_memory() -> int:
-    direct = PRINTED["direct"]
+def tokens_by_memory() -> int:
+    """The length whose N × N tensors are what Table 6's memory grows by, a head."""
+    direct = MEMORY["direct"]
     heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
     slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])
     return round(float((slope * MIB / (2 * BATCH * BYTES["direct"])) ** 0.5))
 
 
-def _delays_told(_: Any, ours: Any) -> str:
+def delays() -> dict[str, str]:
+    """How much later than N0 each width's crossing in time was, and the law for all of them."""
     rows, law = reached(), delay(reached())
-    each = ", ".join(f"d={row['d']} {(row['at'] - row['N0']) / row['d']:+.1f}" for row in rows)
     found, width = measured("004", "crossovers"), {row["d"] for row in rows}
-    beyond = [f"d={d}" for d in found["d"] if d not in width]
-    left = f"; {', '.join(beyond)} crosses beyond what was timed and is left out" if beyond else ""
-    span = f" ({law['low']:.1f} to {law['high']:.1f}, 95 %)" if law["low"] is not None else ""
-    return (
-        f"Measured here, freed memory kept, in units of d: {each}{left}. Together {ours:.1f}{span}"
-        f"{_by_default()}. How much later the efficient form wins depends on the device and its "
-        "kernels; the document names neither batch nor precision for Fig 1."
-    )
+    beyond = ", ".join(f"d={d}" for d in found["d"] if d not in width)
+    return {
+        "each": ", ".join(f"d={r['d']} {(r['at'] - r['N0']) / r['d']:+.1f}" for r in rows),
+        "left": f"; {beyond} crosses beyond what was timed and is left out" if beyond else "",
+        "span": f" ({law['low']:.1f} to {law['high']:.1f}, 95 %)" if law["low"] is not None else "",
+        "by_default": by_default(),
+    }
 
 
-def _by_default() -> str:
+def by_default() -> str:
     """The same with the allocator's defaults, where that was measured."""
     rows = reached("N0hat_default") if "N0hat_default" in measured("004", "crossovers") else []
     if len(rows) < 2:
@@ -200,35 +197,69 @@ def _by_default() -> str:
     )
 
 
-@CHECKS.answers(
-    "004-18d",
-    float(quoted("N0hat_minus_N0_over_d")),
-    how="measured lengths at which both forms take the same time, one head: c of N0 + c·d, by "
-    "least squares of relative distances over the widths whose crossing was timed",
-    agree=within(relative=ABOUT),
-    why=_delays_told,
-    otherwise=NOT_REPRODUCIBLE,
-    basis=MEASURED,
-)
-def _delay_in_time() -> float:
-    return round(float(delay(reached())["factor"]), 2)
-
-
-@CHECKS.answers(
-    "004-1500",
-    SHARES,
-    how="peaks of whole encoders with heads of width 32, efficient by standard",
-    agree=within(absolute=NEARLY),
-    why=lambda _, ours: (
-        "Peaks of the encoder measured here: "
-        + ", ".join(f"{share:.0%} at {length} tokens" for length, share in ours.items())
-        + ". The share depends on width, heads and batch, which the document does not give "
-        "for Fig 2, and on how many N × N tensors its standard attention holds."
-    ),
-    otherwise=NOT_REPRODUCIBLE,
-    basis=MEASURED,
-)
-def _memory_shares() -> dict[str, float]:
+def memory_shares() -> dict[str, float]:
+    """Measured memory of the efficient encoder over the standard one's, by length."""
     found = measured("004", "encoder")
     ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
     return {length: round(ratios[int(length)], 4) for length in SHARES}
+
+
+PRINTED: Printed = {
+    **{f"004-T3-avg-{row['model']}": float(row["average"]) for row in ROWS},
+    "004-T3-05": float(quoted("avg_gain_over_transformer_pct")),
+    "004-T3-gain": {
+        MODEL: float(quoted("ti_to_s_gain_ours_pct")),
+        BASELINE: float(quoted("ti_to_s_gain_transformer_pct")),
+    },
+    "004-T5": {row["dataset"]: float(row["delta"]) for row in EMBEDDINGS},
+    "004-T5-cifar": {row["dataset"]: float(row["linear_acc_pct"]) for row in EMBEDDINGS},
+    "004-T7-348": int(setting("d_embed")["imagenet_s"]),
+    "004-800": crossovers("abstract"),
+    "004-d62": [int(d) for d in quoted("fig1_incomplete_d").split(";")],
+    "004-T6-dirmem": {str(h): mib for h, mib in MEMORY["direct"].items()},
+    "004-T6-effmem": {str(h): mib for h, mib in MEMORY["efficient"].items()},
+    "004-06": {
+        f"d={row['d']}": int(row["N1"]) for row in DOCUMENT.rows("table02_transition_points")
+    },
+    "004-T6-1025": int(quoted("table6_seq_len")),
+    "004-18d": float(quoted("N0hat_minus_N0_over_d")),
+    "004-1500": SHARES,
+}
+OURS: Ours = {
+    **{f"004-T3-avg-{row['model']}": partial(average, row["model"]) for row in ROWS},
+    "004-T3-four": lambda: {"datasets": min(len(ahead_of(model)) for model in LINEAR_MODELS)},
+    "004-T3-three": lambda: {"datasets": len(ahead_of(BASELINE))},
+    "004-T3-05": lambda: round(average(MODEL) - average(BASELINE), 6),
+    "004-T3-gain": lambda: {model: gain(model) for model in (MODEL, BASELINE)},
+    "004-ABS-nodeg": lambda: not losses(),
+    "004-T5": deltas,
+    "004-T5-cifar": lambda: accuracies()[MODEL],
+    "004-T7-348": lambda: common_head_width() * int(setting("heads")["imagenet_s"]),
+    "004-T4": normalised_reaches_plain,
+    "004-800": lambda: crossovers("sec52"),
+    "004-d62": lambda: sorted(WIDTHS)[-2:],
+    "004-T6-dirmem": lambda: {str(h): memory("direct", h) for h in MEMORY["direct"]},
+    "004-T6-effmem": lambda: {str(h): memory("efficient", h) for h in MEMORY["efficient"]},
+    "004-T6-speed": more_heads,
+    "004-T6-1025": tokens_by_memory,
+    "004-06": lambda: by_width("N1hat"),
+    "004-18d": lambda: round(float(delay(reached())["factor"]), 2),
+    "004-1500": memory_shares,
+}
+FACTS: Facts = {
+    "004-T3-four": lambda *_: fewest_wins(),
+    "004-ABS-nodeg": lambda *_: {
+        "losses": " and ".join(f"{points} points on {name}" for name, points in losses().items())
+    },
+    "004-T6-dirmem": lambda *_: {
+        "beside": beside_entries(),
+        "entries": mebibytes("direct", 1),
+        "one": MEMORY["direct"][1],
+    },
+    "004-T6-effmem": box_products,
+    "004-06": lambda said, ours: {"worst": max(abs(ours[d] / said[d] - 1) for d in ours)},
+    "004-18d": lambda *_: delays(),
+    "004-1500": lambda _, ours: {
+        "shares": ", ".join(f"{share:.0%} at {length} tokens" for length, share in ours.items())
+    },
+}

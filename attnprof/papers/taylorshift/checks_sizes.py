@@ -1,4 +1,4 @@
-"""004, Table 1 and Fig 4: mean sizes of intermediate results for rows drawn at random.
+"""004: Sec 3 (Eq 3, Algorithm 1), and Table 1 and Fig 4, mean sizes for rows drawn at random.
 
 Queries and keys are unit vectors in R^d, x = q·k. Values have a column of ones; their rows are
 either unit vectors too (``sphere``, as the caption says) or have entries of unit variance
@@ -6,13 +6,81 @@ either unit vectors too (``sphere``, as the caption says) or have entries of uni
 """
 
 from functools import cache, partial
+from math import factorial
 from typing import Any
 
 import sympy
 
+from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.papers.checks import Check, Checks, formula, within
-from attnprof.papers.taylorshift.formulas import DOCUMENT, D, N, quoted
+from attnprof.papers.checks import Facts, Ours, Printed, formula
+from attnprof.papers.taylorshift.formulas import DOCUMENT, FORMS, D, N, quoted
+
+#: Sizes that Algorithm 1 is run at: (tokens, head width, temperature).
+SIZES = ((1, 1, 1.0), (3, 2, 0.5), (7, 5, 1.0), (40, 8, 2.5))
+#: Even orders whose polynomials are searched for real roots.
+ORDERS = range(2, 21, 2)
+X = symbol("x")
+
+
+def taylor_map(x: Any, order: int = 2) -> Any:
+    """The exponential's series up to an order."""
+    return sum(x**n / factorial(n) for n in range(order + 1))
+
+
+def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
+    """Algorithm 1 line by line: arrays (N, d) in, (N, d) out."""
+    import numpy as np
+
+    n, d = q.shape
+    alpha = d**0.25
+    v = np.hstack([np.full((n, 1), (d / n) ** 0.5), v]) / n
+    q = alpha * temperature * q / np.linalg.norm(q, axis=-1, keepdims=True)
+    k = alpha * k / np.linalg.norm(k, axis=-1, keepdims=True)
+    boxed_q, boxed_k = ((x[:, :, None] * x[:, None]).reshape(n, d * d) for x in (q, k))
+    y = boxed_q @ (boxed_k.T @ v)
+    y = y / 2 + alpha**2 * q @ (k.T @ v) + alpha**4 * v.sum(axis=0)
+    return y[:, 1:] / y[:, :1]
+
+
+def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
+    """Eq 1 on the scores τ·cos(q, k), times √(N/d)."""
+    import numpy as np
+
+    n, d = q.shape
+    lengths = np.outer(np.linalg.norm(q, axis=-1), np.linalg.norm(k, axis=-1))
+    weights = taylor_map(temperature * q @ k.T / lengths)
+    return (weights / weights.sum(axis=-1, keepdims=True)) @ v * (n / d) ** 0.5
+
+
+def forms_agree() -> bool:
+    """Whether Algorithm 1, Eq 1 and this project's modules give the same numbers."""
+    import numpy as np
+    import torch
+
+    from attnprof.blocks.assemble import attend_core
+
+    draw = np.random.default_rng(4)
+    for n, d, temperature in SIZES:
+        q, k, v = draw.normal(size=(3, n, d))
+        wanted, others = algorithm1(q, k, v, temperature), [normalised_direct(q, k, v, temperature)]
+        tq, tk, tv = (torch.from_numpy(x)[None, None] for x in (q, k, v))
+        for name in FORMS:
+            spec = registry.get(name, temperature=temperature)
+            y = attend_core(spec, registry.module_of(name), tq, tk, tv, False, 0, None)
+            others.append(y[0, 0].detach().numpy())
+        if not all(np.allclose(wanted, other, rtol=1e-10, atol=1e-12) for other in others):
+            return False
+    return True
+
+
+def coefficients() -> list[str]:
+    """Factors of the square, linear and constant term where x is scaled by the root of d."""
+    half = sympy.Rational(1, 2)
+    score = D**half * X
+    whole = half * score**2 / (X**2 / 2)  # what the square term is multiplied by
+    return [str(half), str(whole * X / score), str(whole)]
+
 
 SPHERE, NORMAL = "sphere", "normal"
 #: The longest sequence of Fig 4, and widths of Table 2: where B.2 says the laws fit.
@@ -20,10 +88,6 @@ LENGTH = int(quoted("fig4_N_max"))
 WIDTHS = (16, 32, 64, 128)
 #: What B.2 grants for long sequences.
 ERROR = 0.01
-HOW = (
-    f"for long sequences, as B.2 has it: mean norm at N = {LENGTH} with rows of Q, K and V on the "
-    "unit sphere, by moments"
-)
 
 
 def moment(power: int) -> Any:
@@ -110,52 +174,14 @@ def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
     return float(mean / sum(a * m for a, m in parts) ** 0.5)
 
 
-def _off(expression: str, printed: dict[str, float], ours: dict[str, float]) -> str:
+def off(expression: str, printed: Any, ours: Any) -> dict[str, float]:
     """How far the printed law is off, and that entries of unit variance explain it."""
     normal = sizes(expression, NORMAL)
     ratios = [printed[width] / ours[width] for width in ours]
     worst = max(abs(printed[width] / normal[width] - 1) for width in ours)
-    return (
-        f"With rows of V on the unit sphere, as the caption says, the printed law is "
-        f"{min(ratios):.1f} to {max(ratios):.1f} times too large. It holds (to {worst:.2%}) where "
-        "the entries of V have unit variance, rows of length √d."
-    )
+    return {"least": min(ratios), "most": max(ratios), "worst": worst}
 
 
-CHECKS = Checks([
-    *(
-        Check(
-            claim,
-            printed_sizes(expression),
-            partial(sizes, expression),
-            how=HOW,
-            agree=within(relative=error),
-            note="Within the 1 % that B.2 grants; the column of ones in V makes up the size.",
-            why=partial(_off, expression),
-        )
-        for claim, expression, error in (
-            ("004-T1-Amod", "A_mod", ERROR), ("004-T1-sq", "(QK^T)^2 V", ERROR),
-            ("004-T1-lin", "QK^T V", 2 * ERROR), ("004-T1-Y", "Y", 2 * ERROR),
-        )
-    ),
-    Check(
-        "004-T1-den",
-        printed_laws()["Y_denom"],
-        lambda: str(denominator()),
-        how="N times the mean of 1 + x + x²/2 for x = q·k of unit vectors: E x = 0, E x² = 1/d",
-        why="1 + 1/(2d) is (2d+1)/(2d), not (d+2)/(2d): the 2 stands at the wrong place. At large "
-        "d the printed law is half of the right one.",
-    ),
-])  # fmt: skip
-
-
-@CHECKS.answers(
-    "004-SPHERE",
-    "d + 1",
-    how="dimension of the unit vectors in R^d: d coordinates less the rank of |x|² = 1",
-    why="Rows of Q, K, V have d entries; the unit vectors among them form S^(d-1), of "
-    "dimension d-1. S^(d+1) would have rows of d+2 entries.",
-)
 def dimension_of_sphere() -> str:
     """Of the unit vectors among rows with d entries: d less the conditions on a small step.
 
@@ -165,3 +191,28 @@ def dimension_of_sphere() -> str:
 
     row = np.random.default_rng(0).normal(size=(1, 8))
     return f"d - {int(np.linalg.matrix_rank(2 * row))}"
+
+
+#: Claims of Table 1's laws, and the expressions.
+LAWS = {
+    "004-T1-Amod": "A_mod", "004-T1-sq": "(QK^T)^2 V", "004-T1-lin": "QK^T V", "004-T1-Y": "Y",
+}  # fmt: skip
+
+PRINTED: Printed = {
+    **{claim: printed_sizes(expression) for claim, expression in LAWS.items()},
+    "004-T1-den": printed_laws()["Y_denom"],
+}
+OURS: Ours = {
+    "004-EQ3": lambda: [[int(taylor_map(0))] * 3 for _ in range(3)],
+    "004-TSM-pos": lambda: (
+        not any(  # at 0 each sum is 1
+            sympy.Poly(taylor_map(X, order), X).count_roots() for order in ORDERS
+        )
+    ),
+    "004-ALG1": forms_agree,
+    "004-FN2": coefficients,
+    **{claim: partial(sizes, expression) for claim, expression in LAWS.items()},
+    "004-T1-den": lambda: str(denominator()),
+    "004-SPHERE": dimension_of_sphere,
+}
+FACTS: Facts = {claim: partial(off, expression) for claim, expression in LAWS.items()}

@@ -10,7 +10,7 @@ import sympy
 
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Described, FigureData, PaperFigure
+from attnprof.papers.regenerated import FigureData, PaperFigure, Statement, described
 from attnprof.papers.taylorshift import checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_quoted import SHARES
 from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE, law, printed_laws
@@ -48,7 +48,7 @@ def heads() -> FigureData:
     facts = {"marks": marks, "widths": [d for d in found["d"] if d in WIDTHS],
              "where": found["where"], "longest": dict(zip(found["d"], found["longest"],
                                                           strict=True))}  # fmt: skip
-    return FigureData(found["curves"], tuple(_said_of_heads(found)), facts)
+    return FigureData(found["curves"], described("004", _said_of_heads(found)), facts)
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
@@ -61,27 +61,21 @@ def height(rows: _Rows, field: str, length: float) -> float | None:
     return None
 
 
-def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Described]:
+def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Statement]:
     columns = list(zip(*(found[k] for k in ("d", "N0", "N1", "N0hat", "N1hat")), strict=True))
     yield _growth(found["curves"])
     yield from map(_law, ("N0hat", "N0hat_default"))
     most = float(quoted("N1hat_vs_N1_max_error_pct"))
     errors = {d: 100 * (hat / n1 - 1) for d, _, n1, _, hat in columns}
-    yield Described(
-        "how far the measured N1hat lies from N1", f"at most {most:g} %",
-        _listed({d: f"{error:+.1f} %" for d, error in errors.items()}),
-        all(abs(error) <= most + 0.05 for error in errors.values()),
-    )  # fmt: skip
+    told = {"most": most, "errors": _listed({d: f"{e:+.1f} %" for d, e in errors.items()})}
+    yield "memory", all(abs(error) <= most + 0.05 for error in errors.values()), told
     both = [(d, n0, n1) for d, _, _, n0, n1 in columns if n0 is not None]
-    yield Described(
-        "which comes first", "memory: N1hat below N0hat in every column",
-        _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both}),
-        all(n1 < n0 for _, n0, n1 in both),
-    )  # fmt: skip
+    pairs = _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both})
+    yield "order", all(n1 < n0 for _, n0, n1 in both), {"both": pairs}
     yield _not_continued(found)
 
 
-def _law(name: str) -> Described:
+def _law(name: str) -> Statement:
     """How far crossings in time lie above N0, each with its interval, and the law's factor."""
     found, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
     ending = name.removeprefix("N0hat")
@@ -92,10 +86,8 @@ def _law(name: str) -> Described:
     told = f"{law['factor']:.1f}·d"
     if law["low"] is not None:
         told += f", from {law['low']:.1f}·d to {law['high']:.1f}·d with 95 %"
-    return Described(
-        f"how far the measured N0hat lies above N0, {SETTINGS[name]}", f"about {factor:g}·d",
-        f"{told}, by {_listed(each)}", within(relative=ABOUT)(law["factor"], factor),
-    )  # fmt: skip
+    gaps = {"setting": SETTINGS[name], "factor": factor, "told": told, "each": _listed(each)}
+    return "law", within(relative=ABOUT)(law["factor"], factor), gaps
 
 
 def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None) -> str:
@@ -104,23 +96,21 @@ def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None
     return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
 
 
-def _not_continued(found: Mapping[str, Any]) -> Described:
+def _not_continued(found: Mapping[str, Any]) -> Statement:
     printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
     columns = zip(found["d"], found["N0hat"], found["longest"], strict=True)
     beyond = [f"d = {d} beyond {longest:,} tokens" for d, at, longest in columns if at is None]
-    return Described(
-        "columns that are continued by a parabola", " and ".join(f"d = {d}" for d in printed),
-        f"none here; crossing beyond what was timed: {', '.join(beyond) or 'none'}; the columns of "
-        f"Table 2 are d = {', '.join(map(str, WIDTHS))}",
-        set(printed) <= set(WIDTHS),
-    )  # fmt: skip
+    return "continued", set(printed) <= set(WIDTHS), {
+        "printed": " and ".join(f"d = {d}" for d in printed),
+        "beyond": ", ".join(beyond) or "none", "widths": ", ".join(map(str, WIDTHS)),
+    }  # fmt: skip
 
 
 def _listed(values: Mapping[Any, str]) -> str:
     return "; ".join(f"d = {d}: {text}" for d, text in values.items())
 
 
-def _growth(curves: _Rows) -> Described:
+def _growth(curves: _Rows) -> Statement:
     """Exponents of the times' growth where they are longest: in the widest column."""
     widest, found, ends = max(row["d"] for row in curves), {}, (0, 0)
     for form in (DIRECT, EFFICIENT):
@@ -129,12 +119,9 @@ def _growth(curves: _Rows) -> Described:
         last = max(times)
         before = min((n for n in times if n < last), key=lambda n: abs(log(2 * n / last)))
         found[form], ends = log(times[last] / times[before]) / log(last / before), (before, last)
-    return Described(
-        "growth of the time with N", "quadratic for the direct form, linear for the efficient one",
-        f"N^{found[DIRECT]:.2f} and N^{found[EFFICIENT]:.2f} from {ends[0]:,} to {ends[1]:,} "
-        f"tokens for d = {widest}, freed memory kept",
-        all(within(absolute=EXPONENT)(found[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1))),
-    )  # fmt: skip
+    agrees = all(within(absolute=EXPONENT)(found[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1)))
+    gaps = {"direct": found[DIRECT], "efficient": found[EFFICIENT], "d": widest}
+    return "growth", agrees, {**gaps, "first": ends[0], "last": ends[1]}
 
 
 def encoders() -> FigureData:
@@ -153,41 +140,32 @@ def encoders() -> FigureData:
     }
     ours = {name: found[f"{name}_crossover"] for name in crossovers}
     ours["time_default"] = found["time_crossover_default"]
-    described = tuple(_said_of_encoders(rows, found, crossovers))
     printed = {"crossovers": crossovers, "memory_shares": SHARES}
     facts = {"printed": printed, "ours": ours, "model": found["model"], "where": found["where"]}
-    return FigureData(rows, described, facts)
+    return FigureData(rows, described("004", _said_of_encoders(rows, found, crossovers)), facts)
 
 
 def _said_of_encoders(
     rows: _Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
-) -> Iterator[Described]:
+) -> Iterator[Statement]:
     for name, what, ending in (
         ("memory", "needs less memory", ""),
         ("time", f"is faster, {SETTINGS['N0hat']}", ""),
         ("time", f"is faster, {SETTINGS['N0hat_default']}", "_default"),
     ):
         printed, ours = crossovers[name], found[f"{name}_crossover{ending}"]
-        yield Described(
-            f"tokens from which the efficient encoder {what}", str(printed),
-            _with_ends(found, name, ending),
-            ours is not None and within(absolute=50)(printed, ours),
-        )  # fmt: skip
+        gaps = {"what": what, "printed": printed, "ours": _with_ends(found, name, ending)}
+        yield "crossover", ours is not None and within(absolute=50)(printed, ours), gaps
     ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
     for length, share in SHARES.items():
-        yield Described(
-            f"memory of the efficient encoder at {length} tokens, as a share of the standard one's",
-            f"{share:.0%}", f"{ratios[int(length)]:.1%}", rounded(2)(share, ratios[int(length)]),
-        )  # fmt: skip
+        ratio = ratios[int(length)]
+        gaps = {"length": length, "share": share, "ratio": ratio}
+        yield "share", rounded(2)(share, ratio), gaps
     # the direct encoder beside the standard one, below the memory crossover
     direct = [row for row in rows if row["mechanism"] == DIRECT]
     short = [row for row in direct if row["seq_len"] <= found["memory_crossover"]]
     most = {word: max(r[f"{word}_ratio"] for r in short) for word in ("time", "memory")}
-    yield Described(
-        "the direct encoder for shorter sequences", "competitive with the standard one",
-        f"at most {most['time']:.2f} times its time and {most['memory']:.2f} times its memory",
-        all(value <= 1 + COMPETITIVE for value in most.values()),
-    )  # fmt: skip
+    yield "direct", all(value <= 1 + COMPETITIVE for value in most.values()), most
 
 
 def _with_ends(found: Mapping[str, Any], name: str, ending: str) -> str:
@@ -229,17 +207,17 @@ def _rows() -> tuple[dict[str, Any], ...]:
 
 def norms() -> FigureData:
     """Figure 4: the sizes."""
-    return FigureData(_rows(), tuple(_said_of_norms()), {"laws": printed_laws()})
+    return FigureData(_rows(), described("004", _said_of_norms()), {"laws": printed_laws()})
 
 
 def errors() -> FigureData:
     """Figure 5: relative errors of the laws."""
     corrected = {"Y_denom": str(checks_sizes.denominator())}
     facts = {"laws": printed_laws(), "granted": ERROR, "corrected": corrected}
-    return FigureData(_rows(), tuple(_said_of_errors()), facts)
+    return FigureData(_rows(), described("004", _said_of_errors()), facts)
 
 
-def _said_of_norms() -> Iterator[Described]:
+def _said_of_norms() -> Iterator[Statement]:
     ratios: dict[tuple[str, str], dict[int, float]] = {}
     constants: dict[tuple[str, str], list[str]] = {}
     for fit in measured("004", "fits"):
@@ -252,25 +230,17 @@ def _said_of_norms() -> Iterator[Described]:
         power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
         own = ratios[name, NORMAL]
         least, most = min(own.values()), max(own.values())
-        yield Described(
-            f"how {name} grows", text,
-            f"{', '.join(constants[name, NORMAL])} times {power} for d = "
-            f"{', '.join(map(str, own))}: {least:.3f} to {most:.3f} of the printed law",
-            1 - least <= ALIKE and most - 1 <= ALIKE,
-        )  # fmt: skip
+        yield "grows", 1 - least <= ALIKE and most - 1 <= ALIKE, {
+            "name": name, "law": text, "constants": ", ".join(constants[name, NORMAL]),
+            "power": power, "widths": ", ".join(map(str, own)), "least": least, "most": most,
+        }  # fmt: skip
     off = {name: list(ratios[name, SPHERE].values()) for name in ("QK^T V", "Y")}
-    yield Described(
-        "how rows of V are drawn", "uniformly from the unit sphere",
-        "entries of unit variance; on the sphere the sizes are "
-        + " and ".join(
-            f"{min(values):.2f} to {max(values):.2f} of the law for {name}"
-            for name, values in off.items()
-        ),
-        all(abs(ratio - 1) <= ALIKE for values in off.values() for ratio in values),
-    )  # fmt: skip
+    told = (f"{min(v):.2f} to {max(v):.2f} of the law for {name}" for name, v in off.items())
+    agrees = all(abs(ratio - 1) <= ALIKE for values in off.values() for ratio in values)
+    yield "drawn", agrees, {"ratios": " and ".join(told)}
 
 
-def _said_of_errors() -> Iterator[Described]:
+def _said_of_errors() -> Iterator[Statement]:
     """Each law at the longest length, for V as the document draws it; the other V beside it."""
     for name in EXPRESSIONS:
         errors = {
@@ -280,12 +250,8 @@ def _said_of_errors() -> Iterator[Described]:
             )
             for kind in (NORMAL, SPHERE)
         }  # fmt: skip
-        yield Described(
-            f"error of the law for {name} at large N", f"at most {ERROR:.0%}",
-            f"at N = {LENGTH:,} at most {errors[SPHERE]:.1%} with rows of V on the sphere, as it "
-            f"draws them ({errors[NORMAL]:.1%} with V of unit variance)",
-            errors[SPHERE] <= ERROR,
-        )  # fmt: skip
+        gaps = {"name": name, "granted": ERROR, "length": LENGTH}
+        yield "error", errors[SPHERE] <= ERROR, {**gaps, **errors}
 
 
 FIGURES: dict[str, PaperFigure] = {

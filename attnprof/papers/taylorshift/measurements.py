@@ -22,15 +22,7 @@ from attnprof.models import build, preset
 from attnprof.models.inputs import example_inputs
 from attnprof.papers.taylorshift.formulas import FORMS, first_lengths
 from attnprof.papers.taylorshift.norms import fit_norms, measure_norms
-from attnprof.papers.taylorshift.races import (
-    ALLOCATORS,
-    KEPT,
-    allocator,
-    clocked,
-    race,
-    timed,
-    told,
-)
+from attnprof.papers.taylorshift.races import ALLOCATORS, KEPT, allocator, clocked, crossings
 from attnprof.registry import get
 from attnprof.workload import Workload
 
@@ -39,7 +31,6 @@ STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
 #: No length is timed of which a call should take longer.
 MOST_S = 3.0
-ENDS = ("at", "low", "high")
 #: The document's text model (Table 7, IMDB) between its ends; 8 heads make d = 32 of it.
 ENCODER = preset("004-imdb-byte-standard").config.with_(
     num_heads=8, embedding="rows", positions="none", class_token=False, num_classes=None,
@@ -69,14 +60,10 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
     rows: list[dict[str, Any]] = []
     for d in widths:
         column = {"d": d, **first_lengths(d), "N1hat": memory_crossing(d)}
-        guesses = [float(column["N0"])]
-        for name in ALLOCATORS:
-            search = race(partial(_times, d), guesses, most_s, name)
-            known, ending = told(search), "" if name == KEPT else f"_{name}"
-            column |= {f"N0hat{'' if e == 'at' else f'_{e}'}{ending}": known[e] for e in ENDS}
-            column |= {f"{k}{ending}": known[k] for k in ("longest", "calls", "end")}
-            guesses = [known["at"]] if known["at"] else guesses
-            rows += ({"d": d, "allocator": name, **row} for row in timed(search, FORMS))
+        times = partial(_times, d)
+        known, curves = crossings("N0hat", times, FORMS, [float(column["N0"])], most_s)
+        column |= known
+        rows += ({"d": d, **row} for row in curves)
         for key, value in column.items():
             found.setdefault(key, []).append(value)
     peaks = {(r["form"], r["d"], r["seq_len"]): 0 for r in rows}
@@ -156,33 +143,21 @@ def measure_encoder(
     def peaks(n: int) -> tuple[int, int]:
         return peak(STANDARD, n), peak(EFFICIENT, n)
 
-    near = crossing(memory)
+    near, guess, sides = crossing(memory), crossing(time), (STANDARD, EFFICIENT)
+    times = partial(_encoders_in_turns, sides)
+    searched, _ = crossings("time_crossover", times, sides, [guess] if guess else [], most_s)
     return {
         "where": where(),
         "seq_len": list(sizes),
         "memory_ratio": list(memory.values()),
         "time_ratio": list(time.values()),
         "memory_crossover": near and search_near(peaks, round(near)).crossings[-1],
-        **_encoder_times(crossing(time), most_s),
+        **searched,
         "curves": rows,
         "model": {"depth": ENCODER.num_layers, "d_model": ENCODER.d_model,
                   "num_heads": ENCODER.num_heads, "head_dim": ENCODER.d_model // ENCODER.num_heads,
                   "mlp_ratio": ENCODER.hidden // ENCODER.d_model, "batch_size": 1},
     }  # fmt: skip
-
-
-def _encoder_times(guess: float | None, most_s: float) -> dict[str, Any]:
-    """Where both encoders take equally long, for both allocators."""
-    found: dict[str, Any] = {}
-    for name in ALLOCATORS:
-        search = race(
-            lambda n, budget: _encoders_in_turns((STANDARD, EFFICIENT), n, budget),
-            [guess] if guess else [], most_s, name,
-        )  # fmt: skip
-        known, ending = told(search), "" if name == KEPT else f"_{name}"
-        found |= {f"time_crossover{'' if e == 'at' else f'_{e}'}{ending}": known[e] for e in ENDS}
-        found |= {f"longest{ending}": known["longest"], f"calls{ending}": known["calls"]}
-    return found
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:

@@ -5,7 +5,7 @@ nothing, as allocators of GPUs do; by ``default`` large blocks go back to the sy
 call, and page faults are part of the time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import sqrt
@@ -17,6 +17,8 @@ from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median, student_quantile
 
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
+#: What stands behind the names of what was found with one.
+ENDINGS = {KEPT: "", DEFAULT: "_default"}
 #: Seconds of calls of several sides in turns, at a length.
 Times = Callable[[int, Budget], list[list[float]]]
 #: Samples whose extremes hold the median with 95 %.
@@ -30,17 +32,38 @@ def allocator(name: str) -> AbstractContextManager[object]:
     return memory_kept() if name == KEPT else nullcontext()
 
 
-def race(times: Times, guesses: Sequence[float], most_s: float, name: str) -> TimeSearch:
-    """Where the first side's time falls below the second's, by few lengths around the guesses."""
+def crossings(
+    column: str, times: Times, names: Sequence[str], guesses: Sequence[float], most_s: float
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Search where the first side's time falls below the second's, with both allocators.
+
+    Returns the last crossing by ``column``, with its interval of 95 % by ``_low`` and ``_high``,
+    and what the search took; behind the names of those by default stands ``_default``. An end is
+    None where the lengths leave it open, the crossing where there is none. Beside them a row a
+    length that was looked at and side.
+    """
 
     def compare(length: int, budget: Budget) -> tuple[list[float], list[float]]:
         first, second = times(length, enough(budget))
         return first, second
 
-    search = TimeSearch(compare, usual, guesses, most_s)
-    with allocator(name):
-        search.run()
-    return search
+    found: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for setting in ALLOCATORS:
+        search, ending = TimeSearch(compare, usual, guesses, most_s), ENDINGS[setting]
+        with allocator(setting):
+            search.run()
+        last = search.crossings[-1] if search.crossings else None
+        at, low, high = (last.at, last.low, last.high) if last else (None, None, None)
+        guesses = [at] if at else guesses
+        found |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
+        found |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
+        found |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
+        for length, seen in sorted(search.seen.items()):
+            for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
+                row = {"allocator": setting, "form": name, "seq_len": length, **clocked(sample)}
+                rows.append(row)
+    return found, rows
 
 
 def usual(length: int) -> int:
@@ -59,26 +82,6 @@ def clocked(times: Sequence[float]) -> dict[str, float]:
     known = estimate_median(times)
     ends = {"time_low_s": known.low_s, "time_high_s": known.high_s}
     return {"time_s": known.median_s, **ends, "coverage": known.coverage, "samples": known.count}
-
-
-def told(search: TimeSearch) -> dict[str, Any]:
-    """The last crossing with its interval of 95 %, and what it took; None where there is none.
-
-    An end of the interval is None where the lengths leave it open.
-    """
-    last = search.crossings[-1] if search.crossings else None
-    return {
-        "at": last and last.at, "low": last and last.low, "high": last and last.high,
-        "crossings": len(search.crossings), "longest": max(search.seen), "end": search.end,
-        "calls": search.timed_calls,
-    }  # fmt: skip
-
-
-def timed(search: TimeSearch, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The times at every length that was looked at, a row a side."""
-    for length, seen in sorted(search.seen.items()):
-        for name, times in zip(names, (seen.a_s, seen.b_s), strict=True):
-            yield {"form": name, "seq_len": length, **clocked(times)}
 
 
 def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:

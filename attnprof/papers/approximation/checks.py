@@ -1,0 +1,267 @@
+"""003: the orders of growth it claims, and what its code does and reports, against its text."""
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnprof import registry
+from attnprof.algebra.expressions import symbol
+from attnprof.algebra.orders import leading_terms
+from attnprof.blocks.assemble import attend_core
+from attnprof.papers.approximation import program
+from attnprof.papers.approximation.program import (
+    CLASSES,
+    DOCUMENT,
+    STUDENTS,
+    TEST_TOKENS,
+    TOKENS,
+    WIDTH,
+    derived,
+    longformer,
+)
+from attnprof.papers.checks import Facts, Ours, Printed, formula
+from attnprof.papers.measured import measured
+
+CLAIMS = "complexity_claims"
+#: The claimed orders in this project's spelling; other letters than N are constants.
+ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
+#: Mechanisms by what the document's table calls them.
+IDS = {
+    "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear", "sparse_transformer": "sparse",
+}  # fmt: skip
+
+
+def mechanism_id(row: dict[str, str]) -> str:
+    """This project's name for a row's mechanism."""
+    return IDS.get(row["mechanism"], row["mechanism"])
+
+
+def claimed_text(mechanism: str) -> str:
+    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
+    found = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert found, rows[mechanism]
+    return found[1]
+
+
+def claimed_order(mechanism: str) -> str:
+    """The same as an order in N."""
+    text = claimed_text(mechanism)
+    return ORDERS.get(text, text)
+
+
+def claimed(mechanism: str) -> dict[str, int]:
+    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    powers = {}
+    for factor in claimed_text(mechanism).split("*"):
+        name, _, power = factor.partition("^")
+        powers[name] = int(power or 1)
+    return powers
+
+
+def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
+    """Powers of the sizes in the term that leads as they grow; ValueError without a single one."""
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
+    return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}
+
+
+def executed(name: str) -> dict[str, int]:
+    """Powers of N, and of Linformer's L, in the operations of a class."""
+    return leading(derived(name), ("N", "L") if name == "linformer" else ("N",))
+
+
+def whole_models() -> dict[str, int]:
+    """Powers of N in models whose decoder has its own class twice and the standard one once."""
+    return {name: leading(2 * derived(name) + derived("standard"))["N"] for name in STUDENTS}
+
+
+@cache
+def kept(tokens: int, window: int) -> int:
+    """Entries that the window's mask keeps, counted in the weights that come out."""
+    import torch
+
+    x = torch.zeros(1, tokens, 1)
+    weights = longformer(x, x, torch.eye(tokens)[None], window=window)
+    return int((weights > 0).sum())
+
+
+def power_of_kept() -> dict[str, int]:
+    """The order of differences at which the numbers of kept entries become constant."""
+    counts = [kept(tokens, 4) for tokens in range(16, 17 + 8 * 6, 8)]
+    power = 0
+    while len(set(counts)) > 1:
+        counts = [after - before for before, after in pairwise(counts)]
+        power += 1
+    return {"N": power}
+
+
+#: Mechanisms whose claimed order is held against that of their class.
+CLAIMED = {
+    "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
+    "003-LONG-COST": "longformer",
+}  # fmt: skip
+
+
+HEADS = int(program.SETTINGS["heads_in_figure_C"])
+FIGURE_Z = "figZ_quoted_numbers"
+#: Tokens of the t5-small tokenizer.
+VOCABULARY = 32_100
+#: What the document's code writes for a model whose test on longer texts failed.
+FAILED = 1000.0
+
+
+def quoted(quantity: str) -> dict[str, float]:
+    """Figure Z's numbers of a quantity, by model."""
+    rows = program.DOCUMENT.rows(FIGURE_Z)
+    return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
+
+
+def _normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def heads_and_parameters() -> dict[str, int]:
+    """Heads of our standard attention that the class equals, and the class's parameters."""
+    tokens, width = 6, 16
+    inputs = [_normal(1, tokens, width, seed=seed) for seed in range(3)]
+    single = CLASSES["standard"](*inputs)
+    spec, module = registry.get("standard"), registry.module_of("standard")
+    equal: list[int] = []
+    for heads in (1, 2, 4, 8):
+        q, k, v = (x.view(1, tokens, heads, -1).transpose(1, 2) for x in inputs)
+        out = attend_core(spec, module, q, k, v, False, 0, None)
+        if torch.allclose(out.transpose(1, 2).reshape(single.shape), single, atol=1e-5):
+            equal.append(heads)
+    (heads,) = equal
+    return {"heads": heads, "parameters": int(derived("standard", "parameters"))}
+
+
+def lengths_it_runs_at() -> dict[str, bool]:
+    """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
+    runs, found = program.attention("linformer", TOKENS, 2), {}
+    for tokens in (TOKENS, TEST_TOKENS):
+        x, found[f"{tokens} tokens"] = _normal(1, tokens, 2), True
+        try:
+            runs(x, x, x)
+        except RuntimeError:  # torch's: the shapes of a product do not fit
+            found[f"{tokens} tokens"] = False
+    return found
+
+
+def has_global_tokens() -> bool:
+    """Whether there is a token that sees all and is seen by all."""
+    tokens = 16
+    q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
+    seen = program.longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
+    return bool((seen.all(0) & seen.all(1)).any())
+
+
+def masked() -> dict[str, bool]:
+    """Whether the first row of each class stays where the last token is another."""
+    tokens, width = 6, 4
+    x = _normal(1, tokens, width)
+    other = x.clone()
+    other[:, -1] += 1
+    runs = {name: program.attention(name, tokens, width, length=3, count=8) for name in CLASSES}
+    return {
+        name: bool(torch.allclose(run(x, x, x)[:, 0], run(other, other, other)[:, 0]))
+        for name, run in runs.items()
+    }
+
+
+def unbound() -> list[str]:
+    """The listing's names that are needed before anything binds them."""
+    found = []
+    for row in program.DOCUMENT.rows("listing_names"):
+        needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
+        bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
+        if not row["bound_line"] or bound > needed:
+            found.append(row["name"])
+    return found
+
+
+def loss_at_the_teacher() -> float:
+    """The listing's loss where the student's logits are the teacher's."""
+    made = torch.Generator().manual_seed(0)
+    logits = torch.randn(16, 32, generator=made)
+    labels = torch.randint(0, 32, (16,), generator=made)
+    soft, hard = (float(program.SETTINGS[key]) for key in ("DISTILLATION_TEMP", "ALPHA"))
+    tempered = (logits / soft).log_softmax(-1)
+    apart = F.kl_div(tempered, tempered, reduction="batchmean", log_target=True) * soft**2
+    return round(float(hard * F.cross_entropy(logits, labels) + (1 - hard) * apart), 6)
+
+
+def operations() -> dict[str, float]:
+    """Operations of one call of each class, one sequence at the document's sizes."""
+    sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": program.LENGTH, "m": program.FEATURES}
+    at = {symbol(name): size for name, size in sizes.items()}
+    return {name: float(derived(name).subs(at)) for name in CLASSES}
+
+
+def cheapest_approximation() -> str:
+    """The class with the fewest operations beside the standard one."""
+    counts = operations()
+    return min(program.STUDENTS, key=lambda name: counts[name])
+
+
+def worst_ratio() -> str:
+    """The model whose error grows most on the longer test, of those whose test ran."""
+    ratios = {name: x for name, x in quoted("generalization_ratio").items() if x < FAILED}
+    return max(ratios, key=lambda name: ratios[name])
+
+
+def weakest() -> str:
+    """The model furthest from the teacher's logits."""
+    apart = {**quoted("accuracy_proxy"), "standard_mha": 0.0}  # the teacher is its own target
+    return max(apart, key=lambda name: apart[name])
+
+
+def seconds() -> dict[str, float]:
+    """Measured time of a forward pass through a whole model, one sequence."""
+    times: dict[str, float] = measured("003", "model_times")["seconds"]
+    return {name: times[name] for name in ("performer", "longformer")}
+
+
+PRINTED: Printed = {
+    **{claim: claimed(name) for claim, name in CLAIMED.items()},
+    "003-CROSS": {name: claimed(name)["N"] for name in STUDENTS},
+    "003-STD-MH": {"heads": HEADS, "parameters": 4 * WIDTH**2},
+    "003-LIN-GEN": {f"{TOKENS} tokens": True, f"{TEST_TOKENS} tokens": False},
+    "003-MASK": dict.fromkeys(CLASSES, True),
+    "003-SPEEDUP": {n: x for n, x in quoted("practical_speed").items() if n in CLASSES},
+}
+OURS: Ours = {
+    **{claim: partial(executed, name) for claim, name in CLAIMED.items()},
+    "003-CROSS": whole_models,
+    "003-SPARSE-L": power_of_kept,
+    "003-QKV": lambda: False,  # whether K and V enter the model
+    "003-PERF-FAVOR": program.error_power,
+    "003-TEACHER": lambda: quoted("final_true_ce")["standard_mha"] < math.log(VOCABULARY),
+    "003-STD-MH": heads_and_parameters,
+    "003-LIN-GEN": lengths_it_runs_at,
+    "003-LONG-GLOBAL": has_global_tokens,
+    "003-MASK": masked,
+    "003-RUN": unbound,
+    "003-KD": loss_at_the_teacher,
+    "003-FASTEST": cheapest_approximation,
+    "003-RATIO": worst_ratio,
+    "003-BEST": weakest,
+    "003-SPEEDUP": seconds,
+}
+FACTS: Facts = {
+    "003-SPEEDUP": lambda said, ours: {
+        "here": ours["longformer"] / ours["performer"],
+        "there": said["longformer"] / said["performer"],
+    },
+}

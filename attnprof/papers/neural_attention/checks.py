@@ -1,0 +1,257 @@
+"""001: model sizes, shapes and growth, memory and speed, gains in perplexity and accuracy."""
+
+import re
+from collections.abc import Mapping
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
+
+import sympy
+
+from attnprof import registry
+from attnprof.algebra.orders import leading_terms
+from attnprof.costs import exact_div
+from attnprof.device.ceilings import GIGA, TERA, Ceilings
+from attnprof.device.roofline import roofline
+from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.neural_attention import models
+from attnprof.papers.neural_attention.models import DOCUMENT, MILLION, attention, settings, workload
+from attnprof.workload import Workload
+
+PERPLEXITIES = models.rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
+TABLE = "table06_cost_wikitext103"
+MEMORY = models.rows_by_projection(TABLE, "memory_gb_per_batch")
+SPEED = models.rows_by_projection(TABLE, "speed_ms_per_sample")
+GPU = Ceilings(
+    "RTX 4090", {"float32": 82.6 * TERA}, 1008 * GIGA,
+    "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
+)  # fmt: skip
+#: GB of that card.
+CARD = float(re.sub(r".* (\d+)GB", r"\1", models.settings("both")["gpu"]))
+#: Tables of accuracies.
+ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
+
+
+def reduction(name: str) -> float:
+    """Perplexity saved against the dot product, in per cent of the dot product's."""
+    return 100 * (PERPLEXITIES["dot"] - PERPLEXITIES[name]) / PERPLEXITIES["dot"]
+
+
+def accuracies(dataset: str) -> dict[str, float]:
+    """Those of Table 3 or 4."""
+    return models.rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
+
+
+def gain(dataset: str) -> float:
+    """Accuracy gained against the dot product, in percentage points."""
+    found = accuracies(dataset)
+    return round(found["d'=2"] - found["dot"], 6)
+
+
+def least_memory(task: str, name: str, batch: int | None = None) -> float:
+    """GB that one tensor of a row takes: C (Eq 7), for the dot product all softmax matrices.
+
+    These are kept by all layers for the backward pass; both in float32.
+    """
+    told, sizes = models.settings(task), models.workload(task)
+    size = int(told["batch"]) if batch is None else batch
+    if name != "dot":
+        return models.size_of_c(task, name, size)
+    entries = size * int(told["layers"]) * sizes.num_heads * sizes.seq_len**2
+    return float(entries * sizes.item_size / 1e9)
+
+
+def batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
+    return {
+        "one": ", ".join(f"{least_memory('nlp', name, 1):.2f}" for name in ours),
+        "c": ", ".join(f"{least_memory('nlp', name):.2f}" for name in ours if name != "dot"),
+        "softmax": least_memory("nlp", "dot"),
+    }
+
+
+@cache
+def peaks() -> dict[str, int]:
+    """Peak bytes of a training step of one layer, one sample, as Algorithm 1 allocates."""
+    sizes = models.workload("nlp", phase="train")
+    return {name: int(models.attention(name).cost(sizes).peak()) for name in MEMORY}
+
+
+def by_memory(sizes: Mapping[str, float]) -> list[str]:
+    """Rows, the largest first."""
+    return sorted(sizes, key=lambda name: -sizes[name])
+
+
+def falls_sharply(sizes: Mapping[str, float]) -> bool:
+    """Whether each step to a narrower projection saves a quarter of the memory or more."""
+    steps = ("none", "d'=16", "d'=2")
+    return all(sizes[after] <= 0.75 * sizes[before] for before, after in pairwise(steps))
+
+
+def least_time(task: str, name: str) -> float:
+    """Milliseconds that the attention layers of one sample take at least on the named card."""
+    others = int(models.settings(task)["layers"]) - 1
+    return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
+
+
+@cache
+def _of_a_layer(task: str, name: str) -> float:
+    rate = GPU.flops_per_s["float32"]
+    return sum(
+        roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate)[0]
+        for stage in models.attention(name).cost(models.workload(task))
+    )
+
+
+REDUCTIONS = {f"001-T2-d{row['d_prime']}": row for row in DOCUMENT.rows("table02_perplexity_gain")}
+GAINS = {f"001-T5-{row['dataset']}": row for row in DOCUMENT.rows("table05_accuracy_gain")}
+
+
+SIZES = models.rows_by_projection("table01_wikitext103_perplexity", "params_M")
+VISION = {
+    name: {data: models.rows_by_projection(t, "params_M")[name] for data, t in ACCURACIES.items()}
+    for name in ("dot", "d'=2")
+}
+HALF_DIGIT = 500
+WIDEST = 512
+#: Sizes that tell rows from columns, and what they are called.
+TOKENS, WIDTH = 7, 4
+LETTERS = {TOKENS: "n", WIDTH: "d"}
+#: The dot product and Neural Attention with each projection that is tested.
+ROWS = ("dot", "d'=2", "d'=16", "none")
+
+
+def millions(name: str) -> float:
+    """Size of the language model with the public code's network, in millions."""
+    return models.language_model(name) / MILLION
+
+
+@cache
+def output_shape(name: str) -> list[str]:
+    """The shape of a mechanism's output for one head of n tokens, run for real."""
+    import torch
+
+    from attnprof.blocks.assemble import attend_core
+
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=made) for _ in range(3))
+    with torch.no_grad():
+        out = attend_core(registry.get(name), registry.module_of(name), q, k, v, False, 0, None)
+    return [LETTERS[size] for size in out.shape[2:]]
+
+
+def one_hidden_layer(name: str, width: int) -> int:
+    """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
+    head_dim = workload("nlp").head_dim
+    projected = models.projection(name)
+    reduced = projected or head_dim
+    down = 2 * head_dim * reduced if projected else 0
+    return down + width * (2 * reduced + 2) + 1
+
+
+def smallest_with_one_width() -> float:
+    """Millions at d' = 16, at least, if one hidden width explains the other printed sizes.
+
+    The dot product's size, d' = 2 and no projection bound the width and the base; each printed
+    size stands for what rounds to it.
+    """
+    others = {name: round(SIZES[name] * MILLION) for name in SIZES if name != "d'=16"}
+    sizes = []
+    for width in range(1, WIDEST + 1):
+        extra = {name: 0 if name == "dot" else one_hidden_layer(name, width) for name in others}
+        low = max(others[name] - HALF_DIGIT - extra[name] for name in others)
+        high = min(others[name] + HALF_DIGIT - extra[name] for name in others)
+        if low <= high:
+            sizes.append(low + one_hidden_layer("d'=16", width))
+    return min(sizes) / MILLION
+
+
+def vision_sizes() -> dict[str, float]:
+    """Sizes of the vision models, and how they differ, in millions."""
+    sizes = {
+        (name, dataset): models.vision_model(name, dataset) / MILLION
+        for name in VISION for dataset in models.CLASSES
+    }  # fmt: skip
+    return {
+        **{f"90 classes more, {n}": sizes[n, "cifar100"] - sizes[n, "cifar10"] for n in VISION},
+        "dot": sizes["dot", "cifar10"],
+        "d'=2": sizes["d'=2", "cifar100"],
+        "d'=2 less dot": sizes["d'=2", "cifar10"] - sizes["dot", "cifar10"],
+    }
+
+
+def graph_dimensions() -> dict[str, int]:
+    """Dimension of the graph over q = k = (x, y), and of the space it lies in.
+
+    The rank of (x, y) -> (q1, q2, k1, k2, z)'s Jacobian, the same for any smooth z.
+    """
+    x, y = sympy.symbols("x y")
+    z = sympy.Function("z")(x, y)
+    graph = sympy.Matrix([x, y, x, y, z])
+    return {"graph": graph.jacobian([x, y]).rank(), "space": graph.rows}
+
+
+def growth() -> dict[str, int]:
+    """The power of n in the leading term of each row's operations."""
+    n, h, d = sympy.symbols("n h d", positive=True)
+    found = {}
+    for name in ROWS:
+        cost = attention(name).cost(Workload(n, h, d), "core")
+        terms = leading_terms(cost.flops, ["n"]) or []
+        found[name] = max(int(term.along({"n": 1})[0]) for term in terms)
+    return found
+
+
+PRINTED: Printed = {
+    **{claim: float(row["improvement_pct"]) for claim, row in REDUCTIONS.items()},
+    **{claim: float(row["gain_points"]) for claim, row in GAINS.items()},
+    "001-MEM": MEMORY,
+    "001-MEM-mono": {"by falling memory": by_memory(MEMORY), "a quarter less at each step": True},
+    "001-SPEED": SPEED,
+    "001-PAR-base": SIZES["dot"],
+    "001-D64-NLP": int(settings("nlp")["d_head"]),
+    "001-D64-VIS": int(settings("vision")["d_head_printed"]),
+    "001-PAR-h-two": {name: size for name, size in SIZES.items() if name != "dot"},
+    "001-PAR-h-single": SIZES["d'=16"],
+    "001-SEQ785": int(settings("vision")["seq_len"]),
+    "001-PAR-cifar": {
+        **{
+            f"90 classes more, {name}": round(size["cifar100"] - size["cifar10"], 3)
+            for name, size in VISION.items()
+        },
+        **{name: size["cifar10"] for name, size in VISION.items()},
+        "d'=2 less dot": round(VISION["d'=2"]["cifar10"] - VISION["dot"]["cifar10"], 3),
+    },
+    "001-ON2": dict.fromkeys(ROWS, 2),
+}
+OURS: Ours = {
+    **{claim: partial(reduction, models.name_of(row)) for claim, row in REDUCTIONS.items()},
+    **{claim: partial(gain, row["dataset"]) for claim, row in GAINS.items()},
+    "001-ABS-4pts": lambda: {dataset: gain(dataset) for dataset in ACCURACIES},
+    "001-CONC-rel": lambda: {
+        name: round(100 * gain(name) / accuracies(name)["dot"], 4) for name in ACCURACIES
+    },
+    "001-ABS-2pct": lambda: max(reduction(name) for name in PERPLEXITIES if name != "dot"),
+    "001-LOWRANK": lambda: PERPLEXITIES["d'=2"] < PERPLEXITIES["none"],
+    "001-MEM": lambda: {name: [least_memory("nlp", name) / 2, CARD] for name in MEMORY},
+    "001-MEM-mono": lambda: {
+        "by falling memory": by_memory(peaks()),
+        "a quarter less at each step": falls_sharply(MEMORY) and falls_sharply(peaks()),
+    },
+    "001-SPEED": lambda: {name: least_time("nlp", name) for name in SPEED},
+    "001-PAR-base": lambda: millions("dot"),
+    "001-D64-NLP": lambda: int(workload("nlp").head_dim),
+    "001-D64-VIS": lambda: int(workload("vision").head_dim),
+    "001-PAR-h-two": lambda: {name: millions(name) for name in SIZES if name != "dot"},
+    "001-EQ10-shape": lambda: {"Eq 1": output_shape("standard"), "Eq 10": output_shape("neural")},
+    "001-SEQ785": lambda: (
+        1 + int(exact_div(*(int(settings("vision")[name]) for name in ("image", "patch")))) ** 2
+    ),
+    "001-PAR-h-single": smallest_with_one_width,
+    "001-PAR-cifar": vision_sizes,
+    "001-MANIFOLD": graph_dimensions,
+    "001-ON2": growth,
+}
+FACTS: Facts = {
+    "001-MEM": batch_and_sample,
+}
