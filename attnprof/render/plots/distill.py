@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attnprof.record import DistillRecord, Report
 from attnprof.render.plots import series, style, ticks
-from attnprof.render.tables.distill import SETTINGS
+from attnprof.render.tables.tradeoff import SETTINGS
 
 #: What has a panel, by its field: its name, and whether all values are above zero.
 PANELS: Mapping[str, tuple[str, str]] = {
