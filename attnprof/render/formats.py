@@ -55,6 +55,7 @@ SHARED = {
     **dict.fromkeys(("compare", "cost", "heads", "heatmap", "list"), "costs"),
     **dict.fromkeys(("profile", "predict", "recommend", "calibrate", "doctor"), "measured"),
     **dict.fromkeys(("baseline", "history"), "gate"),
+    "verify_formula": "derive",
 }
 
 

@@ -10,8 +10,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, time_text, told_once
-from attnprof.gate.sentences import cause_text, effect_text
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
@@ -20,11 +18,6 @@ from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import record_table
 from attnprof.units import plural
 
-STYLES = {
-    rules.REGRESSED: "bold red", rules.ERROR: "bold magenta", rules.MISSING: "bold magenta",
-    rules.INCONCLUSIVE: "yellow", rules.NOT_COMPARABLE: "dim", rules.NEW: "cyan",
-    rules.IMPROVED: "green", rules.OK: "green",
-}  # fmt: skip
 #: All that a record says, for who wants every number.
 FULL = (
     "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
@@ -51,20 +44,25 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         return
     for name, records in gate.by_case(report).items() if verbose else ():
         for formulas in (False, True):
-            rows = [r for r in told_once(records) if r.metric.startswith(FORMULA) == formulas]
+            rows = [
+                r
+                for r in rules.told_once(records)
+                if r.metric.startswith(rules.FORMULA) == formulas
+            ]
             if rows:
                 names, title = (FULL[:5], "") if formulas else (FULL, name)
                 yield record_table(rows, names, title=title, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
-    if any(TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
+    if any(rules.TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
         found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
     wide = max((len(cause.verdict) for cause in found[:MOST_CAUSES]), default=0) + 1
     for cause in found[:MOST_CAUSES]:
         where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
-        verdict, said = (f"{cause.verdict:{wide}}", STYLES[cause.verdict]), cause_text(cause)
-        yield Hanging(Text.assemble(verdict, said, f", in {where}" * bool(where)), wide)
+        verdict = (f"{cause.verdict:{wide}}", gate.OUTCOMES[cause.verdict].style)
+        said = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
+        yield Hanging(Text.assemble(verdict, said), wide)
     if (left := len(found) - MOST_CAUSES) > 0:
         yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
@@ -89,10 +87,10 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    told = {name: told_once(gate.named(rows, report)) for name, rows in cases.items()}
+    told = {name: rules.told_once(gate.named(rows, report)) for name, rows in cases.items()}
     changed = [record for rows in told.values() for record in rows]
     quiet = [
-        [markdown_code(name), "".join(time_text(row) for row in rows if row.metric == TIME)]
+        [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
         for name, rows in cases.items() if not told[name]
     ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
@@ -115,9 +113,9 @@ def _folded(title: str, table: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
-def _cells(cause: Cause, total: int) -> list[str]:
-    cut = "…" if len(text := effect_text(cause)) > MOST_LETTERS else ""
-    where = cause.place if cause.place in ("", TOGETHER) else markdown_code(cause.place)
+def _cells(cause: rules.Cause, total: int) -> list[str]:
+    cut = "…" if len(text := rules.effect_text(cause)) > MOST_LETTERS else ""
+    where = cause.place if cause.place in ("", rules.TOGETHER) else markdown_code(cause.place)
     return [
         f"**{cause.verdict}**", where,
         " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,

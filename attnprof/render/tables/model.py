@@ -7,8 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ModelRecord, Report
-from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.formulas import FormulaText
+from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, floor, quantity_value
 from attnprof.units import MISSING, format_bytes, quantity_text
 
