@@ -11,7 +11,7 @@ from attnprof.record import BaselineRecord, HistoryRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import render_markdown
 from attnprof.render.terminal import Cell, quantity_value, record_table, shown_value
-from attnprof.units import MISSING, format_time, plural
+from attnprof.units import plural
 
 
 def baseline_tables(report: Report) -> Iterator[RenderableType]:
@@ -40,8 +40,8 @@ def _row(record: BaselineRecord, name: str) -> list[str]:
     counted = ("flops", "peak_bytes", "dispatched_operations")
     values = (quantity_value(record.metrics[metric], metric) for metric in counted)
     times = [median(process) for process in record.times_s]
-    time = format_time(median(times)) if times else MISSING
-    return [name or record.case, *values, str(len(record.formulas)), time]
+    return [name or record.case, *values, str(len(record.formulas)),
+            shown_value(median(times) if times else None, "time")]  # fmt: skip
 
 
 FORMATS = {"s": "time", "B": "bytes"}

@@ -9,8 +9,8 @@ from rich.text import Text
 from attnprof.record import DoctorRecord, PredictRecord, ProfileRecord, RecommendRecord, Report
 from attnprof.record.points import named_results, varying
 from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.terminal import Cell, answer_line, field_text, record_table
-from attnprof.units import MISSING, format_count, format_rate, format_time, plural
+from attnprof.render.terminal import Cell, answer_line, field_text, record_table, shown_value
+from attnprof.units import MISSING, format_count, format_rate, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
@@ -142,8 +142,9 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
     most = SHOWN if len(records) == 1 else FEW
     cells = (
         [record.mechanism, format_count(record.seq_len), row["name"],
-         "×".join(map(str, row["sizes"])), format_count(row["calls"]), format_time(row["time_s"]),
-         f"{row['time_s'] / (record.time_s or 1):.0%}", row["bound"]]
+         "×".join(map(str, row["sizes"])), format_count(row["calls"]),
+         shown_value(row["time_s"], "time"), f"{row['time_s'] / (record.time_s or 1):.0%}",
+         row["bound"]]
         for record in records
         for row in record.operations[:most]
     )  # fmt: skip
