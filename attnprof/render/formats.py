@@ -47,14 +47,15 @@ def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
 def notes(report: Report) -> Iterable[str]:
     """What a command has to say beside its tables."""
     view, shown = _prepared(report)
-    return view("notes", lambda _: ())(shown)
+    lines: Iterable[str] = view("notes", lambda _: ())(shown)
+    return lines
 
 
 #: The modules of ``tables`` that several commands share: there ``tables`` is ``compare_tables``.
 SHARED = {
     **dict.fromkeys(("compare", "cost", "heads", "heatmap", "list"), "costs"),
     **dict.fromkeys(("profile", "predict", "recommend", "calibrate", "doctor"), "measured"),
-    **dict.fromkeys(("baseline", "history"), "gate"),
+    **dict.fromkeys(("baseline", "history"), "check"),
     "verify_formula": "derive",
 }
 

@@ -1,7 +1,6 @@
 """What ``attnprof tradeoff`` shows: a table an input, nearest first; or 003's experiment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -78,7 +77,7 @@ def _known(
 ) -> dict[str, Cell]:
     """Return the columns in which a record has a value, by heading."""
     return {
-        heading: partial(cell, name=name) for name, heading in columns.items()
+        heading: lambda row, name=name: cell(row, name) for name, heading in columns.items()
         if any(cell(record, name) != MISSING for record in records)
     }  # fmt: skip
 
