@@ -1,6 +1,7 @@
 """What ``attnprof tradeoff`` shows: a table an input, nearest first; or 003's experiment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -73,11 +74,11 @@ def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:
 
 
 def _known(
-    records: Sequence[Any], columns: Mapping[str, str], cell: Callable[[Any, str], str]
+    records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
 ) -> dict[str, Cell]:
     """Return the columns in which a record has a value, by heading."""
     return {
-        heading: lambda row, name=name: cell(row, name) for name, heading in columns.items()
+        heading: partial(cell, name=name) for name, heading in columns.items()
         if any(cell(record, name) != MISSING for record in records)
     }  # fmt: skip
 
