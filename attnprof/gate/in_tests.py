@@ -16,7 +16,6 @@ from attnprof.gate.causes import causes
 from attnprof.gate.check import check_against
 from attnprof.gate.counts import Case, Counted, count
 from attnprof.gate.exact import compare
-from attnprof.gate.sentences import cause_text
 from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
@@ -102,7 +101,7 @@ class TestGate:
         self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
         """The records, where none of them is worse or could not be had; else the causes."""
-        told = [f"  {cause.verdict} {cause_text(cause)}" for cause in found]
+        told = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations

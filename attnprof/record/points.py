@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.units import setting_text
@@ -30,3 +31,9 @@ def names_of(records: Sequence[Any]) -> list[str]:
         )])
         for record in records
     ]  # fmt: skip
+
+
+def named_results(records: Sequence[Any]) -> list[Any]:
+    """Return the records that were not skipped, each called by :func:`names_of`."""
+    named = zip(records, names_of(records), strict=True)
+    return [replace(record, mechanism=name) for record, name in named if record.skipped is None]

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
         return render_csv(report) if fmt == "csv" else report.to_json()
     from attnprof.render.terminal import digits, render_text
 
-    module, shown = _prepared(report)
+    view, shown = _prepared(report)
     with digits(exact=exact or fmt == "markdown"):
         if fmt == "markdown":
-            return module.page(shown, **how) if hasattr(module, "page") else render_markdown(shown)
-        text = render_text(module.tables(shown, **how))
+            page = view("page", None)
+            return page(shown, **how) if page else render_markdown(shown)
+        text = render_text(view("tables")(shown, **how))
     return f"{text}{'% ' if how.get('latex') else ''}{written_by(report.command)}\n"
 
 
@@ -38,23 +39,38 @@ def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
     """Write a report's tables to stdout: all of them, or none where one cannot be made."""
     from attnprof.render import terminal
 
-    module, shown = _prepared(report)
+    view, shown = _prepared(report)
     with terminal.digits(exact=exact):
-        terminal.print_tables([*module.tables(shown, **how)])
+        terminal.print_tables([*view("tables")(shown, **how)])
 
 
 def notes(report: Report) -> Iterable[str]:
     """What a command has to say beside its tables."""
-    module, shown = _prepared(report)
-    return module.notes(shown) if hasattr(module, "notes") else ()
+    view, shown = _prepared(report)
+    lines: Iterable[str] = view("notes", lambda _: ())(shown)
+    return lines
 
 
-def _prepared(report: Report) -> tuple[Any, Report]:
-    """The module of its command's tables, and the report without control characters."""
+#: The modules of ``tables`` that several commands share: there ``tables`` is ``compare_tables``.
+SHARED = {
+    **dict.fromkeys(("compare", "cost", "heads", "heatmap", "list"), "costs"),
+    **dict.fromkeys(("profile", "predict", "recommend", "calibrate", "doctor"), "measured"),
+    **dict.fromkeys(("baseline", "history"), "check"),
+    "verify_formula": "derive",
+}
+
+
+def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:
+    """Return what finds a command's ``tables``, ``page`` or ``notes``, and the report to be shown.
+
+    That is the report without control characters.
+    """
     name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
+    module = import_module(f"attnprof.render.tables.{SHARED.get(name, name)}")
+    prefix = f"{name}_" * (name in SHARED)
     # columns hold numbers only
     shown = report if isinstance(report.records, ColumnarRecords) else readable(report)
-    return import_module(f"attnprof.render.tables.{name}"), shown
+    return lambda kind, *other: getattr(module, prefix + kind, *other), shown
 
 
 def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:

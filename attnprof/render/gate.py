@@ -3,11 +3,9 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from attnprof.gate import rules
-from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, sentence, told
-from attnprof.gate.sentences import effect_text, effects, span_text
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value, joined, plural
@@ -16,20 +14,31 @@ from attnprof.units import format_value, joined, plural
 MOST = 6
 #: GitHub shows ten annotations of a level in a step; more are lost.
 MOST_ANNOTATIONS = 10
-LEVELS = {
-    **dict.fromkeys((rules.REGRESSED, rules.ERROR, rules.MISSING), "error"),
-    rules.INCONCLUSIVE: "warning",
-}
-#: What became of a case, in words for one and for many.
+
+
+class Fate(NamedTuple):
+    """What a verdict is in words for one case and for many, and how each output shows it.
+
+    ``style`` is the terminal's, ``level`` a GitHub annotation's, ``ending`` a JUnit test's; the
+    badge has the ``color`` of the worst case. What has no annotation or ending passes.
+    """
+
+    words: str
+    style: str
+    level: str = ""
+    ending: str = ""
+    color: str = "brightgreen"
+
+
+_UNCHECKED = Fate("could not be checked", "bold magenta", "error", "Error", "orange")
 OUTCOMES = {
-    rules.REGRESSED: "got worse", rules.ERROR: "could not be checked",
-    rules.MISSING: "could not be checked", rules.INCONCLUSIVE: "could not be judged",
-    rules.NOT_COMPARABLE: "could be compared in part only",
-    rules.NEW: "had nothing to be compared with", rules.IMPROVED: "got better",
-    rules.OK: "stayed the same",
+    rules.REGRESSED: Fate("got worse", "bold red", "error", "Failure", "red"),
+    rules.ERROR: _UNCHECKED, rules.MISSING: _UNCHECKED,
+    rules.INCONCLUSIVE: Fate("could not be judged", "yellow", "warning", "Skipped", "yellow"),
+    rules.NOT_COMPARABLE: Fate("could be compared in part only", "dim", ending="Skipped"),
+    rules.NEW: Fate("had nothing to be compared with", "cyan"),
+    rules.IMPROVED: Fate("got better", "green"), rules.OK: Fate("stayed the same", "green"),
 }  # fmt: skip
-#: Colours of a badge where not all is well.
-COLORS = {"got worse": "red", "could not be checked": "orange", "could not be judged": "yellow"}
 #: Causes named in the first sentence.
 MOST_PHRASES = 3
 #: What XML 1.0 cannot hold, not even escaped.
@@ -53,19 +62,19 @@ def _badness(record: CheckRecord) -> tuple[int, float]:
 def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
     """Those records that have something to tell."""
     common = report.summary.get("not_comparable")
-    return [record for record in records if told(record, common)]
+    return [record for record in records if rules.told(record, common)]
 
 
-def causes_of(report: Report) -> list[Cause]:
+def causes_of(report: Report) -> list[rules.Cause]:
     """The report's causes, worst first."""
-    return [Cause(**row) for row in report.summary.get("causes", ())]
+    return [rules.Cause(**row) for row in report.summary.get("causes", ())]
 
 
-def outcomes(report: Report) -> dict[str, list[str]]:
+def outcomes(report: Report) -> dict[Fate, list[str]]:
     """What became of its cases, the worst first, and of which."""
     cases = by_case(report).items()
     worst = {name: rules.worst(row.verdict for row in named(rows, report)) for name, rows in cases}
-    found: dict[str, list[str]] = {}
+    found: dict[Fate, list[str]] = {}
     for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
         found.setdefault(OUTCOMES[worst[name]], []).append(name)
     return found
@@ -80,18 +89,18 @@ def headline(report: Report) -> str:
     said = [*filter(None, (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first))]
     if (left := len(said) - MOST_PHRASES) > 0:
         said[MOST_PHRASES:] = [f"and {plural(left, 'more cause')}"]
-    changed = {name.removeprefix(FORMULA) for cause in every for name in cause.metrics}
+    changed = {name.removeprefix(rules.FORMULA) for cause in every for name in cause.metrics}
     same = "flops" in {record.metric for record in report.of(CheckRecord)} - changed
-    same = same and first == OUTCOMES[rules.REGRESSED]
+    same = same and first is OUTCOMES[rules.REGRESSED]
     total = sum(map(len, found.values()))
     subject = cases_text(worst, total) if others else f"All {total} cases"
     subject = worst[0] if total == 1 else subject
-    rest = f" {joined([f'{len(some)} {words}' for words, some in others])}." if others else ""
+    rest = f" {joined([f'{len(some)} {its.words}' for its, some in others])}." if others else ""
     why = f": {', '.join(said)}" if said else ""
-    return f"{subject} {first}{why}{'; FLOPs are unchanged' if same else ''}.{rest}"
+    return f"{subject} {first.words}{why}{'; FLOPs are unchanged' if same else ''}.{rest}"
 
 
-def _phrase(cause: Cause) -> str:
+def _phrase(cause: rules.Cause) -> str:
     """``my.py:15 added clone and removed mul``; the effect of what has no operations."""
     did: list[str] = []
     for sign, verb in (("+", "added"), ("−", "removed"), ("", "runs")):
@@ -99,7 +108,7 @@ def _phrase(cause: Cause) -> str:
         if some and (sign or not did):
             left = [f"{len(some) - 3} more"] if len(some) > 3 else []
             did.append(f"{verb} {joined([*some[:3], *left])}")
-    did = did or ([] if cause.place == TOGETHER else effects(cause)[:1])
+    did = did or ([] if cause.place == rules.TOGETHER else rules.effects(cause)[:1])
     return f"{cause.place} {joined(did)}".strip() if did else ""
 
 
@@ -123,11 +132,11 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
         summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
     )
     of = "" if budget is None else f" of {budget:.0f} s"
-    ratios = [r.ratio for r in records if r.metric == TIME and r.ratio is not None]
+    ratios = [r.ratio for r in records if r.metric == rules.TIME and r.ratio is not None]
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
         f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
-        f"times {span_text(min(ratios), max(ratios))}" if ratios else "",
+        f"times {rules.span_text(min(ratios), max(ratios))}" if ratios else "",
         f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
         "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",
@@ -149,41 +158,29 @@ def render_junit(report: Report) -> str:
     ``skipped`` is what cannot be said: times too noisy or from another machine. Where inconclusive
     times are asked to fail they are errors, as the exit code is 3.
     """
-    from junitparser import JUnitXml, TestCase, TestSuite
+    import junitparser
 
-    suites = JUnitXml("attnprof check")
+    suites = junitparser.JUnitXml("attnprof check")
     strict = report.summary.get("inconclusive") == "fail"
     for name, records in by_case(report).items():
-        suite = TestSuite(_clean(name))
+        suite = junitparser.TestSuite(_clean(name))
         for key in PROPERTIES:
             if report.summary.get(key) is not None:
                 suite.add_property(key, _clean(str(report.summary[key])))
         for record in records:
-            test = TestCase(_clean(record.metric), classname=_clean(name))
-            if ending := _ending(record, strict=strict):
-                test.result = [ending]
+            test = junitparser.TestCase(_clean(record.metric), classname=_clean(name))
+            text, ending = _clean(rules.sentence(record)), OUTCOMES[record.verdict].ending
+            if ending:
+                ending = "Error" if strict and record.verdict == rules.INCONCLUSIVE else ending
+                result = getattr(junitparser, ending)(text, record.verdict)
+                result.text = "\n".join(filter(None, (text, _clean(record.place))))
+                test.result = [result]
             elif record.why:
-                test.system_out = _clean(sentence(record))
+                test.system_out = text
             suite.add_testcase(test)
         suites.add_testsuite(suite)
     suites.update_statistics()
     return str(suites.tostring().decode()) + "\n"
-
-
-def _ending(record: CheckRecord, *, strict: bool) -> Any:
-    """How the test of a record ended; None where it passed."""
-    from junitparser import Error, Failure, Skipped
-
-    kinds: Mapping[str, Any] = {
-        rules.REGRESSED: Failure, rules.ERROR: Error, rules.MISSING: Error,
-        rules.INCONCLUSIVE: Error if strict else Skipped, rules.NOT_COMPARABLE: Skipped,
-    }  # fmt: skip
-    kind = kinds.get(record.verdict)
-    if kind is None:
-        return None
-    ending = kind(_clean(sentence(record)), record.verdict)
-    ending.text = _clean("\n".join(part for part in (sentence(record), record.place) if part))
-    return ending
 
 
 def _clean(text: str) -> str:
@@ -192,17 +189,17 @@ def _clean(text: str) -> str:
 
 def render_annotations(report: Report) -> str:
     """A command a line, one a cause, worst first, ten at most; empty where nothing is amiss."""
-    amiss = (cause for cause in causes_of(report) if cause.verdict in LEVELS)
-    found = [cause for cause in amiss if cause.operations or cause.place != TOGETHER]
+    amiss = (cause for cause in causes_of(report) if OUTCOMES[cause.verdict].level)
+    found = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
     shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
     lines = [_annotation(cause) for cause in shown]
     if left := found[len(shown) :]:
         rest = f"{len(left)} more causes are in the summary and in the JSON"
-        lines.append(f"::{LEVELS[left[0].verdict]}::{rest}")
+        lines.append(f"::{OUTCOMES[left[0].verdict].level}::{rest}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation(cause: Cause) -> str:
+def _annotation(cause: rules.Cause) -> str:
     title = f"attnprof {cause.verdict}: {_phrase(cause) or plural(len(cause.cases), 'case')}"
     file, _, line = cause.place.rpartition(":")
     properties = {"file": file, "line": line} if file and line.isdigit() else {}
@@ -212,8 +209,8 @@ def _annotation(cause: Cause) -> str:
     )
     left = len(cause.cases) - MOST
     more = [f"and {plural(left, 'more case')}"] if left > 0 else []
-    told_by = "\n".join([effect_text(cause), *cause.cases[:MOST], *more])
-    return f"::{LEVELS[cause.verdict]} {named_by}::{_escaped(told_by)}"
+    told_by = "\n".join([rules.effect_text(cause), *cause.cases[:MOST], *more])
+    return f"::{OUTCOMES[cause.verdict].level} {named_by}::{_escaped(told_by)}"
 
 
 def _escaped(text: str) -> str:
@@ -224,10 +221,10 @@ def _escaped(text: str) -> str:
 def render_badge(report: Report) -> str:
     """The JSON that shields.io draws a badge from: how many cases are fine, or are not."""
     found = outcomes(report)
-    first, total = next(iter(found), ""), plural(sum(map(len, found.values())), "case")
-    color = COLORS.get(first, "brightgreen")
-    message = f"{len(found[first])} of {total} {first}" if first in COLORS else f"{total} ok"
-    if first == OUTCOMES[rules.REGRESSED]:
-        message = plural(len(found[first]), "regression")
-    badge = {"schemaVersion": 1, "label": "attnprof", "message": message, "color": color}
+    worst, cases = next(iter(found.items()), (OUTCOMES[rules.OK], []))
+    total = plural(sum(map(len, found.values())), "case")
+    message = f"{len(cases)} of {total} {worst.words}" if worst.level else f"{total} ok"
+    if worst is OUTCOMES[rules.REGRESSED]:
+        message = plural(len(cases), "regression")
+    badge = {"schemaVersion": 1, "label": "attnprof", "message": message, "color": worst.color}
     return json.dumps(badge) + "\n"

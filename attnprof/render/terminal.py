@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import StringIO
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -18,6 +18,8 @@ from attnprof.record.escapes import visible
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.units import format_value, is_numeric, plural
 
+#: A column's cells: a record's field, or what is written for a record.
+Cell: TypeAlias = str | Callable[[Any], str | Text]
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
 #: The least that a table is drawn in.
@@ -49,17 +51,39 @@ def shown_value(value: Any, fmt: str) -> str:
     return format_value(value, fmt, short=not _exact.get())
 
 
-def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) -> FittedTable:
-    """Records as a table of the named fields; ``how`` it is drawn."""
-    fields = {name: meta for one in records[:1] for name, meta in one.columns() if name in names}
-    headings, numeric = {}, set()
-    for name in filter(fields.__contains__, names):
-        title, unit, fmt = (fields[name][key] for key in ("title", "unit", "format"))
-        headings[name] = f"{title} [{unit}]" if unit and not _UNITS.get(fmt) else title
-        if is_numeric(fmt) and not any(isinstance(getattr(r, name), str) for r in records):
-            numeric.add(headings[name])
-    rows = ([shown_value(getattr(r, n), fields[n]["format"]) for n in headings] for r in records)
-    return FittedTable(*headings.values(), rows=rows, right=numeric, **how)
+def record_table(
+    records: Sequence[Record], columns: Sequence[str] | Mapping[str, Cell],
+    right: Iterable[str] = (), **how: Any,
+) -> FittedTable:  # fmt: skip
+    """Return records as a table of fields, under their titles or the headings of a mapping.
+
+    A mapping may have functions that write a cell, too. Fields with numbers are right-aligned, and
+    the headings in ``right``; ``how`` it is drawn.
+    """
+    fields = {name: meta for one in records[:1] for name, meta in one.columns()}
+    if not isinstance(columns, Mapping):
+        columns = {_title(fields[name]): name for name in columns if name in fields}
+    numeric = {
+        title for title, cell in columns.items()
+        if isinstance(cell, str) and is_numeric(fields[cell]["format"])
+        and not any(isinstance(getattr(record, cell), str) for record in records)
+    }  # fmt: skip
+    rows = (
+        [field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
+        for r in records
+    )
+    return FittedTable(*columns, rows=rows, right=numeric.union(right), **how)
+
+
+def _title(field: Mapping[str, Any]) -> str:
+    """Return a field's title, with its unit where cells have none."""
+    unit = field["unit"] and not _UNITS.get(field["format"])
+    return f"{field['title']} [{field['unit']}]" if unit else str(field["title"])
+
+
+def field_text(record: Record, name: str) -> str:
+    """Return a field's value by its format, short or exact as was asked for."""
+    return shown_value(getattr(record, name), dict(record.columns())[name]["format"])
 
 
 def quantity_value(value: Any, name: str) -> str:

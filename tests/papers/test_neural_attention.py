@@ -17,7 +17,7 @@ from attnprof.papers.neural_attention.models import (
     vision_model,
 )
 from attnprof.papers.regenerated import table_rows, table_values
-from attnprof.render.claims import notes
+from attnprof.render.reproduction import table_notes
 
 CHECKS = document("001").checks()
 ERRATA = {
@@ -140,7 +140,7 @@ def test_memory_is_bounded_from_both_sides(row):
 @pytest.mark.parametrize(("table", "cells"), [("6", 8), ("7", 4), ("8", 4)])
 def test_a_bound_is_no_value_made_again(table, cells):
     values = table_values(table, document("001").part("tables", "TABLES")[table]())
-    lines = list(notes(values))
+    lines = list(table_notes(values))
     assert f"{cells} values beside a bound, not made again" in lines[0]
     assert not any("values made again" in line for line in lines)
     assert all("at least" in text for row in table_rows(values) for name, text in row.items()

@@ -11,8 +11,7 @@ from attnprof.gate.causes import causes
 from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
 from attnprof.record import BaselineRecord, CheckRecord, Report
 from attnprof.render.gate import by_case, render_annotations, render_badge, render_junit
-from attnprof.render.tables.baseline import tables as baseline_tables
-from attnprof.render.tables.check import LIMIT, MARKER
+from attnprof.render.tables.check import LIMIT, MARKER, baseline_tables
 from attnprof.render.tables.check import page as render_page
 from attnprof.render.tables.check import tables as check_tables
 from attnprof.render.terminal import render_text

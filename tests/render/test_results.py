@@ -11,10 +11,10 @@ from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.plots.facets import facets
-from attnprof.render.plots.pareto import front
 from attnprof.render.plots.results import KINDS, draw_results
 from attnprof.render.plots.series import series_of
 from attnprof.render.plots.style import plot
+from attnprof.render.plots.tradeoff import front
 
 CEILINGS = [{"device": "a device", "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10,
              "source": "a test"}]  # fmt: skip

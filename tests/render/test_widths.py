@@ -11,7 +11,7 @@ import pytest
 from attnprof import units
 from attnprof.cli import options
 from attnprof.cli.app import main
-from attnprof.record import Report
+from attnprof.record import RecommendRecord, Report
 from attnprof.render import formats
 from tests.render import reports
 from tests.render.reports import FACTORIAL
@@ -365,3 +365,29 @@ def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, dr
             folded = "".join(row[0] for row in part.rows).replace(" ", "")
             assert name != "profile" or folded.count(reports.LONG) == 4
             assert "longformer" not in folded or all(one in folded for one in names)
+
+
+# -- all digits --------------------------------------------------------------------------
+def recommended():
+    known = {"scope": "layer", "phase": "train", "causal": True, "batch_size": 2, "d_model": 512,
+             "num_heads": 8, "head_dim": 64, "dtype": "float32", "device": "cpu"}  # fmt: skip
+    records = [
+        RecommendRecord(
+            mechanism=name, seq_len=4096, **known, rank=place, time_s=0.0123456 * place,
+            ci_low_s=0.0123 * place, ci_high_s=0.0124 * place, peak_bytes=123_456_789 * place,
+            exact=place < 3,
+        )
+        for place, name in enumerate(reports.SEVEN, 1)
+    ]  # fmt: skip
+    told = {"answer": "sdpa", "made_of": "", "interval": "", "fastest": []}
+    return Report("recommend", records, told)
+
+
+@pytest.mark.parametrize("make", [
+    recommended, reports.predicted, reports.recorded, reports.profiled,
+])  # fmt: skip
+def test_exact_tables_have_no_short_numbers(make):
+    report = make()
+    short = re.compile(r"\d (ms|µs|[KMGT](iB)?)\b")
+    assert short.search(formats.render(report, "table"))
+    assert not short.search(formats.render(report, "table", exact=True))

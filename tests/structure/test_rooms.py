@@ -160,7 +160,7 @@ def test_renderers_compute_nothing(path):
     assert imported_rooms(path) <= SAID
     modules = source(path).modules
     gate = {name.split(".")[2] for name in modules if name.startswith("attnprof.gate.")}
-    assert gate <= {"rules", "sentences"}
+    assert gate <= {"rules"}
     assert not [name for name in modules if name.split(".")[0] in ("sympy", "torch", "scipy")]
 
 

@@ -11,8 +11,8 @@ from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
-from attnprof.render.plots.pareto import Axis, draw_pareto
 from attnprof.render.plots.series import Multiples, series_of
+from attnprof.render.plots.tradeoff import AXES, draw_pareto
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
@@ -182,7 +182,7 @@ def _pareto(records: Records) -> style.Figure:
     """Error against time: what each point's parameters are stands beside it."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
-    return draw_pareto(known, Axis("median_s", "median time", ticks.with_prefix("s")), "error")
+    return draw_pareto(known, AXES["time"], "error")
 
 
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {

@@ -1,30 +1,24 @@
-"""What ``attnprof check`` shows: the answer, then a line a cause; the same as a page.
+"""What ``check`` shows, the answer, then a line a cause; what ``baseline`` and ``history`` show.
 
-The page is Markdown: the body of a pull request's comment, and the step summary.
+The page of ``check`` is Markdown: the body of a pull request's comment, and the step summary.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, time_text, told_once
-from attnprof.gate.sentences import cause_text, effect_text
-from attnprof.record import Report, SelfTestRecord
+from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
-from attnprof.render.fitted import Hanging
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import record_table
+from attnprof.render.terminal import Cell, quantity_value, record_table, shown_value
 from attnprof.units import plural
 
-STYLES = {
-    rules.REGRESSED: "bold red", rules.ERROR: "bold magenta", rules.MISSING: "bold magenta",
-    rules.INCONCLUSIVE: "yellow", rules.NOT_COMPARABLE: "dim", rules.NEW: "cyan",
-    rules.IMPROVED: "green", rules.OK: "green",
-}  # fmt: skip
 #: All that a record says, for who wants every number.
 FULL = (
     "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
@@ -51,20 +45,25 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         return
     for name, records in gate.by_case(report).items() if verbose else ():
         for formulas in (False, True):
-            rows = [r for r in told_once(records) if r.metric.startswith(FORMULA) == formulas]
+            rows = [
+                r
+                for r in rules.told_once(records)
+                if r.metric.startswith(rules.FORMULA) == formulas
+            ]
             if rows:
                 names, title = (FULL[:5], "") if formulas else (FULL, name)
                 yield record_table(rows, names, title=title, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
-    if any(TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
+    if any(rules.TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
         found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
     wide = max((len(cause.verdict) for cause in found[:MOST_CAUSES]), default=0) + 1
     for cause in found[:MOST_CAUSES]:
         where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
-        verdict, said = (f"{cause.verdict:{wide}}", STYLES[cause.verdict]), cause_text(cause)
-        yield Hanging(Text.assemble(verdict, said, f", in {where}" * bool(where)), wide)
+        verdict = (f"{cause.verdict:{wide}}", gate.OUTCOMES[cause.verdict].style)
+        said = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
+        yield Hanging(Text.assemble(verdict, said), wide)
     if (left := len(found) - MOST_CAUSES) > 0:
         yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
@@ -89,10 +88,10 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    told = {name: told_once(gate.named(rows, report)) for name, rows in cases.items()}
+    told = {name: rules.told_once(gate.named(rows, report)) for name, rows in cases.items()}
     changed = [record for rows in told.values() for record in rows]
     quiet = [
-        [markdown_code(name), "".join(time_text(row) for row in rows if row.metric == TIME)]
+        [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
         for name, rows in cases.items() if not told[name]
     ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
@@ -115,9 +114,9 @@ def _folded(title: str, table: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
-def _cells(cause: Cause, total: int) -> list[str]:
-    cut = "…" if len(text := effect_text(cause)) > MOST_LETTERS else ""
-    where = cause.place if cause.place in ("", TOGETHER) else markdown_code(cause.place)
+def _cells(cause: rules.Cause, total: int) -> list[str]:
+    cut = "…" if len(text := rules.effect_text(cause)) > MOST_LETTERS else ""
+    where = cause.place if cause.place in ("", rules.TOGETHER) else markdown_code(cause.place)
     return [
         f"**{cause.verdict}**", where,
         " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,
@@ -132,3 +131,66 @@ def _fitting(text: str) -> str:
     kept = text[: LIMIT - 100].rsplit("\n", 1)[0]
     fold = "\n\n</details>" if kept.count("<details>") > kept.count("</details>") else ""
     return f"{kept}{fold}\n\n… cut here; everything is in the JSON.\n"
+
+
+def baseline_tables(report: Report) -> Iterator[RenderableType]:
+    """What each case counts and takes, or why it does not run."""
+    groups: dict[str, list[BaselineRecord]] = {}
+    for record in report.of(BaselineRecord):
+        code = record.case.partition("[")[0]
+        groups.setdefault(code if ":" in code else "", []).append(record)
+    numbers = ("FLOPs", "peak", "operations", "formulas", "time")
+    for code, records in groups.items():
+        # what all cases of a module say is told once, above them; the phase is in every row
+        said = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
+        several = code and len(said) > 1
+        same = [word for word in said[0][1:] if several and all(word in its for its in said[1:])]
+        rows = (
+            _row(record, " ".join(word for word in words if word not in same) if code else "")
+            for record, words in zip(records, said, strict=True) if not record.error
+        )  # fmt: skip
+        title = f"{code}[… {' '.join(same)}]" if same else code or "built-in mechanisms"
+        yield FittedTable("case", *numbers, rows=rows, title=title, right=numbers)
+        yield from (Hanging(f"{its.case}: {its.error}") for its in records if its.error)
+    yield Text("Times are processor time of a call, the median of several processes.", "dim")
+
+
+def _row(record: BaselineRecord, name: str) -> list[str]:
+    counted = ("flops", "peak_bytes", "dispatched_operations")
+    values = (quantity_value(record.metrics[metric], metric) for metric in counted)
+    times = [median(process) for process in record.times_s]
+    return [name or record.case, *values, str(len(record.formulas)),
+            shown_value(median(times) if times else None, "time")]  # fmt: skip
+
+
+FORMATS = {"s": "time", "B": "bytes"}
+MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
+change point; of times, another level that three runs or more stay at.
+"""
+
+
+def _change_points(report: Report) -> list[HistoryRecord]:
+    return [record for record in report.of(HistoryRecord) if record.change_point]
+
+
+def history_tables(report: Report) -> Iterator[RenderableType]:
+    """How many levels begin where; then a table a case, with a row for each of them."""
+    summary, rows = report.summary, _change_points(report)
+    changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
+    found = f"{changes} in {summary['series']:,} series of {runs}."
+    yield Text(found if rows else f"Nothing changed: {found}", "bold")
+    yield Text(MEANING, "dim")
+    several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
+    columns: dict[str, Cell] = {
+        "metric": lambda r: f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
+        "since": lambda r: r.at[:16].replace("T", " "), "commit": lambda r: r.commit or r.file,
+        "level": lambda r: shown_value(r.level, FORMATS.get(r.unit, "count")), "ratio": "ratio",
+    }  # fmt: skip
+    for case in dict.fromkeys(row.case for row in rows):
+        some = [row for row in rows if row.case == case]
+        yield record_table(some, columns, right=["level"], title=case)
+
+
+def history_page(report: Report, **_how: object) -> str:
+    """The change points only: a row for every run is in the JSON."""
+    return render_markdown(replace(report, records=_change_points(report)))

@@ -7,10 +7,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ModelRecord, Report
-from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.formulas import FormulaText
+from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, floor, quantity_value
-from attnprof.units import MISSING, format_bytes, quantity_text
+from attnprof.units import MISSING, format_value, quantity_text
 
 #: What is shown of every part.
 _SHOWN = ("flops", "bytes_moved", "parameters")
@@ -120,7 +119,7 @@ def _cache(rows: list[ModelRecord]) -> FittedTable:
 
 def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     cells = (
-        [name, f"{floor(bound) if name == 'peak' else ''}{format_bytes(size)}"]
+        [name, f"{floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
         for name, size in memory.items()
     )
     return FittedTable(
@@ -131,7 +130,7 @@ def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
 def _needed(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
     parts = ("parameters", "cache", "peak", "needed")
     cells = (
-        [phase, *(format_bytes(one[name]) for name in parts), "yes" if one["fits"] else "no"]
+        [phase, *(quantity_value(one[name], "bytes") for name in parts), format_value(one["fits"])]
         for phase, one in phases.items()
     )
     return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)

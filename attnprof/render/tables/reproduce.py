@@ -11,10 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render import claims
-from attnprof.render.claims import COUNTED, WORDS, place_text
+from attnprof.render import reproduction as claims
 from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.reproduction import page
+from attnprof.render.reproduction import COUNTED, WORDS, page, place_text
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
@@ -132,7 +131,7 @@ def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
     cells = ([_cell(row[name]) for name in names] for row in rows)
     yield FittedTable(*titles.values(), rows=cells, right=numeric, keys=max(1, labels))
-    for line in claims.notes(values):
+    for line in claims.table_notes(values):
         yield Text(f" {line}", style="dim")
 
 

@@ -1,27 +1,27 @@
-"""What ``attnprof tradeoff`` shows: a table an input, nearest first, and what its errors mean."""
+"""What ``attnprof tradeoff`` shows: a table an input, nearest first; or 003's experiment."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import Report, TradeoffRecord
+from attnprof.record import DistillRecord, Report, TradeoffRecord
 from attnprof.record.escapes import markdown_text
-from attnprof.record.points import names_of
+from attnprof.record.points import named_results
 from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.tables.distill import CLAIMS, claim_rows, distill_tables
-from attnprof.render.terminal import shown_value
+from attnprof.render.terminal import Cell, field_text, record_table, shown_value
 from attnprof.units import MISSING, joined, plural
 
-#: Columns of numbers, with the format of their cells where it is not the record's.
+#: Columns of numbers: a field, or what :func:`_cell` makes of several, and its heading.
 COLUMNS = {
     "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
     "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
     "peak_bytes": "peak", "median_s": "time",
 }  # fmt: skip
-CAPTION = (
+MEANING = (
     "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
     "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
     "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
@@ -35,20 +35,18 @@ CAPTION = (
 def tables(report: Report) -> Iterator[RenderableType]:
     """A table an input; then what could not run, and what the errors mean."""
     if report.command != "tradeoff":
-        yield from distill_tables(report)
+        yield from _distill_tables(report)
         return
     records = report.of(TradeoffRecord)
-    yield from (Hanging(line) for line in report.summary["nearest"])
+    yield from map(Hanging, report.summary["nearest"])
     yield ""
     for _, group in groupby(records, key=lambda r: (r.input, r.norms)):
-        rows = list(group)
-        yield _table(rows)
-    yield from (Hanging(line) for line in _skipped(records))
-    yield from (Hanging(line) for line in _meanings(report))
-    yield Text(CAPTION, style="dim")
+        yield _table(list(group))
+    yield from map(Hanging, [*_skipped(records), *_meanings(report)])
+    yield Text(MEANING, style="dim")
 
 
-def page(report: Report) -> str:
+def page(report: Report, **_how: object) -> str:
     """The records as a Markdown table; of 003's experiment the claims, too."""
     from attnprof.render.formats import markdown_table, render_markdown
 
@@ -60,13 +58,7 @@ def page(report: Report) -> str:
 
 
 def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:
-    named = [replace(r, mechanism=name) for r, name in zip(rows, names_of(rows), strict=True)]
-    done = [row for row in named if row.skipped is None]
-    shown = {
-        name: title for name, title in COLUMNS.items()
-        if any(_cell(row, name) != MISSING for row in done)
-    }  # fmt: skip
-    first = rows[0]
+    done, first = named_results(rows), rows[0]
     norms = f", norms: {first.norms}" if first.norms else ""
     sizes = f"batch {first.batch_size}, seq {first.seq_len:,}, {plural(first.num_heads, 'head')} "
     title = (
@@ -74,27 +66,28 @@ def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:
         f"{first.dtype} on {first.device}"
     )
     done.sort(key=lambda row: row.error_relative or 0.0)
-    cells = (
-        [f"{row.mechanism}{' *' * bool(row.pareto)}", row.relation or MISSING,
-         *(_cell(row, name) for name in shown)]
-        for row in done
-    )  # fmt: skip
-    return FittedTable(
-        "mechanism", "is", *shown.values(), rows=cells, right=[*shown.values()], keys=1,
-        title=title,
-    )  # fmt: skip
+    names: dict[str, Cell] = {
+        "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
+    }  # fmt: skip
+    shown = _known(done, COLUMNS, _cell)
+    return record_table(done, {**names, **shown}, right=shown, title=title)
+
+
+def _known(
+    records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
+) -> dict[str, Cell]:
+    """Return the columns in which a record has a value, by heading."""
+    return {
+        heading: partial(cell, name=name) for name, heading in columns.items()
+        if any(cell(record, name) != MISSING for record in records)
+    }  # fmt: skip
 
 
 def _cell(row: TradeoffRecord, name: str) -> str:
     if name == "spread":
-        if row.seeds < 2:
-            return MISSING
-        return f"{_error(row.error_relative_low)} to {_error(row.error_relative_high)}"
-    value = getattr(row, name)
-    if name.startswith("error"):
-        return _error(value)
-    formats = {field: meta["format"] for field, meta in row.columns()}
-    return MISSING if value is None else shown_value(value, formats[name])
+        ends = map(_error, (row.error_relative_low, row.error_relative_high))
+        return MISSING if row.seeds < 2 else " to ".join(ends)
+    return _error(getattr(row, name)) if name.startswith("error") else field_text(row, name)
 
 
 def _error(value: float | None) -> str:
@@ -130,3 +123,60 @@ def _meanings(report: Report) -> Iterator[str]:
             said.setdefault(told, []).append(name)
     for told, names in said.items():
         yield f"{joined(names)}: {told}"
+
+
+SETTINGS = {
+    "fair": "fair: one loss, the same steps and batches for all students",
+    "printed": "as printed: random rows for the source, one batch, the listing's losses",
+}
+TRAINED = {
+    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
+    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
+    "matmul_flops": "matmul FLOPs", "median_s": "time",
+}  # fmt: skip
+CLAIMS = ("claim", "says", "conditions suffice", "came out")
+OF_STUDENTS = (
+    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
+    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
+    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
+    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
+    "of the examples"
+)
+
+
+def _distill_tables(report: Report) -> Iterator[RenderableType]:
+    """A table a setting; then a row a claim."""
+    records, scale = report.of(DistillRecord), report.summary["scale"]
+    for setting, named in SETTINGS.items():
+        if rows := [row for row in records if row.setting == setting]:
+            sizes = f"trained at {scale['tokens']} tokens, width {scale['width']}"
+            seeds = plural(max(row.seeds for row in rows), "seed")
+            done = [row for row in rows if row.skipped is None]
+            shown = _known(done, TRAINED, _of_student)
+            columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
+            title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
+            yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
+    yield from (
+        Hanging(f"not run: {row.setting}, {row.model} at {row.seq_len} tokens: {row.skipped}")
+        for row in records if row.skipped
+    )  # fmt: skip
+    yield ""
+    yield FittedTable(*CLAIMS, rows=claim_rows(report), title="What 003 claims")
+    yield Text(OF_STUDENTS, style="dim")
+
+
+def _of_student(row: DistillRecord, name: str) -> str:
+    if name == "spread":
+        ends = (row.cross_entropy_low, row.cross_entropy_high)
+        both = [shown_value(end, "number") for end in ends if end is not None]
+        return " to ".join(both) if row.seeds > 1 and both else MISSING
+    return field_text(row, name)
+
+
+def claim_rows(report: Report) -> list[list[str]]:
+    """A row a claim: what it says, whether the conditions suffice for it, what came out."""
+    return [
+        [one["claim"], one["says"], f"{'yes' if one['suffices'] else 'no'}: {one['conditions']}",
+         one["came_out"]]
+        for one in report.summary["claims"]
+    ]  # fmt: skip

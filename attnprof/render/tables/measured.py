@@ -1,17 +1,16 @@
-"""The tables of ``profile`` and ``sweep``, and the notes below them."""
+"""Times and memory that are measured, predicted or ranked; what a machine can do and has."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import ProfileRecord, Report
-from attnprof.record.points import names_of, varying
-from attnprof.render.fitted import Hanging
-from attnprof.render.terminal import answer_line, record_table
-from attnprof.units import format_rate
+from attnprof.record import DoctorRecord, PredictRecord, ProfileRecord, RecommendRecord, Report
+from attnprof.record.points import named_results, varying
+from attnprof.render.fitted import FittedTable, Hanging
+from attnprof.render.terminal import Cell, answer_line, field_text, record_table, shown_value
+from attnprof.units import MISSING, format_count, format_rate, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
@@ -30,11 +29,10 @@ TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensi
 ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 
-def tables(report: Report) -> Iterator[RenderableType]:
+def profile_tables(report: Report) -> Iterator[RenderableType]:
     """Counts, memory, time and what was skipped, the answer before them; a sweep's is below."""
     records = report.of(ProfileRecord)
-    named = zip(records, names_of(records), strict=True)
-    done = [replace(record, mechanism=name) for record, name in named if record.skipped is None]
+    done = named_results(records)
     yield from answer_line(report) if report.command == "profile" else ()
     yield Text(f"{_conditions(report, records)}\n")
     if done:
@@ -94,10 +92,10 @@ def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
         yield f"{'; '.join(places)}: {text}"
 
 
-def notes(report: Report) -> list[str]:
+def profile_notes(report: Report) -> list[str]:
     """What else there is to know of the points: checks, differences, noise; not for stdout."""
     records = report.of(ProfileRecord)
-    told = [(record, text) for record in records for text in _notes(record)]
+    told = [(record, text) for record in records for text in _of_point(record)]
     asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
     unknown = dict.fromkeys(
         name for name, record in asked
@@ -107,7 +105,7 @@ def notes(report: Report) -> list[str]:
     return [*_together(told), *([calls] if unknown else [])]
 
 
-def _notes(record: ProfileRecord) -> Iterator[str]:
+def _of_point(record: ProfileRecord) -> Iterator[str]:
     if record.checked:
         checked = record.checked.replace("float64", "a run in float64").replace("; ", " and ")
         yield f"the output agrees with {checked}"
@@ -116,3 +114,99 @@ def _notes(record: ProfileRecord) -> Iterator[str]:
         yield "no FLOP/s and no roofline, for the run contradicts the predicted counts (see above)"
     if record.noisy:
         yield record.noisy
+
+
+#: Operations shown of a single point, and of each of several.
+SHOWN, FEW = 8, 3
+
+
+def predict_tables(report: Report) -> Iterator[RenderableType]:
+    """The answer, a row a point, then the dearest operations of each."""
+    records = report.of(PredictRecord)
+    done = named_results(records)
+    yield from answer_line(report)
+    yield Text(f"{report.summary['made_of']}\n")
+    if done:
+        keys = ("mechanism", "seq_len", *varying(records))
+        names = ("time_s", "ci_low_s", "ci_high_s", "peak_bytes_predicted", "bound")
+        yield record_table(
+            done, (*keys, *names), keys=len(keys), title="Predicted",
+            caption=report.summary["interval"],
+        )  # fmt: skip
+        if any(record.operations for record in done):
+            yield _operations(done)
+    yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
+
+
+def _operations(records: Sequence[PredictRecord]) -> RenderableType:
+    most = SHOWN if len(records) == 1 else FEW
+    cells = (
+        [record.mechanism, format_count(record.seq_len), row["name"],
+         "×".join(map(str, row["sizes"])), format_count(row["calls"]),
+         shown_value(row["time_s"], "time"), f"{row['time_s'] / (record.time_s or 1):.0%}",
+         row["bound"]]
+        for record in records
+        for row in record.operations[:most]
+    )  # fmt: skip
+    headings = ("mechanism", "seq", "operation", "sizes", "calls", "time", "share", "bound")
+    right = ("seq", "calls", "time", "share")
+    return FittedTable(*headings, rows=cells, keys=3, right=right, title="What takes the time")
+
+
+def recommend_tables(report: Report) -> Iterator[RenderableType]:
+    """Who fits by rank, what each gives up, and why the others are left out."""
+    rows = report.of(RecommendRecord)
+    one, ranked = rows[0], [row for row in rows if row.rank is not None]
+    yield from answer_line(report)
+    yield Text(f"{report.summary['made_of']}\n")
+    where = (
+        f"{one.scope}, {one.phase}{', causal' * one.causal}, {plural(one.seq_len, 'token')}, "
+        f"batch {one.batch_size}, d_model {one.d_model}, "
+        f"{plural(one.num_heads, 'head')}, {one.dtype}"
+    )
+    columns: dict[str, Cell] = {
+        "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
+        "95 %": _interval, "peak memory": "peak_bytes",
+    }  # fmt: skip
+    title, caption = f"Predicted\n{where}", report.summary["interval"]
+    yield record_table(ranked, columns, title=title, keys=2, caption=caption)
+    alike: dict[str, list[str]] = {}
+    for row in ranked:
+        alike.setdefault(row.gives_up, []).append(row.mechanism)
+    yield from (Hanging(f"{', '.join(names)}: {what}") for what, names in alike.items() if what)
+    yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
+    for own in report.summary["fastest"]:
+        exact = f"{own['exact']} the fastest exact one" if own["exact"] else "no exact one fits"
+        what = f"{own['fastest']} is the fastest of all, {exact}"
+        what = f"{own['fastest']} is the fastest" if own["exact"] == own["fastest"] else what
+        ends = dict.fromkeys((f"{own['from']:,}", f"{own['to']:,}"))
+        yield Hanging(f"{' to '.join(ends)} tokens: {what}")
+
+
+def _interval(row: RecommendRecord) -> str:
+    if row.ci_low_s is None or row.ci_high_s is None:
+        return MISSING
+    return f"{field_text(row, 'ci_low_s')} to {field_text(row, 'ci_high_s')}"
+
+
+def calibrate_tables(report: Report) -> list[RenderableType]:
+    """A row a number format."""
+    columns = (
+        "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
+        "repeatability",
+    )  # fmt: skip
+    return [record_table(report.records, columns, title="Ceilings measured")]
+
+
+STYLES = {"ok": "green", "none": "dim"}
+
+
+def doctor_tables(report: Report) -> list[RenderableType]:
+    """A row a check, with what to do."""
+    problems = report.summary["problems"]
+    verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
+    columns: dict[str, Cell] = {
+        "check": "check", "status": lambda its: Text(its.status, STYLES.get(its.status, "red")),
+        "found": lambda its: its.found + (f" → {its.advice}" if its.advice else ""),
+    }  # fmt: skip
+    return [record_table(report.of(DoctorRecord), columns, caption=verdict)]

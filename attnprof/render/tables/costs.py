@@ -1,0 +1,321 @@
+"""Costs by closed forms: mechanisms, one's stages, several side by side, by heads, their ratio."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.record import (
+    CompareRecord,
+    CostRecord,
+    GrowthRecord,
+    HeadsRecord,
+    HeatmapRecord,
+    MechanismRecord,
+    Report,
+)
+from attnprof.render.fitted import FittedTable, FormulaText, Hanging
+from attnprof.render.terminal import answer_line, quantity_value, workload_text
+from attnprof.units import MISSING, format_value, joined, label, plural, quantity_text
+
+WON = "*"
+COMPARED = (
+    f"{WON} marks the lowest of a column. FLOPs and bytes are those of the code as it runs, "
+    "operations those of the definition. Peak memory is the most that a call allocates at once; "
+    "state is what a decoder keeps after so many tokens."
+)
+
+
+def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
+    """A block a length."""
+    yield from answer_line(report)
+    for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
+        rows = list(group)
+        yield Text(workload_text(rows[0]), style="bold")
+        heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
+        ran = [row for row in rows if not row.skipped]
+        cells = (
+            [Text(r.mechanism), *(_compared(r, name, ran) for name in quantities)] for r in ran
+        )
+        yield FittedTable("mechanism", *heads, rows=cells, right=heads)
+        if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
+            yield Text("\n".join([*refused, ""]))
+    yield Text(COMPARED, style="dim")
+
+
+def _compared(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
+    """A value, marked where it is the lowest and can be told from the others as they are shown."""
+    text = quantity_value(getattr(row, name), name)
+    others = {quantity_value(getattr(r, name), name) for r in rows}
+    won = name in row.wins.split(",") and len(others) > 1
+    return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")
+
+
+TOTAL = "total"
+#: Columns of the stage table where no quantity was asked for, by convention.
+USUAL = {
+    "flops": ("flops", "matmul_flops", "bytes_moved", "peak_bytes"),
+    "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
+}
+TITLES = {
+    "peak_bytes": "held",
+    "peak_entries": "held (entries)",
+    "state_entries": "decoding state (entries)",
+}
+RULES = {
+    "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
+    "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
+    "Operations: those of the definition, not of the code.",
+    "operations": "Operations of the definition (002): k-1 additions a dot product, "
+    "n-1 a sum, causal row t sees t tokens.",
+}
+
+
+def cost_tables(
+    report: Report,
+    quantities: Sequence[str] = (),
+    *,
+    symbolic: bool = False,
+    domain: Callable[[CostRecord], str] | None = None,
+    latex: bool = False,
+) -> Iterator[RenderableType]:
+    """One block a mechanism and length: stages, then totals and published forms."""
+    records, convention = report.of(CostRecord), report.summary["convention"]
+    for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
+        rows = list(group)
+        told = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
+        plain = latex and not rows[0].skipped
+        yield f"% {told}" if plain else Text(told, style="bold")
+        if rows[0].skipped:
+            yield Text(f"skipped: {rows[0].skipped}\n")
+        elif latex:
+            yield from _latex(rows)
+        elif symbolic:
+            yield _closed_forms(rows)
+            told = f"{domain(rows[0])} (for sizes of 1, too: --full)" if domain else "all sizes"
+            yield Text(f"Holds for {told}.\n")
+        else:
+            yield from _numbers(rows, quantities, convention)
+    yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
+
+
+def _numbers(
+    rows: list[CostRecord], quantities: Sequence[str], convention: str
+) -> Iterator[RenderableType]:
+    counted = [row for row in rows if row.kind == "formula"]
+    stages = [row for row in counted if row.stage != TOTAL]
+    if any(row.stage != TOTAL for row in rows):
+        present = {row.quantity for row in stages}.intersection(quantities)
+        usual = USUAL[convention]
+        yield _stages(stages, usual if present.issuperset(usual) else quantities)
+    if counted:
+        totals = [row for row in counted if row.stage == TOTAL]
+        cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
+                 for r in totals)  # fmt: skip
+        yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
+    # a printed formula's value, with what it counts: not comparable with ours
+    for row in rows:
+        if row.source:
+            value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
+            yield Text(f" published {row.source}: {value} ({row.convention})\n")
+
+
+def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
+    headings = [_heading(name) for name in names]
+    table = FittedTable("stage", *headings, right=headings)
+    several = len({row.part for row in rows}) > 1
+    for place, (part, of_part) in enumerate(groupby(rows, key=lambda r: r.part)):
+        if several:
+            table.add_row(Text("\n" * (place > 0) + (part or ""), "bold"))
+        for stage, group in groupby(of_part, key=lambda r: r.stage):
+            values = {row.quantity: row.value for row in group}
+            table.add_row(stage, *(quantity_value(values.get(name), name) for name in names))
+    return table
+
+
+def _heading(name: str, *, total: bool = False) -> str:
+    if total and name in ("peak_bytes", "peak_entries"):  # the most that is held
+        return quantity_text(name)
+    return TITLES.get(name) or quantity_text(name)
+
+
+def _closed_forms(rows: list[CostRecord]) -> FittedTable:
+    """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
+    table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
+    for row in rows:
+        if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
+            several = len({its.part for its in rows if its.part}) > 1
+            stage = f"{row.part}: {row.stage}" if row.part and several else row.stage
+            name = quantity_text(row.quantity) + (f"\n({row.source})" if row.source else "")
+            form = FormulaText(row.expression or "no closed form")
+            table.add_row(stage, name, form, quantity_value(row.value, row.quantity))
+    return table
+
+
+def _latex(rows: list[CostRecord]) -> Iterator[str]:
+    """A comment and a formula a total: text to be pasted, so never wrapped."""
+    for row in rows:
+        if row.stage == TOTAL and row.value:
+            yield f"% {row.quantity}" if row.source is None else f"% {row.quantity} {row.source}"
+            yield row.latex or "% no closed form"
+
+
+BY_HEADS = (
+    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
+    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
+    "derivative is 0, as if heads could be a fraction."
+)
+EQUATION = "equation of the best real head width d"
+COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
+
+
+def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
+    """A table a quantity, its title with the conditions; then the optima."""
+    yield from answer_line(report)
+    rows = report.of(HeadsRecord)
+    for quantity in dict.fromkeys(row.quantity for row in rows):
+        some = [row for row in rows if row.quantity == quantity]
+        yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", some)
+    yield _optima(report)
+    found = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
+    if found:
+        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in found)
+        forms = (FormulaText(one["equation"]) for one in found)
+        cells = zip(names, forms, strict=True)
+        yield FittedTable("", EQUATION, rows=cells)
+    yield Text(BY_HEADS, style="dim")
+
+
+def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
+    """One quantity: a row a head count, a column a mechanism and kind."""
+    columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
+    texts = {
+        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
+    }
+    widths = {row.num_heads: row.head_dim for row in rows}
+    headings = ("heads", "d", *("\n".join(column) for column in columns))
+    cells = (
+        [f"{h:,}", f"{widths[h]:,}", *(texts.get((h, *column), MISSING) for column in columns)]
+        for h in sorted(widths)
+    )
+    return FittedTable(*headings, rows=cells, title=title, right=headings, keys=2)
+
+
+def _optima(report: Report) -> RenderableType:
+    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
+    numbers = ("best divisor", "real d", "real heads")
+    table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
+                        right=numbers, keys=3)  # fmt: skip
+    for one in report.summary["optima"]:
+        *first, last = one["best_divisors"]
+        best = joined([*map(str, first), plural(last, "head")], "or")
+        best = "any" if one["trend"].startswith("is constant") else best
+        width, heads = one["optimum_head_dim"], one["optimum_num_heads"]
+        real = [MISSING] * 2 if width is None else [f"{width:.6f}", f"{heads:,.2f}"]
+        quantity = COUNTED[one["quantity"]]
+        table.add_row(one["mechanism"], quantity, one["kind"], one["trend"], best, *real)
+    return table
+
+
+def heatmap_tables(report: Report) -> list[RenderableType]:
+    """The title, the table, and what it means."""
+    summary = report.summary
+    sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
+    headings = ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model")
+    table = FittedTable(*headings, right=headings)
+    for heads, mean in summary["mean_excess_percent"].items():
+        where: dict[str, Any] = summary["max_at"][heads] or {}
+        percents = (mean, summary["max_excess_percent"][heads])
+        shown = (MISSING if value is None else f"{value:,.2f}" for value in percents)
+        sizes = (format_value(where.get(name), "count") for name in ("seq_len", "d_model"))
+        table.add_row(heads, *shown, *sizes)
+    title = (
+        f"{summary['mechanism_a']} / {summary['mechanism_b']}: "
+        f"{quantity_text(summary['quantity'])}, {summary['scope']}, {summary['phase']}"
+        f"{', causal' * summary['causal']}, {summary['kind']}"
+        f"{f' ({chr(44).join(sources)})' if sources else ''}"
+    )
+    first, last = (report.of(HeatmapRecord)[end] for end in (0, -1))
+    meaning = (
+        f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
+        f"{summary['cells'] - summary['null_cells']:,} combinations of "
+        f"{first.seq_len:,} to {last.seq_len:,} tokens, widths {first.d_model:,} to "
+        f"{last.d_model:,} and the heads above."
+    )
+    return [*answer_line(report), Text(title, style="bold"), table, Text(meaning, style="dim")]
+
+
+GROWTH = (
+    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
+    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
+    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
+)
+
+
+def list_tables(report: Report) -> list[RenderableType]:
+    """A row a mechanism."""
+    if report.command == "list --verify":
+        return _growth(report)
+    table = FittedTable(
+        "mechanism", "time", "memory", "causal", "decode", "parameters (default)", "paper",
+        caption="N: tokens. Set a parameter with --set name=value. 000 to 004 number the documents "
+        "that attnprof reproduce lists.",
+    )  # fmt: skip
+    for record in report.of(MechanismRecord):
+        claims = (record.time_order, record.memory_order, record.causal, record.decode)
+        told = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
+        skipped = [*[MISSING] * 5, record.skipped]
+        table.add_row(record.mechanism, *(skipped if record.skipped else told))
+    return [table, *map(Hanging, report.summary.get("notes", ()))]
+
+
+def _growth(report: Report) -> list[RenderableType]:
+    """Time and memory of every mechanism, then why those that grow faster do."""
+    records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
+    table = FittedTable(
+        "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
+        title=f"Growth over {lengths[0]:,} to {lengths[-1]:,} tokens",
+        right=("counted", "FLOPs", "peak"),
+    )  # fmt: skip
+    notes: list[str] = []
+    for name, group in groupby(records, key=lambda record: record.variant):
+        found = {record.quantity: record for record in group}
+        flops, peak = found["flops"], found["peak_bytes"]
+        faster = [record for record in found.values() if record.verdict == "grows faster"]
+        verdict = "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
+        table.add_row(
+            name, _claim(flops), _exponent(found["matmul_flops"]), _exponent(flops),
+            _claim(peak), _exponent(peak), verdict if faster else "agrees",
+        )  # fmt: skip
+        notes += _notes(name, found)
+    caption = GROWTH.format(head_dim=records[0].head_dim)
+    return [*answer_line(report), table, *map(Hanging, notes), Text(caption, style="dim")]
+
+
+def _claim(record: GrowthRecord) -> str:
+    if record.claimed_exponent is None or "log" not in record.claimed_order:
+        return record.claimed_order
+    return f"{record.claimed_order} ({record.claimed_exponent:.2f})"
+
+
+def _exponent(record: GrowthRecord) -> str:
+    return MISSING if record.found_exponent is None else f"{record.found_exponent:.2f}"
+
+
+def _notes(name: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
+    """Why it grows faster; how far torch counted; where it counts otherwise."""
+    for record in found.values():
+        if record.verdict == "grows faster":
+            known = "" if record.expected else " (and does not say so)"
+            because = f": {record.reason}" if record.reason else ""
+            what = f"{name}, {quantity_text(record.quantity)}"
+            yield f"{what}: grows faster than claimed{known}{because}"
+    counted = found["matmul_flops"]
+    if counted.equals_formula is False:
+        yield f"{name}: torch counts other products than the closed form"
+    elif counted.skipped:
+        yield f"{name}: no matrix product for torch to count"
+    elif len(counted.seq_lens) < len(found["flops"].seq_lens):
+        yield f"{name}: counted by torch up to {counted.seq_lens[-1]:,} tokens only, as it loops"
