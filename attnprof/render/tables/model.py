@@ -100,10 +100,12 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"FLOPs are at least these: not counted are {', '.join(found['uncounted'])}"
     if least := found.get("least_traffic"):
         weights, cache = least["weights"], least["cache"]
-        both = f"{format_bytes(weights)} of weights that its tokens meet, {format_bytes(cache)} of"
+        met, kept, both = (
+            quantity_value(size, "bytes_moved") for size in (weights, cache, weights + cache)
+        )
         yield (
-            f"each read once: {both} cache, {format_bytes(weights + cache)} in all; what is moved "
-            "beyond are results in between and copies, as of a cache that grows"
+            f"each read once: {met} of weights that its tokens meet, {kept} of cache, {both} in "
+            "all; what is moved beyond are results in between and copies, as of a cache that grows"
         )
     yield from (f"note: {line}" for line in found.get("notes", ()))
 
