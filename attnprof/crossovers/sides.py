@@ -88,11 +88,19 @@ class CostSource(Protocol):
     ``doubt`` what is to be known of its values.
     """
 
-    general: bool
-    said: str
-    doubt: str
+    @property
+    def general(self) -> bool:
+        """Return whether symbols are taken."""
 
-    def of(self, sides: Sequence[Any], workload: Workload) -> Number:
+    @property
+    def said(self) -> str:
+        """Return the conditions."""
+
+    @property
+    def doubt(self) -> str:
+        """Return what is to be known of the values."""
+
+    def of(self, sides: Sequence[Any], workload: Workload, /) -> Number:
         """Return the cost."""
 
     def holds(self, value: int) -> bool:
