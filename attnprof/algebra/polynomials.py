@@ -35,18 +35,22 @@ class Branches:
         self.decided: list[Polynomial] = []
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` makes of the variables; it is made again where a sign differs."""
-        for value, signs in self._made.get(key, ()):
-            before = len(self.decided)
+        """Return what ``make`` makes of the variables; it is made again where a sign differs.
+
+        That it is no polynomial is kept, too.
+        """
+        before, kept = len(self.decided), self._made.setdefault(key, [])
+        for made, signs in kept:
             if all(self.sign(dict(terms)) == sign for terms, sign in signs.items()):
-                return value
+                return _raised(made)
             del self.decided[before:]
-        before = len(self.decided)
-        value = make()
+        try:
+            made = make()
+        except NotPiecewisePolynomialError as error:
+            made = error
         asked = {tuple(terms.items()): terms for terms in self.decided[before:]}
-        signs = {key: self.sign(terms) for key, terms in asked.items()}
-        self._made.setdefault(key, []).append((value, signs))
-        return value
+        kept.append((made, {items: self.sign(terms) for items, terms in asked.items()}))
+        return _raised(made)
 
     def size(self, which: int) -> "PolynomialSize":
         """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
@@ -168,6 +172,13 @@ class PolynomialSize:
 
     def __bool__(self) -> bool:
         return self._sign(0) != 0
+
+
+def _raised(made: Any) -> Any:
+    """Return what was made; raise it where it says that there is no polynomial."""
+    if isinstance(made, NotPiecewisePolynomialError):
+        raise made
+    return made
 
 
 def _terms(value: Any) -> Polynomial:

@@ -42,7 +42,7 @@ def curves_of(
             for n in places:
                 with suppress(RequestError):  # a value that the mechanism refuses
                     sides, workload = meeting.at(n, given)
-                    points[n] = contest.at(given, sides)[place].of(workload)
+                    points[n] = contest.at(given)[place].of(sides, workload)
         what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
         found += [
             curve(axis, given, points, **what, mechanism=side.name)

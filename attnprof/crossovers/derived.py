@@ -1,12 +1,11 @@
 """A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from attnprof.costs import Number
-from attnprof.crossovers.lengths import KnownCost
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
@@ -31,7 +30,7 @@ class DerivedCost:
     quantity: str
     width: Mapping[str, int]
 
-    def __call__(self, asked: Workload) -> Number:
+    def of(self, sides: Sequence[Any], asked: Workload) -> Number:
         """By the formula; where there is none, by a run at the shape."""
         shape = self._shape(asked.seq_len, asked.head_dim)
         expression = self.forms.formulas[self.quantity].expression
@@ -58,13 +57,22 @@ class DerivedCost:
         near = (length + more for length in lengths for more in (-1, 0, 1))
         return any(map(self.holds, (*_PLACES, *near)))
 
-    def told(self) -> tuple[bool, str, str]:
-        """Whether it is a formula of head widths, too; where it holds; that it is a lower bound."""
-        name, doubt = self.derivation.name, ""
-        if self.forms.bound(self.quantity) == "at least":
-            doubt = f"{self.quantity} of {name} is at least what is compared here"
-        where = f"{name} for {'; '.join(self.forms.domain) or 'all sizes'}"
-        return bool(self.width), where, doubt
+    @property
+    def general(self) -> bool:
+        """Whether it is a formula of head widths, too."""
+        return bool(self.width)
+
+    @property
+    def said(self) -> str:
+        """Where it holds, in words."""
+        return f"{self.derivation.name} for {'; '.join(self.forms.domain) or 'all sizes'}"
+
+    @property
+    def doubt(self) -> str:
+        """That it is a lower bound, where it is one."""
+        if self.forms.bound(self.quantity) != "at least":
+            return ""
+        return f"{self.quantity} of {self.derivation.name} is at least what is compared here"
 
     def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
         shape = {"N": seq_len, "d": head_dim}
@@ -117,7 +125,7 @@ class DerivedSide:
         return self._found[head_dim]
 
 
-def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
+def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[DerivedCost, ...]]:
     """Costs derived from both sides' code, by metric and head width."""
     sides, workload = [], meeting.workload
     for side in (meeting.a, meeting.b):
@@ -129,10 +137,4 @@ def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[KnownCost, Kno
             )
         sides.append(DerivedSide(target, workload))
 
-    @cache
-    def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
-        costs = (side.at_width(metric, head_dim) for side in sides)
-        a, b = (KnownCost(c, c.holds, *c.told()) for c in costs)
-        return a, b
-
-    return known
+    return cache(lambda metric, head_dim: tuple(s.at_width(metric, head_dim) for s in sides))

@@ -6,10 +6,6 @@ from functools import cached_property
 from itertools import islice, pairwise
 from math import gcd
 
-from attnprof.costs import Number
-from attnprof.workload import Workload
-
-CostOf = Callable[[Workload], Number]
 #: Lengths are searched up to here.
 LONGEST = 2**40
 #: Every length up to here, and from there on 8 a doubling.
@@ -102,21 +98,6 @@ class Lengths:
             near = self._near(inside + away * middle * self.step)
             low, high = (low, middle) if near is None else (middle, high)
         return inside + away * low * self.step
-
-
-@dataclass(frozen=True)
-class KnownCost:
-    """A cost at one head width, and the lengths at which it ``holds``.
-
-    Where it is ``general``, ``of`` takes other head widths, too, and symbols. ``said`` are the
-    conditions in words, ``doubt`` what is to be known of its values.
-    """
-
-    of: CostOf
-    holds: Callable[[int], bool]
-    general: bool = True
-    said: str = ""
-    doubt: str = ""
 
 
 #: All lengths.

@@ -51,7 +51,9 @@ class Finding:
 class Finder(Protocol):
     """Finds crossings of some kinds and metrics."""
 
-    contests: Sequence[Contest]
+    @property
+    def contests(self) -> Sequence[Contest]:
+        """Return what is compared, a row each."""
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the crossings; raise a refusal that says why there is no answer."""

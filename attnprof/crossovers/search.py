@@ -18,7 +18,7 @@ Between = Callable[[int, int], Iterable[int]]
 
 def sign(value: Any) -> int:
     """-1, 0 or 1."""
-    return (value > 0) - (value < 0)
+    return int(value > 0) - int(value < 0)
 
 
 @dataclass

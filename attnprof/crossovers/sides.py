@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form.quantities import comparable, quantity_in, quantity_of, speaking
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis
-from attnprof.crossovers.lengths import EVERY, CostOf, KnownCost, Lengths
+from attnprof.crossovers.lengths import Lengths
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
@@ -70,8 +70,6 @@ class Meeting:
         return self.axis.placed((self.a, self.b), self.workload, value, given)
 
 
-#: Costs of two sides: another parameter can make another formula.
-CostsOf = Callable[[Any, Any], tuple[CostOf, ...]]
 #: Sizes that printed formulas speak of, and more heads than one as :func:`speaking` takes them.
 PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 #: What a metric is as a quantity of printed formulas and of code that runs, and its unit there.
@@ -82,36 +80,72 @@ COUNTED_AS = {
 }  # fmt: skip
 
 
+class CostSource(Protocol):
+    """What one side costs, and the values at which that is known.
+
+    ``of`` takes both sides, as the axis may be a parameter of theirs, and their workload; where it
+    is ``general``, symbols and other sizes given, too. ``said`` are the conditions in words,
+    ``doubt`` what is to be known of its values.
+    """
+
+    @property
+    def general(self) -> bool:
+        """Return whether symbols are taken."""
+
+    @property
+    def said(self) -> str:
+        """Return the conditions."""
+
+    @property
+    def doubt(self) -> str:
+        """Return what is to be known of the values."""
+
+    def of(self, sides: Sequence[Any], workload: Workload, /) -> Number:
+        """Return the cost."""
+
+    def holds(self, value: int) -> bool:
+        """Return whether it is known at a value."""
+
+
+@dataclass(frozen=True)
+class FormulaCost:
+    """A cost that is known everywhere: a printed formula, or our closed form."""
+
+    of: Callable[[Sequence[Any], Workload], Number]
+    general: bool = True
+    said: str = ""
+    doubt: str = ""
+
+    def holds(self, value: int) -> bool:
+        """Return True."""
+        return True
+
+
 @dataclass(frozen=True)
 class Contest:
     """One metric of one kind: the two costs that meet, and where they are printed.
 
-    ``costs`` are those of the sides as they are, ``made`` makes those of sides with another
-    parameter. ``known`` gives costs that hold at some lengths only, by head width, in their place.
+    ``derived`` gives costs that hold at some lengths only, by head width, in their place.
     """
 
     metric: str
     kind: str
-    costs: tuple[CostOf, ...] = ()
+    costs: tuple[CostSource, ...] = ()
     source: str | None = None
-    known: Callable[[int], tuple[KnownCost, KnownCost]] | None = None
-    made: CostsOf | None = None
+    derived: Callable[[int], tuple[CostSource, ...]] | None = None
 
     @property
     def unit(self) -> str:
         """Unit of the metric in this kind."""
         return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
 
-    def at(self, given: Any, sides: Sequence[Any] = ()) -> Sequence[KnownCost]:
-        """Both costs at the size given, of other sides than its own where those are named."""
-        if self.known is None:
-            costs = self.made(*sides) if self.made and sides else self.costs
-            return [KnownCost(cost, EVERY.holds) for cost in costs]
-        return self.known(given)
+    def at(self, given: int) -> tuple[CostSource, ...]:
+        """Both costs at the size given."""
+        return self.costs if self.derived is None else self.derived(given)
 
     def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
         """Lengths, or values of an axis, at which both are known; RequestError for none."""
-        if self.known is None:
+        if self.derived is None:
             return axis.known
         first, second = self.at(head_dim)
         found = Lengths(lambda length: first.holds(length) and second.holds(length))
@@ -145,7 +179,7 @@ def contests(
         if not meeting.own_modules:
             found += _of_mechanisms(meeting, metric, kinds, a, b)
         if derived is not None and metric != STATE:
-            found.append(Contest(metric, DERIVED, known=partial(derived, metric)))
+            found.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if found:
         return found
     if meeting.own_modules:
@@ -165,17 +199,23 @@ def _of_mechanisms(
     meeting: Meeting, metric: str, kinds: Sequence[str], a: Mechanism, b: Mechanism
 ) -> list[Contest]:
     """What is printed of two mechanisms, and our closed forms."""
-    found, varied = list[Contest](), meeting.axis.is_parameter
+    found = list[Contest]()
     pair = _printed(meeting, metric, a, b) if "published" in kinds else None
     if pair:
-        costs = pair[0].formula, pair[1].formula
+
+        def printed(place: int, sides: Sequence[Any], workload: Workload) -> Number:
+            forms = _printed(meeting, metric, *sides) if meeting.axis.is_parameter else pair
+            if forms is None:
+                raise RequestError("no document prints both with this parameter")
+            return forms[place].formula(workload)
+
         source = ", ".join(dict.fromkeys(form.source for form in pair))
-        made = partial(_printed_costs, meeting, metric) if varied else None
-        found.append(Contest(metric, "published", costs, source, made=made))
+        costs = FormulaCost(partial(printed, 0)), FormulaCost(partial(printed, 1))
+        found.append(Contest(metric, "published", costs, source))
     if "formula" in kinds:
-        counted = partial(_counted_costs, meeting.scope, COUNTED_AS[metric][0])
-        made = counted if varied else None
-        found.append(Contest(metric, "formula", counted(a, b), made=made))
+        counted = partial(_counted, meeting.scope, COUNTED_AS[metric][0])
+        costs = FormulaCost(partial(counted, 0)), FormulaCost(partial(counted, 1))
+        found.append(Contest(metric, "formula", costs))
     return found
 
 
@@ -195,25 +235,16 @@ def _printed(
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
 
 
-def _printed_costs(meeting: Meeting, metric: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
-    """The same of sides with another parameter."""
-    pair = _printed(meeting, metric, a, b)
-    if pair is None:
-        raise RequestError("no document prints both with this parameter")
-    return pair[0].formula, pair[1].formula
-
-
-def _counted_costs(scope: str, quantity: str, a: Mechanism, b: Mechanism) -> tuple[CostOf, ...]:
-    """Our closed forms of both, of a state its bytes; metrics share the tables of one play."""
-
-    def count(place: int, side: Mechanism, workload: Workload) -> Number:
-        sizes = [*vars(workload).values(), *vars(side).values()]
-        variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
-        if variable is None:
-            found = quantity_of(side, workload, scope, quantity)
-        else:
-            table = variable.branches.once(place, lambda: side.cost(workload, scope))
-            found = quantity_in(table, quantity)
-        return found * workload.item_size if quantity == "state_entries" else found
-
-    return partial(count, 0, a), partial(count, 1, b)
+def _counted(
+    scope: str, quantity: str, place: int, sides: Sequence[Any], workload: Workload
+) -> Number:
+    """Our closed form of a side, of a state its bytes; metrics share the table of one play."""
+    side = sides[place]
+    sizes = [*vars(workload).values(), *vars(side).values()]
+    variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
+    if variable is None:
+        found = quantity_of(side, workload, scope, quantity)
+    else:
+        table = variable.branches.once(place, lambda: side.cost(workload, scope))
+        found = quantity_in(table, quantity)
+    return found * workload.item_size if quantity == "state_entries" else found

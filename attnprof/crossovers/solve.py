@@ -278,8 +278,7 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
         if not isinstance(d, int) and not (first.general and second.general):
             raise NotPiecewisePolynomialError("costs of one head width")
         sides, workload = meeting.at(n, d)
-        one, other = contest.at(d, sides) if contest.made else (first, second)
-        return one.of(workload) - other.of(workload)
+        return first.of(sides, workload) - second.of(sides, workload)
 
     @cache
     def at(length: int) -> Number:

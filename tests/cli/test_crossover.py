@@ -11,9 +11,11 @@ import sympy
 import attnprof
 from attnprof import registry
 from attnprof.cli.app import main
-from attnprof.crossovers.sides import Contest, Meeting, contests
+from attnprof.closed_form import quantities
+from attnprof.crossovers.sides import Contest, FormulaCost, Meeting, contests
 from attnprof.crossovers.solve import bisected, solved
 from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload
 
 TABLE_2 = {8: (73, 47), 16: (273, 159), 32: (1057, 574), 64: (4161, 2174), 128: (16513, 8446)}
@@ -107,10 +109,7 @@ def test_polynomials_and_bisection_agree():
         exact, _ = solved(meeting, contest, 12)
         first, second = contest.costs
         searched = bisected(
-            lambda n, f=first, s=second: (
-                f(meeting.workload.with_(seq_len=n, head_dim=12))
-                - s(meeting.workload.with_(seq_len=n, head_dim=12))
-            )
+            lambda n, f=first, s=second: f.of(*meeting.at(n, 12)) - s.of(*meeting.at(n, 12))
         )
         assert searched.first == exact.first
         assert searched.verdict == exact.verdict
@@ -130,7 +129,8 @@ STUBS = {
 def test_answers_of_stub_costs(name):
     a, b, first = STUBS[name]
     meeting = Meeting(registry.get("standard"), registry.get("sdpa"), Workload(1, 1, 5))
-    found, _ = solved(meeting, Contest("flops", "formula", (a, b)), 5)
+    costs = tuple(FormulaCost(lambda _, w, own=own: own(w)) for own in (a, b))
+    found, _ = solved(meeting, Contest("flops", "formula", costs), 5)
     dearer = [n for n in range(1, 3000) if a(Workload(n, 1, 5)) < b(Workload(n, 1, 5))]
     assert found.first_seq_len == first
     if name in ("crosses", "never", "always", "several"):
@@ -197,3 +197,30 @@ def test_what_a_models_configuration_says_is_not_said_twice(attnprof, flags):
     ended = attnprof("crossover", "--model", "001-lm-dot", "linear", flags)
     assert ended.code == 2
     assert f"leave out {flags.split()[0]}" in ended.err
+
+
+@pytest.mark.parametrize("names", [("taylor-direct", "taylor-efficient"), ("standard", "linear")])
+def test_flops_and_memory_share_the_play_of_a_mechanism(names, monkeypatch):
+    played, cost = [], Mechanism.cost
+
+    def counted(self, workload, scope="layer"):
+        n, d = workload.seq_len, workload.head_dim
+        sample = getattr(getattr(n, "branches", None), "sample", n)
+        played.append((self.name, sample, isinstance(d, int)))
+        return cost(self, workload, scope)
+
+    quantities._table.cache_clear()
+    monkeypatch.setattr(Mechanism, "cost", counted)
+    report = attnprof.crossover(*names, head_dim=48, kinds="formula")
+    assert {row.metric for row in report.records} == {"flops", "memory"}
+    assert len(played) == len(set(played))
+
+
+def test_the_python_interface_derives_costs_of_code():
+    report = attnprof.crossover(
+        "taylor-direct", "taylor-efficient", kinds=["formula", "derived"], head_dim=8,
+        metrics="flops",
+    )  # fmt: skip
+    formula, derived = report.records
+    assert (formula.kind, derived.kind) == ("formula", "derived")
+    assert formula.first_seq_len == derived.first_seq_len

@@ -12,7 +12,7 @@ from attnprof import registry
 from attnprof.crossovers.answer import crossover_answer
 from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import Contest, Meeting
+from attnprof.crossovers.sides import Contest, FormulaCost, Meeting
 from attnprof.crossovers.solve import solved
 from attnprof.errors import RequestError
 from attnprof.units import amount, every
@@ -123,7 +123,8 @@ def stub(one, other, over, **axis):
         Workload(1, 1, 5),
         axis=CrossoverAxis(over, **axis),
     )
-    return solved(meeting, Contest("flops", "formula", (one, other)), 7)[0]
+    costs = tuple(FormulaCost(lambda _, w, own=own: own(w)) for own in (one, other))
+    return solved(meeting, Contest("flops", "formula", costs), 7)[0]
 
 
 def test_all_verdicts_are_told_apart():
