@@ -7,6 +7,10 @@ that it served. In the environment that ``foreign_modules.py`` makes::
 
     FOREIGN_MODULES=FOLDER python reports/ablation.py            # targets that are not in the CSV
     FOREIGN_MODULES=FOLDER python reports/ablation.py torch.nn   # these again
+    FOREIGN_MODULES=FOLDER python reports/ablation.py --speed    # layers that only save time
+
+Layers of a run that only save time are switched off for derivations of ``tests/frozen``, whose
+formulas, domains and notes have to stay as they are.
 """
 
 from __future__ import annotations
@@ -36,8 +40,12 @@ METHODS = (
 )  # fmt: skip
 OF_LINES = ("unflagged", "sized", "of_channels", "with_class")
 OF_SHAPES = ("wider", "beside")
+#: Rows of layers that only save time.
+SPEEDS = HERE / "ablation_speed.csv"
+#: Rows of targets.
+GUESSES = HERE / "ablation.csv"
 #: Seconds that a target may take on a busy machine.
-LIMIT_S = 300
+LIMIT_S = 1800
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,50 @@ def watched(off: str) -> tuple[dict[Any, str], list[Any]]:
     return proposals, searches
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Processor seconds of a derivation in both phases, with a layer and without it.
+
+    ``same``: every formula, domain and note is the same.
+    """
+
+    layer: str
+    lines: int
+    derived: str
+    with_s: float
+    without_s: float
+    same: bool
+
+
+#: Layers that only save time, with their lines: those that are here can be switched off.
+LAYERS = {"remembered: results of operations by layouts seen before": 150}
+DERIVED = ("we", "Llama", "GPT2", "Grouped", "Windows", "Cross", "recurrence", "chunked")
+
+
+def timed(derived: str, layer: str) -> tuple[float, str]:
+    """Return the processor seconds of a derivation without a layer, and what it says."""
+    from attnprof.trace.run import remembered
+    from tests.frozen.derivations import lines
+
+    if layer.startswith("remembered"):
+        remembered._is_made_again = lambda _: False  # noqa: SLF001 - a switch of this report's
+    start = time.process_time()
+    told = lines(derived)
+    return time.process_time() - start, told
+
+
+def speed() -> Iterator[Speed]:
+    """Yield a row for each layer and derivation, each run in a process of its own."""
+    import derived_shapes  # noqa: F401 - once for all processes
+
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        for layer, derived in ((layer, derived) for layer in LAYERS for derived in DERIVED):
+            ways = [(derived, ""), (derived, layer)]
+            (before, told), (after, without) = pool.starmap(timed, ways, chunksize=1)
+            yield Speed(layer, LAYERS[layer], derived, round(before, 2), round(after, 2),
+                        told == without)  # fmt: skip
+
+
 def apart(target: str, off: str = "") -> Row:
     """Return the row of a target, made in a process of its own."""
     receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
@@ -146,6 +198,27 @@ def lines_of(name: str) -> int:
     return 0
 
 
+def speed_table(rows: list[Speed]) -> Iterator[str]:
+    """Yield the part of the page on layers that only save time."""
+    yield "## Layers of a run that only save time"
+    yield ""
+    yield (
+        "Processor seconds of derivations, forward and training, with runs at two more shapes. "
+        "*Same*: how many have the same formulas, domains and notes."
+    )
+    yield ""
+    yield "| layer | lines | derivations | with, s | without, s | ratio | same |"
+    yield "|---|--:|---|--:|--:|--:|--:|"
+    for layer in dict.fromkeys(row.layer for row in rows):
+        mine = [row for row in rows if row.layer == layer]
+        before, after = sum(row.with_s for row in mine), sum(row.without_s for row in mine)
+        names = ", ".join(row.derived for row in mine)
+        yield (
+            f"| {layer} | {mine[0].lines} | {names} | {before:.1f} | {after:.1f} "
+            f"| {after / before:.2f} | {sum(row.same for row in mine)} of {len(mine)} |"
+        )
+
+
 def page(rows: list[Row]) -> Iterator[str]:
     """Yield the Markdown page."""
     asked = [row for row in rows if not row.off]
@@ -159,7 +232,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield ""
     yield "Written by `python reports/ablation.py`; all rows in the CSV beside it."
     yield (
-        f"{len(asked)} targets of `foreign_modules.py`, asked for by their names alone: "
+        f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
+        "names alone: "
         + ", ".join(f"{count} by {stage}" for stage, count in stages.items() if stage != "refused")
         + f"; {stages['refused']} refused."
     )
@@ -187,20 +261,27 @@ def main() -> None:
     from attnprof.trace.request import lookup  # noqa: F401
 
     torch.set_num_threads(1)
-    table, again = Path(__file__).with_suffix(".csv"), tuple(sys.argv[1:])
-    rows = [r for r in earlier(table, Row) if not (again and r.target.startswith(again))]
-    for target in sorted(TARGETS, key=lambda target: target.startswith("transformers")):
-        if not any(row.target == target for row in rows):
-            rows.append(apart(target))
-            save(table, Row, rows)
-    for row in [row for row in rows if row.found_by == "repair" and not row.off]:
-        for name in row.proposed_by.split():
-            known = any(r.target == row.target and r.off == name for r in rows)
-            if name != "repairs" and not known:
-                rows.append(apart(row.target, name))
-                save(table, Row, rows)
-    text = "\n".join(page(rows))
-    table.with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
+    sys.path.insert(0, str(HERE.parent))
+    again = tuple(sys.argv[1:])
+    if again == ("--speed",):
+        kept = [row for row in earlier(SPEEDS, Speed) if row.layer not in LAYERS]
+        save(SPEEDS, Speed, [*kept, *speed()])
+        write_page(earlier(GUESSES, Row))
+        return
+    rows = [r for r in earlier(GUESSES, Row) if not (again and r.target.startswith(again))]
+    targets = sorted(TARGETS, key=lambda target: target.startswith("transformers"))
+    for target in [name for name in targets if not any(row.target == name for row in rows)]:
+        rows.append(apart(target))
+        served = rows[-1].proposed_by.split() if rows[-1].found_by == "repair" else []
+        rows += [apart(target, name) for name in served if name != "repairs"]
+        save(GUESSES, Row, rows)
+        write_page(rows)
+
+
+def write_page(rows: list[Row]) -> None:
+    """Write the page of the rows that there are."""
+    text = "\n".join([*page(rows), "", *speed_table(earlier(SPEEDS, Speed))])
+    Path(__file__).with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -135,4 +135,4 @@ def plain(text: str, folder: Path) -> str:
     for own, named in ((str(folder), "FOLDER"), (str(ROOT), "ROOT"), (attnprof.__version__, "V")):
         text = text.replace(own, named)
     text = re.sub(r"\b\d+(\.\d+)? (s|ms|µs|min)\b", "TIME", text)
-    return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*", "DATE", text)
+    return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.+Z]*", "DATE", text)
