@@ -132,7 +132,7 @@ def test_imports_inside_trace_go_down_and_never_sideways(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_stay_small(path):
-    assert source(path).lines <= 300
+    assert source(path).lines <= 400
     assert [name for name, lines in source(path).functions if lines > 60] == []
 
 
