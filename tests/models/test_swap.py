@@ -317,29 +317,31 @@ def test_a_sliding_window_is_longformer():
 
 
 @pytest.mark.parametrize(
-    ("swap", "window", "n", "other"),
-    [("sliding@even", 16, 384, 640), ("neural@1", None, 40, 44)],
+    ("swap", "window", "lengths", "layers"),
+    [("sliding@even", 16, (256, 448), (3, 3)), ("neural@1", None, (40, 44), (6, 8))],
 )
-def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, window, n, other):
+def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
+    swap, window, lengths, layers
+):
     settings = {"window": window} if window else {}
 
-    def model(layers: int):
-        fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": layers}
-        return hub_subject(fields, "loops", None, swaps_of([swap], settings), n)
+    def model(number):
+        fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": number}
+        return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
-    report = model_report(model(6), ["train"], {"B": 2, "N": n})
+    report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
     found = {row.quantity: row.expression for row in report.records if row.part == "total"}
     assert report.summary["phases"]["train"]["method"] == "symbolic"
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
-    at = {"B": 2, "N": n, "L": 6}
+    at = {"B": 2, "N": lengths[0], "L": layers[0]}
     assert all(sympify(row.expression, at) == row.value for row in rows)
-    for length, layers in ((n, 6), (other, 8)):
+    for length, number in zip(lengths, layers, strict=True):
         ran = totals(
-            record(model(layers).target("train"), {"B": 2, "N": length}, training=True), "train"
+            record(model(number).target("train"), {"B": 2, "N": length}, training=True), "train"
         )
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
-            value = sympify(found[name], {"B": 2, "N": length, "L": layers})
+            value = sympify(found[name], {"B": 2, "N": length, "L": number})
             assert value == ran[name], (name, length)
 
 
