@@ -2,15 +2,19 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from functools import cache
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
 from attnprof.processes import pool
+from attnprof.trace.run import surroundings, symbols
 from tests.forking import Zygote, forking
 
 # Tests start hundreds of processes, each of which would compile the same files again.
@@ -46,6 +50,40 @@ def pytest_sessionfinish():
     """One collection finds what tests left unclosed; pytest, which tells of it, makes five more."""
     gc.collect()
     gc.freeze()
+
+
+@cache
+def text_with_imports(module):
+    """The text of a file of the tests, and of those that it imports, with their names."""
+    found = {module: Path(sys.modules[module].__file__).read_text(encoding="utf-8")}
+    for place, name in re.findall(r"from (tests[\w.]*) import \(?\s*(\w+)", found[module]):
+        for other in {place, f"{place}.{name}"} & sys.modules.keys():
+            found |= text_with_imports(other)
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(request):
+    """A run looks after the state of its own test's modules, as if no other file was there.
+
+    It would else do so for all tests, and for transformers, at each of thousands of runs.
+    """
+    used = text_with_imports(request.module.__name__)
+    shown = "".join(used.values())
+    needed = {"tests": used, "transformers": ()}
+    if "transformers" in shown or "attnprof.models" in shown:
+        del needed["transformers"]
+
+    def may_be_foreign(name):
+        package = name.partition(".")[0]
+        return foreign(name) and (package not in needed or name in needed[package])
+
+    foreign = symbols.may_be_foreign
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symbols, "may_be_foreign", may_be_foreign)
+        for looked_up in (surroundings._modules, surroundings._watched):
+            looked_up.cache_clear()
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -248,9 +248,8 @@ class Shaped(Base):
         return Ordered(values, self._places(f"{name}: places", shape))
 
     def gather(self, dim: int, index: Self) -> Self:
-        """An entry for each place of ``index`` along an axis: only they are read."""
-        read = Cost(bytes_moved=index.count * self.item_size)
-        return self.result(variable("gathered"), index.shape, read, [index])
+        """An entry for each place of ``index`` along an axis."""
+        return self.result(variable("gathered"), index.shape, Cost(), [self, index])
 
     def index_select(self, dim: int, index: Self) -> Self:
         """Rows at these places of an axis: only they are read."""
@@ -266,7 +265,7 @@ class Shaped(Base):
         return self
 
     def scatter_(self, dim: int, index: Self, entries: Self) -> Self:
-        """Entries put to these places along an axis: only they are written."""
-        written = self.alias(index.shape, Layout.rows(index.shape))
-        written.result(variable("scattered"), index.shape, Cost(), [index, entries], into=written)
-        return self
+        """Entries put to these places along an axis."""
+        return self.result(
+            variable("scattered"), self.shape, Cost(), [self, index, entries], into=self
+        )

@@ -33,7 +33,7 @@ def test_flops_and_bytes_of_a_layer_are_those_dispatched(name, shape):
         assert (phase, causal, cost.bytes_moved) == (phase, causal, seen.bytes_moved)
 
 
-@pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("name", names(attend=True))
 def test_flops_of_a_core_are_those_dispatched(name, shape):
     layer = built(name, shape)
@@ -71,7 +71,7 @@ def test_grouped_key_heads_count_as_executed(name, heads, kv_heads, causal):
         assert cost.bytes_moved == seen.bytes_moved
 
 
-@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("name", names(cross=True))
 def test_cross_attention_counts_as_executed(name, shape):
     layer = built(name, shape)
@@ -85,7 +85,7 @@ def test_cross_attention_counts_as_executed(name, shape):
         assert cost.bytes_moved == seen.bytes_moved
 
 
-@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("name", names(decode=True))
 def test_a_decoding_step_counts_as_executed(name, shape):
     layer, x = built(name, shape), inputs(shape)

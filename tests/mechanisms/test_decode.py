@@ -71,7 +71,7 @@ def caches(state):
     return {id(cache): cache for cache in vars(state).values()}.values()
 
 
-@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("name", ["standard", "sdpa", "optimised", "efficient", "super"])
 def test_state_entries_are_what_the_caches_hold(name, shape):
     layer, x = built(name, shape), inputs(shape)

@@ -1,7 +1,9 @@
 """What models keep after prompts that are loops over tokens, against the models' own caches."""
 
+import pytest
 import torch
 
+from attnprof.models import prompts
 from attnprof.models.cache import cache_bytes
 from attnprof.models.hub import hub_subject
 from attnprof.models.prompts import Growth
@@ -21,6 +23,12 @@ _SIZES = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Prompts that tell of longer ones have at most 64 tokens."""
+    monkeypatch.setattr(prompts, "_SHORTEST", 64)
+
+
 def hybrid(layers=2):
     """Layers of Mamba, whose prompts go token by token, and of attention in turn."""
     fields = {"model_type": "jamba", "torch_dtype": "float32", **_SIZES}
@@ -31,7 +39,7 @@ def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
     subject = hybrid()
     rows, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
     assert forms.missing == ""
-    for sizes in ({"B": 3, "N": 57}, {"B": 5, "N": 130}):
+    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
         assert forms.holds(sizes)
         with torch.no_grad():
             result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
@@ -44,7 +52,7 @@ def test_a_hybrids_decoded_token_is_a_formula_too():
     target = hybrid().target("decode")
     forms = derived(target, ("forward",), {"B": 2, "N": 20}).phases["forward"]
     assert forms.method == "symbolic"
-    for sizes in ({"B": 3, "N": 57}, {"B": 5, "N": 130}):
+    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
         assert forms.holds(sizes)
         real = totals(record(target, sizes, training=trains(["forward"]), real=True), "forward")
         for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
@@ -60,6 +68,6 @@ def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monke
         return run(self, least, most)
 
     monkeypatch.setattr(Growth, "_prompts", noted)
-    report = model_report(hybrid(12), ["decode"], {"B": 2, "N": 24})
-    assert len(lengths) == len(set(lengths))
+    report = model_report(hybrid(6), ["decode"], {"B": 2, "N": 24})
+    assert len(lengths) == len(set(lengths)) > 1
     assert any(row.quantity == "cache_bytes" and row.expression for row in report.records)

@@ -318,43 +318,39 @@ def test_a_sliding_window_is_longformer():
     assert swaps_of(["sliding@even"], {"window": 5}) == swaps_of(["longformer@even"], {"window": 5})
 
 
-def test_formulas_by_part_are_those_of_the_parts_or_there_are_none():
-    fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": 6}
-    made = hub_subject(fields, "windows", None, swaps_of(["sliding@even"], {"window": 16}), 128)
-    report = model_report(made, ["forward"], {"B": 1, "N": 128})
-    rows = [row for row in report.records if row.quantity == "flops"]
-    assert {row.part for row in rows} >= {"attention", "mlp", "total"}
-    assert all(sympify(row.expression, {"B": 1, "N": 128}) == row.value for row in rows)
-
-
 @pytest.mark.parametrize(
-    ("swap", "window", "n", "others"),
-    [("sliding@even", 16, 384, (448, 1024)), ("neural@1", None, 40, (30, 44))],
+    ("swap", "window", "lengths", "layers"),
+    [("sliding@even", 16, (256, 448), (3, 3)), ("neural@1", None, (40, 44), (6, 8))],
 )
-def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, window, n, others):
+def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
+    swap, window, lengths, layers
+):
     settings = {"window": window} if window else {}
 
-    def model(layers: int):
-        fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": layers}
-        return hub_subject(fields, "loops", None, swaps_of([swap], settings), n)
+    def model(number):
+        fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": number}
+        return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
-    report = model_report(model(8), ["train"], {"B": 2, "N": n})
+    report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
     found = {row.quantity: row.expression for row in report.records if row.part == "total"}
     assert report.summary["phases"]["train"]["method"] == "symbolic"
-    for length in (n, *others):
-        layers = 8 if length == n else 10
+    rows = [row for row in report.records if row.quantity == "flops"]
+    assert {row.part for row in rows} >= {"attention", "mlp", "total"}
+    at = {"B": 2, "N": lengths[0], "L": layers[0]}
+    assert all(sympify(row.expression, at) == row.value for row in rows)
+    for length, number in zip(lengths, layers, strict=True):
         ran = totals(
-            record(model(layers).target("train"), {"B": 2, "N": length}, training=True), "train"
+            record(model(number).target("train"), {"B": 2, "N": length}, training=True), "train"
         )
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
-            value = sympify(found[name], {"B": 2, "N": length, "L": layers})
+            value = sympify(found[name], {"B": 2, "N": length, "L": number})
             assert value == ran[name], (name, length)
 
 
 def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
     fields = CONFIGS["llama"].to_dict()
     made = hub_subject(fields, "turns", None, swaps_of(["sliding"], {"window": 16}), 512)
-    target, sizes = made.target("train"), {"B": 2, "N": 530}
+    target, sizes = made.target("train"), {"B": 2, "N": 210}
     every = record(target, sizes, training=True)
     monkeypatch.setattr("attnprof.trace.solve.count._TURNS", 100)
     once, _ = counted(target, sizes, "train", held=False)

@@ -72,10 +72,13 @@ def telling_runs(spec, scope):
 
 
 def quick_runs(spec, scope):
-    """Of Reformer, whose symbolic runs are long, the one that shows most."""
+    """Of Reformer, whose symbolic runs are long, the one that shows most.
+
+    A core's training step has its forward pass; alone that is compared as numbers.
+    """
     if spec.name == "reformer":
         return RUNS[3:4] if scope == "core" else ()
-    return telling_runs(spec, scope)
+    return [run for run in telling_runs(spec, scope) if scope == "layer" or run[2] != ("forward",)]
 
 
 def recorded(spec, scope, run, sizes):
@@ -104,7 +107,7 @@ def compare(spec, scope, shape):
 
 
 # all shapes are those of tests/mechanisms/test_costs_by_aten.py, where tensors are real
-@pytest.mark.parametrize("shape", [SHAPES[4]], ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[2]], ids=str)
 @pytest.mark.parametrize("name", registry.names())
 def test_a_layers_counts_are_those_of_its_closed_form(name, shape):
     compare(registry.get(name, **params(name)), "layer", shape)
@@ -113,7 +116,7 @@ def test_a_layers_counts_are_those_of_its_closed_form(name, shape):
 @pytest.mark.parametrize("name", names(attend=True))
 def test_a_cores_counts_are_those_of_its_closed_form(name):
     few = name == "reformer"  # thousands of operations
-    compare(registry.get(name, **params(name)), "core", SHAPES[3] if few else SHAPES[1])
+    compare(registry.get(name, **params(name)), "core", SHAPES[0] if few else SHAPES[1])
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -250,7 +250,6 @@ PICKED = {
     "index": (lambda x, _: x[INDEX], 4 + 4, 4),
     "index of columns": (lambda x, _: x.T[:, INDEX], 4 + 4, 4),
     "index select": (lambda x, _: x.index_select(0, INDEX), 4 + 4, 4),
-    "gather": (lambda x, _: x.gather(0, INDICES), 4 + 4, 28),
     "index put": (lambda x, y: x.index_put_((INDEX,), y), 4 + 4, 4),
     "item assignment": (lambda x, y: x.__setitem__(INDEX, y), 4 + 4, 4),
     "a row everywhere": (lambda x, y: x.index_put_((INDEX,), y[0]), 1 + 4, 4),
@@ -259,7 +258,6 @@ PICKED = {
     "index copy": (lambda x, y: x.index_copy_(0, INDEX, y), 4 + 4, 4),
     "index add": (lambda x, y: x.index_add_(0, INDEX, y), 4 + 2 * 4, 4),
     "index fill": (lambda x, _: x.index_fill_(0, INDEX, 0), 4, 4),
-    "scatter": (lambda x, y: x.scatter_(0, INDICES, y), 4 + 4, 28),
     "scatter add": (lambda x, y: x.scatter_add_(0, INDICES, y), 4 + 2 * 4, 28),
     "scatter to the largest": (
         lambda x, y: x.scatter_reduce_(0, INDICES, y, "amax"), 4 + 2 * 4, 28),

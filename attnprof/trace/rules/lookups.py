@@ -2,7 +2,8 @@
 
 An embedding reads the rows of its tokens, not its table, and a cache is written where the new
 token stands. So the table, which other operations would read or write whole, counts as often as
-places of it are picked: a row that is picked twice is read twice.
+places of it are picked: a row that is picked twice is read twice. ``gather`` and ``scatter``, whose
+index is about as large as their table, read and write it whole.
 """
 
 from typing import Any
@@ -15,11 +16,11 @@ from attnprof.trace.sizes import nbytes, numel, product, size_of
 
 #: Operations that read a table only where it is looked up, and give what they read.
 LOOKUPS = words("""
-    embedding index_select index _unsafe_index _unsafe_masked_index gather take masked_select
+    embedding index_select index _unsafe_index _unsafe_masked_index take masked_select
 """)
 #: Operations that, in place, write only some places.
 WRITES = words("""
-    index_copy index_add index_reduce index_fill scatter scatter_add scatter_reduce
+    index_copy index_add index_reduce index_fill scatter_add scatter_reduce
     index_put _index_put_impl put
 """)
 #: Those of them that always read what they add to.

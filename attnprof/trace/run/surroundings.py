@@ -51,22 +51,22 @@ class Surroundings:
 
     def __init__(self, root: Any) -> None:
         own, installed = _modules(len(sys.modules))
-        names = tuple(id(value) for module in own for value in vars(module).values())
-        watched = [*_watched(len(sys.modules), names), *_places(_users(root, _DEPTH), {}, _DEPTH)]
-        caches = [place for place in watched if isinstance(place, _lru_cache_wrapper)]
+        names = tuple(map(id, chain.from_iterable(map(dict.values, map(vars, own)))))
+        watched = _watched(len(sys.modules), names)
+        watched[0] = watched[0].renewed()
+        self._before = [watched[0], _Contents(_places(_users(root, _DEPTH), {}, _DEPTH))]
+        caches = [found for before in self._before for found in before.caches]
         self._missed = [(found, found.cache_info().misses) for found in caches]
-        others = (place for place in watched if not isinstance(place, _lru_cache_wrapper))
-        self._before = [(place, _copied(place)) for place in others]
         self._imported = len(own) + len(installed)
 
     def tensors(self) -> list[Any]:
         """Return the tensors that the run has left so far."""
-        new = [value for place, before in self._before for _, value in _new(place, before)]
-        return [*_of_a_run([*new, *(x for found in self._caches for x in _results(found))])]
+        return [*_of_a_run([*self._new(), *(x for found in self._caches for x in _results(found))])]
 
     def tables(self, subject: Any) -> Iterator[Any]:
         """Yield the dictionaries and sets there, those of caches, and those that a module holds."""
-        for place in (*(place for place, _ in self._before), *_places([subject], {}, 4 * _DEPTH)):
+        places = (place for before in self._before for place, _ in before.copies)
+        for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
                 yield place
         for found in self._caches:
@@ -74,24 +74,61 @@ class Surroundings:
 
     def state(self) -> list[int]:
         """Return what tells whether anything was changed since the state was last asked for."""
-        new = [value for place, before in self._before for _, value in _new(place, before)]
-        return [id(x) for value in new for x in (value if type(value) is list else [value])]
+        return [id(x) for value in self._new() for x in (value if type(value) is list else [value])]
 
     @property
     def _caches(self) -> list[Any]:
         """Return the functools caches that were filled since."""
         return [found for found, missed in self._missed if found.cache_info().misses != missed]
 
+    def _new(self) -> list[Any]:
+        """Return the values that places hold now, and did not before."""
+        pairs = (pair for before in self._before for pair in before.changeable())
+        return [value for place, before in pairs for _, value in _new(place, before)]
+
     def put_back(self) -> None:
         """Undo the changes; where modules were imported, only those that hold tensors."""
         imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
-        for place, before in self._before:
+        for place, before in chain.from_iterable(found.changeable() for found in self._before):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
                 _undo(place, before, changed)
         for found in self._caches:
             if any(True for _ in _of_a_run(_results(found))):
                 found.cache_clear()
+
+
+class _Contents:
+    """Copies of what places hold; whether they still do is asked of all the plain ones at once.
+
+    There are thousands of places, as soon as a user's modules or a library's around torch are
+    many, and hardly one changes in a run.
+    """
+
+    def __init__(self, places: Iterable[Any]) -> None:
+        places = [*places]
+        self.caches = [place for place in places if isinstance(place, _lru_cache_wrapper)]
+        others = (place for place in places if not isinstance(place, _lru_cache_wrapper))
+        self.copies = [(place, _copied(place)) for place in others]
+        self._others = [pair for pair in self.copies if type(_held(pair[0])) not in _PLAIN]
+        plain = [x for x in (_held(place) for place, _ in self.copies) if type(x) in _PLAIN]
+        self._views = [*plain, *(x.values() for x in plain if type(x) is not list)]
+        self._lengths, self._values = [*map(len, self._views)], [*chain.from_iterable(self._views)]
+
+    def _is_same(self) -> bool:
+        return [*map(len, self._views)] == self._lengths and all(
+            map(is_, chain.from_iterable(self._views), self._values)
+        )
+
+    def changeable(self) -> list[tuple[Any, Any]]:
+        """Return the places, with what they held, among which are all that have changed."""
+        return self._others if self._is_same() else self.copies
+
+    def renewed(self) -> "_Contents":
+        """Return what the places hold now."""
+        if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
+            return self
+        return _Contents([*self.caches, *(place for place, _ in self.copies)])
 
 
 @contextmanager
@@ -120,10 +157,13 @@ def _modules(_imported: int) -> tuple[list[ModuleType], list[ModuleType]]:
 
 
 @lru_cache(maxsize=1)
-def _watched(imported: int, _names: tuple[int, ...]) -> list[Any]:
-    """Return the places in these modules that may change; ``_names`` tell definitions apart."""
+def _watched(imported: int, _names: tuple[int, ...]) -> list["_Contents"]:
+    """Return a list of one: what places in these modules hold that may change.
+
+    ``_names`` tell definitions apart. Another run may put newer contents in the list.
+    """
     namespaces = [vars(module) for group in _modules(imported) for module in group]
-    return [*_places(namespaces, {}, _DEPTH)]
+    return [_Contents(_places(namespaces, {}, _DEPTH))]
 
 
 def _package(module: ModuleType) -> str:
@@ -230,14 +270,19 @@ def _copied(place: Any) -> Any:
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
 
 
+def _held(place: Any) -> Any:
+    return vars(place) if isinstance(place, type) else place
+
+
+def _is_as(now: Any, before: Any) -> bool:
+    return len(now) == len(before) and all(map(is_, _flat(now), _flat(before)))
+
+
 def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
     """Yield keys and values that a place holds otherwise than before; None where one is gone."""
-    held = vars(place) if isinstance(place, type) else place
-    is_plain = type(held) in _PLAIN  # which is compared without a copy: there are thousands
-    now = held if is_plain else _copied(place)
-    if len(now) == len(before) and all(map(is_, _flat(now), _flat(before))):
+    now = _copied(place)
+    if _is_as(now, before):
         return
-    now = _copied(place) if is_plain else now
     if not isinstance(now, dict):
         yield None, now
         return
@@ -249,7 +294,7 @@ def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _flat(held: Any) -> Iterable[Any]:
-    return chain(held, held.values()) if isinstance(held, (dict, MappingProxyType)) else held
+    return chain(held, held.values()) if isinstance(held, dict) else held
 
 
 def _undo(place: Any, before: Any, keys: Iterable[Any]) -> None:
