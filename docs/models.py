@@ -73,8 +73,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   Models that take no `logits_to_keep` compute all that they have, and a note says so.
 - Of a mixture's experts only the weights that tokens meet are read: a decoded token reads those of
   the experts that it chooses, and `B` of them, each choosing k of E evenly at random, those of
-  `E*(1 - (1 - k/E)**B)` experts on average, which the formula says. Experts in a loop of Python's
-  are those of even routing instead. Bytes moved are those of the model's own code: copies of the
+  `E*(1 - (1 - k/E)**B)` experts on average, which the formula says; experts in a loop of Python's,
+  too. Bytes moved are those of the model's own code: copies of the
   cache that it makes, as by `torch.cat`, are among them.
 - Under a decoded token stands what its weights and its cache are, each read once (`least_traffic`
   of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are

@@ -128,15 +128,19 @@ def test_formulas_say_how_many_experts_a_batch_meets():
     assert any("8*(1 - (1 - 2/8)**rows)" in note for note in found.trace.notes)
 
 
-def test_experts_in_a_loop_that_no_row_meets_are_not_read():
+@pytest.mark.parametrize("batch", [1, 3, 20])
+def test_experts_in_a_loop_are_read_as_often_as_rows_meet_them(batch):
     config = {"model_type": "jetmoe", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 97,
               "num_key_value_heads": 2, "kv_channels": 8, "intermediate_size": 48,
               "num_local_experts": 8, "num_experts_per_tok": 2}  # fmt: skip
-    run = run_of(hub_subject(config, "jetmoe"), "decode", {"B": 1, "N": 24})
+    run = run_of(hub_subject(config, "jetmoe"), "decode", {"B": batch, "N": 24})
     products = [call for call in run.trace.calls if call.module.endswith("mlp.input_linear")]
     moved = [call.bytes_moved for call in products if call.op == "mm"]
     assert len(moved) == 8
-    assert sorted(moved) == [0] * 6 + [4 * (32 * 96 + 32 + 96)] * 2
+    assert sum(size == 0 for size in moved) == max(0, 8 - 2 * batch)
+    weights, rows = 8 * 4 * 32 * 96, 2 * batch * 4 * (32 + 96)
+    assert sum(moved) == pytest.approx(_expected(weights, batch) + rows, abs=8)
+    assert any("8*(1 - (1 - 2/8)**rows)" in note for note in run.trace.notes)
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa", "axk2"])

@@ -14,7 +14,7 @@ from torch.utils._sympy import functions as torch_sizes
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.report.headlines import answer, apart
+from attnprof.trace.report.headlines import answer, apart, ends_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
@@ -522,3 +522,9 @@ def test_phases_that_share_no_length_say_so_with_both_domains():
     assert [*apart(overlapping, [overlapping, forward])] == []
     (note,) = apart(backward, [forward, backward])
     assert "the formulas of forward for N >= 160; N <= 672" in note
+
+
+def test_of_several_ends_of_a_domain_the_least_is_told():
+    domain = ["B, N >= 2", "N <= 704", "B <= 64", "N <= 65536", "N <= 8*h"]
+    assert ends_of(domain) == ["N <= 704", "N <= 8*h"]
+    assert ends_of(["N < 9", "N <= 20"]) == ["N < 9"]

@@ -1,5 +1,8 @@
 """Experts that tokens choose: derived for even choices, refused where the number chosen is open."""
 
+from dataclasses import replace
+from itertools import chain, combinations, product
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.errors import CannotRunError
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.solve import count
 from tests.oracles.memory import allocator_peak
 
 EVEN = "tokens are spread evenly over the experts: every expert gets {} rows"
@@ -91,9 +96,9 @@ class Numpy(Experts):
     def mixed(self, x, weights, chosen):
         counts = torch.bincount(chosen.flatten(), minlength=4).numpy()
         rows, start, done = x[chosen.flatten().argsort() // 2], 0, []
-        for expert, count in zip(self.experts, counts, strict=True):
-            done.append(expert(rows[start : start + count]))
-            start += count
+        for expert, number in zip(self.experts, counts, strict=True):
+            done.append(expert(rows[start : start + number]))
+            start += number
         return torch.cat(done)[: len(x)]
 
 
@@ -182,3 +187,26 @@ def test_top_k_gathers_need_no_assumption():
     found = attnprof.derive(attend, inputs=dict.fromkeys("qkv", "2, N, 8"), phases="forward")
     assert str(found.expression("matmul_flops")) == "32*N**2 + 128*N"
     assert not any("evenly" in text for text in found.phases["forward"].domain)
+
+
+def weights_read(module, rows):
+    """Bytes that the experts' products read and write, in a run at so many rows."""
+    target = replace(target_of(module, ["width=64"], ["x: N, 64"]), routed=True)
+    calls = count.count(target, {"N": rows}, "forward").calls
+    return sum(call.bytes_moved for call in calls if call.op == "addmm")
+
+
+@pytest.mark.parametrize("module", [Experts, Masked, Sorted, Marked, Hot, First])
+@pytest.mark.parametrize("rows", [1, 2, 3, 9])
+def test_weights_are_read_of_as_many_experts_as_rows_meet_on_average(module, rows):
+    """On average over all ways in which rows choose."""
+    chosen = 1 if module is First else 2
+    ways = list(combinations(range(4), chosen))
+    if rows < 4:
+        choices = list(product(ways, repeat=rows))
+        met = sum(len(set(chain(*choice))) for choice in choices) / len(choices)
+    else:
+        met = 4 * (1 - (1 - chosen / 4) ** rows)
+    each = 64 * 64 * 4
+    moved = chosen * rows * (64 + 64) * 4 + 64 * 4 * min(4, chosen * rows)  # rows and biases
+    assert weights_read(module, rows) == pytest.approx(met * each + moved, abs=8)

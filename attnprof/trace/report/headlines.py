@@ -121,8 +121,9 @@ def _told(forms: PhaseForms) -> str:
 
 
 def ends_of(domain: Iterable[str]) -> list[str]:
-    """Return the conditions of a domain beyond which lengths are too long for it."""
-    return [condition for condition in domain if _ENDS.fullmatch(condition)]
+    """Return the conditions of a domain beyond which lengths are too long; of numbers the least."""
+    ends = [condition for condition in domain if _ENDS.fullmatch(condition)]
+    return [end for end in ends if lengths_of([end])[1] in (inf, lengths_of(ends)[1])]
 
 
 def lengths_of(domain: Iterable[str]) -> tuple[Any, Any]:

@@ -128,12 +128,12 @@ def has_reals(call: Any) -> bool:
 
 
 def cost_of(
-    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choice: Any = None,
+    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choices: Any = None,
     **seen: Any,
 ) -> Call:  # fmt: skip
     """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
 
-    ``choice`` gives how many of so many experts each row chose, where rows of all are so many.
+    ``choices`` know how many of so many experts each row chose, where rows of all are so many.
     """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
@@ -152,7 +152,7 @@ def cost_of(
         return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
     asked = bound(func, args, given)
-    moved = _moved(name, base, out, args, given, choice) - unpicked_bytes(name, base, out, asked)
+    moved = _moved(name, base, out, args, given, choices) - unpicked_bytes(name, base, out, asked)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
         told = registered.counts_of(func._schema.name, vars(asked), out)
@@ -169,7 +169,7 @@ def cost_of(
     )  # fmt: skip
 
 
-def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -> Size:
+def _moved(name: str, base: str, out: Any, args: Any, given: Any, choices: Any) -> Size:
     """Return bytes that an operation reads and writes; in products of experts, of those met."""
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         return 0
@@ -178,16 +178,18 @@ def _moved(name: str, base: str, out: Any, args: Any, given: Any, choice: Any) -
     read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
     moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
     if base == "_grouped_mm":
-        moved = moved - _unmet_bytes(args[0], args[1], choice)
+        moved = moved - _unmet_bytes(args[0], args[1], choices)
+    if base in _PRODUCTS and choices:
+        moved = moved - choices.unread(*args[1:3] if base == "addmm" else args[:2])
     return moved
 
 
-def _unmet_bytes(rows: Any, weights: Any, choice: Any) -> Size:
+def _unmet_bytes(rows: Any, weights: Any, choices: Any) -> Size:
     """Return the bytes of experts that no token meets; a row is one choice of a token."""
     number, experts = size_of(rows.shape[0]), size_of(weights.shape[0])
     if weights.dim() != 3 or rows.dim() != 2 or not isinstance(experts, int):
         return 0
-    each = choice(experts, number) if choice else 1
+    each = choices.each(experts, number) if choices else 1
     tokens = number // each if isinstance(number, int) else number / each
     return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
 

@@ -36,14 +36,17 @@ _MADE = frozenset({
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 #: What is known of a fake tensor: its values; that they are random ones from 0 to 1.
 _KEY, _UNIT = "_attnprof_values", "_attnprof_unit"
+#: Of which choice a tensor's rows are, see :mod:`attnprof.trace.run.expert_rows`.
+ROWS = "_attnprof_rows"
 
 
 @dataclass(frozen=True)
 class Route:
-    """A choice: ``rows`` in all are spread over ``experts``."""
+    """A choice: ``rows`` in all are spread over ``experts``, of which each row has ``each``."""
 
     rows: Any
     experts: Any
+    each: int = 1
 
     @property
     def sizes(self) -> tuple[Size, Size]:
@@ -92,6 +95,7 @@ class Routing:
             _follow(name, func, args, kwargs, tensors_in(out))
             return None
         places, route, values = choice
+        setattr(places, ROWS, route)
         if not isinstance(places, FakeTensor):
             return places.copy_(values), route
         setattr(places, _KEY, _Known(values, route))
@@ -111,7 +115,7 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
         return
     made = name.removesuffix("_") in _MADE
     follows = made or (operands and None not in known)
-    if follows and all(prod(map(_number, x.shape)) <= MOST for x in results):
+    if follows and all(prod(map(as_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _made(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
         for result, own in zip(results, tensors_in(values), strict=True):
@@ -128,7 +132,7 @@ def _known(tensor: Any) -> _Known | None:
     return getattr(tensor, _KEY, None)
 
 
-def _number(size: Any) -> Any:
+def as_number(size: Any) -> Any:
     """A size as the number that it is in this run."""
     return size.node.hint if isinstance(size, _SYMBOLIC) else size
 
@@ -136,7 +140,7 @@ def _number(size: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Arguments with values for tensors and numbers for sizes."""
     of_tensor = tree_map_only(torch.Tensor, lambda x: _known(x).values, value)  # type: ignore[union-attr]
-    return tree_map_only(_SYMBOLIC, _number, of_tensor)
+    return tree_map_only(_SYMBOLIC, as_number, of_tensor)
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
@@ -147,7 +151,7 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
 def _made(name: str, out: Any) -> Any:
     with unset_fake_temporarily():
         made = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
-        return made([_number(n) for n in out.shape], dtype=out.dtype)
+        return made([as_number(n) for n in out.shape], dtype=out.dtype)
 
 
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
@@ -161,23 +165,23 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
         return None
     places, dim = results[-1], dim % first.dim()
-    experts, shape = first.shape[dim], list(map(_number, places.shape))
+    experts, shape = first.shape[dim], list(map(as_number, places.shape))
     kept = places.dim() == first.dim()
     each = shape.pop(dim) if kept else 1
     if prod(shape) * each > MOST:  # as of keys that each token selects: their values are unknown
         return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
-        rows = (steps.unsqueeze(-1) + torch.arange(each)) % _number(experts)
+        rows = (steps.unsqueeze(-1) + torch.arange(each)) % as_number(experts)
         values = rows.movedim(-1, dim) if kept else rows.squeeze(-1)
-    return places, Route(prod(places.shape), experts), values.contiguous()
+    return places, Route(prod(places.shape), experts, each), values.contiguous()
 
 
 def _named(number: int, route: Route | None) -> Any:
     """A number of rows that is a multiple of those of an expert, as an expression."""
     if route is None or not isinstance(route.rows, torch.SymInt) or isinstance(number, bool):
         return number
-    rows, experts = _number(route.rows), _number(route.experts)
+    rows, experts = as_number(route.rows), as_number(route.experts)
     each = rows // experts
     if number == experts:
         return route.experts
@@ -218,7 +222,7 @@ def _nonzero(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
 
 
 def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
-    shape = list(map(_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
+    shape = list(map(as_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
     with unset_fake_temporarily():
         count = int(_known(args[1]).values.expand(shape).count_nonzero())  # type: ignore[union-attr]
     return args[0].new_empty((name(count),))

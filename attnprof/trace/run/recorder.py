@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
         self._parts = parts or Submodules(None)
         self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
-        self._routing, self.choices = routing, Choices()
+        self._routing, self.choices = routing, Choices(routed=routing is not None)
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -231,7 +231,7 @@ class Recorder(TorchDispatchMode):
         """One operation more, with storages that it made and that died before."""
         results, (line, module) = tensors_in(out), place
         call = cost_of(
-            func, out, args, kwargs, self.choices.each, part=self.part, line=line, module=module,
+            func, out, args, kwargs, self.choices, part=self.part, line=line, module=module,
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
@@ -249,7 +249,7 @@ class Recorder(TorchDispatchMode):
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
-        self.choices.ran(func, args, kwargs)
+        self.choices.ran(func, args, kwargs, out)
         chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)
