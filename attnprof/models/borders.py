@@ -59,8 +59,9 @@ def _counts_blocks(pin: Any) -> bool:
     import sympy
 
     rounded, number = pin.args
-    is_count = rounded.func in (sympy.floor, sympy.ceiling) and number.is_Integer
-    return bool(is_count and number > 2)  # fewer are none or a single one at lengths nearby
+    quotient = rounded.as_coeff_Mul()[1]
+    is_count = quotient.func in (sympy.floor, sympy.ceiling) and number.is_Integer
+    return bool(is_count and abs(number) > 2)  # fewer are none or a single one at lengths nearby
 
 
 def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:

@@ -29,6 +29,8 @@ _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
 _SYMBOLIC = 28_000
 #: Runs for lengths in blocks of a size that is a number, with rests and without.
 _BOTH = 45
+#: Turns of a loop repeat operations, so many of which take as long as one that is new.
+_AT_ONCE = 2
 #: As many of them a processor second counts as.
 _A_SECOND = 240
 #: Blocks of a number of tokens that is a size, at first.
@@ -97,7 +99,7 @@ class SizePlan:
             else:
                 self.runs[key] = found
                 slow = int((process_time() - start) * _A_SECOND)
-                self.spent += max(len(found.trace.calls), slow)
+                self.spent += max(len(found.trace.calls) // _AT_ONCE, slow)
         return self.runs[key]
 
     def seen(
