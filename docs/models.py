@@ -83,8 +83,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   layers that go token by token or by chunks may use that up: then there are numbers alone, and the
   reason says what to type. `--limit 1200` gives twenty minutes, `--limit 0` asks for no formulas.
 - Numbers are not cut short before two minutes of processor time a phase, or what `--limit` says if
-  that is more. A run that takes longer than three seconds is made of a run of the first layers,
-  where the others are built like them and cost the same.
+  that is more. A run that takes longer than 1.5 seconds is made of a run of the first layers, where
+  the others are built like them and cost the same.
 - A configuration is refused, by field, where nobody can build it: more than 10,000 layers, formats
   like float8 in which torch builds no model, code of its own (`auto_map`), which is not run.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,

@@ -23,7 +23,7 @@ from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 _SHORT = {"B": 2, "N": 16, "M": 16}
 #: Seconds of processor time after which layers that repeat are no longer run one by one; and after
 #: which there are no numbers, unless formulas get more.
-_LONG_S, _LONGEST_S = 3.0, 120.0
+_LONG_S, _LONGEST_S = 1.5, 120.0
 
 
 @dataclass(frozen=True)

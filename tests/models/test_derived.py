@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.models import ModelConfig, build, cache, forms, phases
+from attnprof.models.borders import _counts_blocks
 from attnprof.models.hub import hub_subject
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
@@ -16,7 +17,9 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
+from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
@@ -120,6 +123,25 @@ def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
     assert [row.value for row in report.records] == [row.value for row in without.records]
     told = report.summary["phases"]["train"]["missing"]
     assert "--limit 1e-09: type --limit 180" in told
+
+
+def test_numbers_of_blocks_are_some_at_the_next_length_too():
+    n = sympy.Symbol("N")
+    blocks, window = -sympy.floor(-n / 64), sympy.floor(n / 1024)
+    assert _counts_blocks(sympy.Eq(blocks, 16))
+    assert _counts_blocks(sympy.Eq(sympy.floor(n / 8), 3))
+    for other in (
+        sympy.Eq(n, 1024),
+        sympy.Eq(window, 1),
+        sympy.Eq(n - 64 * sympy.floor(n / 64), 9),
+    ):
+        assert not _counts_blocks(other)
+
+
+def test_code_that_is_long_at_small_sizes_runs_there(monkeypatch):
+    monkeypatch.setattr(plan, "SHORT", 2)
+    target = target_of(lambda x: x.cos().sin().exp().tanh(), {}, {"x": "B, N"})
+    assert plan._base(target, ["forward"]) == {"B": 2, "N": 4}
 
 
 def test_stacks_of_unequal_length_have_a_symbol_each():
