@@ -82,11 +82,12 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   expands a latent one at every token, which engines do not.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
-- All formulas together get three minutes of processor time, an equal share of what is left for
-  each phase and the cache. Recurrent layers that go token by token or by chunks may use that up:
-  then there are numbers alone. `--limit 1200` gives them twenty minutes, `--limit 0` none.
-- Numbers have a limit, too: two minutes of processor time a phase, or what `--limit` says if that
-  is more. A run that takes longer than three seconds is made of a run of the first layers, where
+- `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come
+  first, and formulas get what is left, an equal share for each phase and the cache. Recurrent
+  layers that go token by token or by chunks may use that up: then there are numbers alone, and the
+  reason says what to type. `--limit 1200` gives twenty minutes, `--limit 0` asks for no formulas.
+- Numbers are not cut short before two minutes of processor time a phase, or what `--limit` says if
+  that is more. A run that takes longer than 1.5 seconds is made of a run of the first layers, where
   the others are built like them and cost the same.
 - A configuration is refused, by field, where nobody can build it: more than 10,000 layers, formats
   like float8 in which torch builds no model, code of its own (`auto_map`), which is not run.

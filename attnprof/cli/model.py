@@ -81,7 +81,7 @@ def model(
     memory: str | None = _MEMORY,
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
-        help="Processor time for all formulas together; without them there are numbers.",
+        help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
     ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip

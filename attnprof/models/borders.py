@@ -40,6 +40,8 @@ def _beside_borders(
             in_blocks = any(pin.args[0] != symbol("N") for pin in error.pins)
             if not more and target.in_blocks and in_blocks:
                 yield near, None
+            if any(map(_counts_blocks, error.pins)):
+                break
         except (NoFormulaError, AttnprofError, TooLongError):
             if not more:
                 break
@@ -50,6 +52,16 @@ def _beside_borders(
             yield sizes, run
             return
     yield near, None
+
+
+def _counts_blocks(pin: Any) -> bool:
+    """Return whether a condition fixes a number of blocks, as it does a token further on, too."""
+    import sympy
+
+    rounded, number = pin.args
+    quotient = rounded.as_coeff_Mul()[1]
+    is_count = quotient.func in (sympy.floor, sympy.ceiling) and number.is_Integer
+    return bool(is_count and abs(number) > 2)  # fewer are none or a single one at lengths nearby
 
 
 def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:

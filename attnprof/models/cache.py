@@ -116,6 +116,8 @@ def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> Cache
     """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
     near = {name: size for name, size in asked.items() if size > 1}
     with shares.next() as share:
+        if not share:
+            return CacheForms(missing=shares.late(share))
         try:
             return _by_symbols(target, near) or _derived(target, near)
         except (NoFormulaError, AttnprofError, TooLongError) as error:

@@ -111,9 +111,7 @@ def _of_all(
 
     ``at`` is the layer of each call. What is called between two layers belongs to the first.
     """
-    found = list[Call]()
-    first, *freed = [call.gives for call in calls]  # after a call, which may be another layer's
-    calls = [replace(call, gives=after) for call, after in zip(calls, [*freed, 0], strict=True)]
+    found = list[tuple[int, str]]()  # which call stands there, of which module
     numbered = list(range(len(calls)))
     for part, indices in groupby(numbered, lambda n: calls[n].part):
         own = list(indices)
@@ -121,19 +119,36 @@ def _of_all(
         for stack, group in groupby(segments, lambda one: one[0]):
             pieces = list(group)
             if stack is None:
-                found += [calls[n] for _, _, inside in pieces for n in inside]
+                found += [(n, calls[n].module) for _, _, inside in pieces for n in inside]
                 continue
             order = list(range(lengths[stack.path]))
             numbers = [number for _, number, _ in pieces]
-            by_number = {number: [calls[n] for n in inside] for _, number, inside in pieces}
+            by_number = {number: inside for _, number, inside in pieces}
+            ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
             turned = part == "backward"
-            if numbers != (order[::-1] if turned else order) or not _alike(stack, by_number):
+            if numbers != (order[::-1] if turned else order) or not _alike(stack, ran):
                 return None
             like = list(enumerate(_like(stack, lengths[stack.path])))
             for number, model in reversed(like) if turned else like:
-                found += _renamed(by_number[model], stack.layer(model), stack.layer(number))
-    freed = [first, *(call.gives for call in found)]
-    return [replace(call, gives=before) for call, before in zip(found, freed, strict=False)]
+                inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
+                names = {name: _moved(name, old, new) for name in {calls[n].module for n in inside}}
+                found += [(n, names[calls[n].module]) for n in inside]
+    return _in_order(calls, found)
+
+
+def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[Call]:
+    """Return the calls at these places, as a module's each; what is freed after one goes with it.
+
+    A call says what died before it, which may be another one now.
+    """
+    freed = [*(call.gives for call in calls[1:]), 0]
+    found, before = list[Call](), calls[0].gives if calls else 0
+    for n, module in places:
+        call = calls[n]
+        same = call.gives == before and call.module == module
+        found.append(call if same else replace(call, gives=before, module=module))
+        before = freed[n]
+    return found
 
 
 def _segments(
@@ -166,13 +181,6 @@ def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
     for number in range(1, len(calls) - 1):
         costs[stack.kinds[number]].add((flops_of(calls[number]), len(calls[number])))
     return all(len(own) == 1 for own in costs.values())
-
-
-def _renamed(calls: Sequence[Call], old: str, new: str) -> list[Call]:
-    """Return the calls of a layer as another one makes them."""
-    if old == new:
-        return list(calls)
-    return [replace(call, module=_moved(call.module, old, new)) for call in calls]
 
 
 def _moved(name: str, old: str, new: str) -> str:

@@ -24,7 +24,7 @@ from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 _SHORT = {"B": 2, "N": 16, "M": 16}
 #: Seconds of processor time after which layers that repeat are no longer run one by one; and after
 #: which there are no numbers, unless formulas get more.
-_LONG_S, _LONGEST_S = 3.0, 120.0
+_LONG_S, _LONGEST_S = 1.5, 120.0
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def with_forms(
     with shares.next() as share:
         most = f"at most {share:.0f} s of processor time"
         tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
-        found = _derived(run, subject, model, sizes)
+        found = _derived(run, subject, model, sizes) if share else run
         late = not is_patient()
     if not late or (found.forms is not None and found.forms.method != "counted"):
         return found

@@ -23,7 +23,7 @@ from attnprof.trace.report.records import text
 from attnprof.trace.run.limits import Shares
 from attnprof.workload import ITEM_SIZES
 
-#: Seconds of processor time that all formulas may take, unless said otherwise.
+#: Seconds of processor time after which no formulas are looked for, unless said otherwise.
 LIMIT_S = 180.0
 
 
@@ -39,9 +39,10 @@ def model_report(
     """What a model costs in some phases at ``sizes`` (B and N), and by formula in B and N.
 
     A phase that it does not have, or that does not run, is left out with a note, unless there is no
-    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. All formulas
-    together get ``limit_s`` seconds of processor time: numbers are there without them, too.
+    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. Numbers come
+    first, and formulas get what these leave of ``limit_s`` seconds of processor time.
     """
+    shares = Shares(limit_s)
     runs, failed = _runs(subject, phases, sizes, limit_s)
     notes = [*subject.notes, *(f"no {phase}: {error}" for phase, error in failed.items())]
     if "prefill" in phases and not subject.last_logits:
@@ -49,7 +50,7 @@ def model_report(
     model = Model.of(subject, [run.trace for run in runs])
     keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
     keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
-    shares = Shares(limit_s, len(runs) + keeps)
+    shares.tasks = len(runs) + keeps
     runs = [with_forms(run, subject, model, sizes, shares) for run in runs]
     records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {

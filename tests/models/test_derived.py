@@ -2,12 +2,14 @@
 
 from functools import partial
 
+import pytest
 import sympy
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
-from attnprof.models import ModelConfig, build
+from attnprof.models import ModelConfig, build, cache, forms, phases
+from attnprof.models.borders import _counts_blocks
 from attnprof.models.hub import hub_subject
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
@@ -15,6 +17,9 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run import limits
+from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
@@ -88,6 +93,55 @@ def test_numbers_are_there_where_formulas_would_take_too_long():
     assert not any(row.expression for row in without.records)
     assert any(row.expression for row in with_.records)
     assert "--limit 0 asks for none" in without.summary["phases"]["forward"]["missing"]
+
+
+def test_formulas_get_what_numbers_leave_of_the_time(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(limits, "process_time", lambda: clock[0])
+    shares = limits.Shares(10.0, tasks=2)
+    clock[0] += 6  # a run of the numbers
+    with shares.next() as share:
+        assert share == pytest.approx(2)
+        clock[0] += 3  # longer than its share
+    assert "its share of --limit 10: type --limit 180" in shares.late(share)
+    with shares.next() as share:
+        assert share == pytest.approx(1)
+    clock[0] += 1
+    with shares.next() as share:
+        assert share == 0
+    assert "is left of --limit 10: type --limit 180" in shares.late(share)
+
+
+def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
+    config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
+    subject, sizes = _model(config), {"B": 2, "N": 12}
+    without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
+    for search in ("derived_beside", "run_symbolically", "derived"):
+        for place in (phases, forms, cache):
+            monkeypatch.setattr(place, search, None, raising=False)
+    report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
+    assert [row.value for row in report.records] == [row.value for row in without.records]
+    told = report.summary["phases"]["train"]["missing"]
+    assert "--limit 1e-09: type --limit 180" in told
+
+
+def test_numbers_of_blocks_are_some_at_the_next_length_too():
+    n = sympy.Symbol("N")
+    blocks, window = -sympy.floor(-n / 64), sympy.floor(n / 1024)
+    assert _counts_blocks(sympy.Eq(blocks, 16))
+    assert _counts_blocks(sympy.Eq(sympy.floor(n / 8), 3))
+    for other in (
+        sympy.Eq(n, 1024),
+        sympy.Eq(window, 1),
+        sympy.Eq(n - 64 * sympy.floor(n / 64), 9),
+    ):
+        assert not _counts_blocks(other)
+
+
+def test_code_that_is_long_at_small_sizes_runs_there(monkeypatch):
+    monkeypatch.setattr(plan, "SHORT", 2)
+    target = target_of(lambda x: x.cos().sin().exp().tanh(), {}, {"x": "B, N"})
+    assert plan._base(target, ["forward"]) == {"B": 2, "N": 4}
 
 
 def test_stacks_of_unequal_length_have_a_symbol_each():

@@ -1,5 +1,6 @@
 """Layers that are alike: worked out once, and their peaks without a line for each of them."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -34,3 +35,40 @@ def test_what_is_remembered_changes_nothing(monkeypatch):
     with_memory = runs()
     monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
     assert runs() == with_memory
+
+
+class Recurrence(nn.Module):
+    def forward(self, x):
+        state, rows = x[:, 0], []
+        for token in range(x.shape[1]):
+            state = torch.tanh(x[:, token] @ x[:, token : token + 2].mT.sum(-1) + state)
+            rows.append(state[:, None].expand(-1, 2, -1)[:, 1])
+        x[:, : len(rows)] = torch.stack(rows, 1)
+        return torch.as_strided(x[:, 1], (2, 2), (1, 1), 1)
+
+
+@pytest.mark.parametrize("swift", [False, True])
+def test_turns_of_a_loop_over_tokens_are_worked_out_once(monkeypatch, swift):
+    def layouts_at(length):
+        made = []
+        plain = remembered.Remembering._way
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                remembered.Remembering, "_way", lambda *args: made.append(1) or plain(*args)
+            )
+            trace = record(target, {"N": length}, training=False, swift=swift)
+        return len(made), trace
+
+    target = target_of(Recurrence, {}, {"x": "4, N, 4"})
+    (few, _), (many, trace) = layouts_at(8), layouts_at(24)
+    assert many == few
+    monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
+    assert record(target, {"N": 24}, training=False, swift=swift) == trace
+
+
+def test_where_an_operand_begins_decides_what_complex_views_raise():
+    target = target_of(
+        lambda x: [torch.view_as_complex(x[i : i + 2]) for i in (0, 1)], {}, {"x": "N"}
+    )
+    with pytest.raises(RuntimeError, match="storage_offset"):
+        record(target, {"N": 8}, training=False)

@@ -9,6 +9,8 @@ from time import process_time
 
 #: Operations after which it is seen how long a run takes, which itself takes long.
 EVERY = 16
+#: Seconds in which most models' formulas are found.
+_PLENTY_S = 180
 #: Processor time that may be used, and at which moment of it that ends.
 _patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
 
@@ -36,30 +38,35 @@ def out_of_patience() -> str:
 
 @dataclass
 class Shares:
-    """Seconds of processor time for so many tasks: an equal share each of what is left of them."""
+    """So many tasks' shares of a number of seconds of processor time, which runs from now on.
+
+    Each gets as much as the others of what is left: what is done in between counts, too.
+    """
 
     whole: float
-    tasks: int
-    left: float = field(init=False)
+    tasks: int = 1
+    _end: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.left = self.whole
+        self._end = process_time() + self.whole
 
     @contextmanager
     def next(self) -> Iterator[float]:
         """The share of the next task, in which formulas are looked for."""
-        share, start = max(0.0, self.left) / max(1, self.tasks), process_time()
+        share = max(0.0, self._end - process_time()) / max(1, self.tasks)
         with patience(share):
             yield share
-        self.left -= process_time() - start
         self.tasks -= 1
 
     def late(self, share: float) -> str:
-        """Why a task that had this share has no formulas."""
+        """Return why a task that had this share has no formulas, and what to type for some."""
         if not self.whole:
             return "--limit 0 asks for none"
-        most = f", of {self.whole:g} s for all phases" if self.whole > share else ""
-        return f"that takes more than {share:.0f} s of processor time{most}: raise --limit"
+        more = f"type --limit {max(_PLENTY_S, 4 * self.whole):g}"
+        if not share:
+            return f"no processor time is left of --limit {self.whole:g}: {more}"
+        most = f", its share of --limit {self.whole:g}" if self.whole > share else ""
+        return f"that takes more than {share:.2g} s of processor time{most}: {more}"
 
 
 class TooLongError(Exception):

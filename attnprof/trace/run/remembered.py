@@ -23,6 +23,8 @@ Making = Callable[[list[Any]], Any]
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
 #: Operations whose results depend on values, or on nothing but the moment.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
+#: Those whose results, or errors, depend on where in its storage an operand begins.
+_BY_OFFSET = {"as_strided", "set", "view_as_complex", "view_as_complex_copy"}
 
 
 class Remembering(TorchDispatchMode):
@@ -59,6 +61,7 @@ class Remembering(TorchDispatchMode):
         ):
             with suppress(TypeError):
                 asked = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
+                asked += tuple([_offset(x, func) for x in tensors])
                 hash(asked)
         if asked in self._made:
             kind, ways = self._made[asked]
@@ -69,7 +72,7 @@ class Remembering(TorchDispatchMode):
             with unset_fake_temporarily():  # whose numbers code reads, as of layers' rates
                 out.constant = func(*args, **{**kwargs, "device": "cpu"})
             return out
-        if asked and asked[1:] != (self._layouts(args, []), self._layouts(kwargs, [])):
+        if asked and asked[1:3] != (self._layouts(args, []), self._layouts(kwargs, [])):
             return out  # it wrote to what was of another shape
         results = list(out) if isinstance(out, list | tuple) else [out]
         if asked is not None and all(isinstance(x, torch.Tensor) for x in results):
@@ -115,15 +118,23 @@ class Remembering(TorchDispatchMode):
         device = self._device(result)
         for place, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
-                same = tensor.dtype == result.dtype
-                return partial(self._made_of, place, layout, device) if same else None
+                return self._view(place, tensor, layout) if tensor.dtype == result.dtype else None
         held = storage.nbytes() // result.element_size()
         return partial(self._new, held, layout, result.dtype, device)
 
-    def _made_of(self, place: int, layout: Any, device: Any, tensors: list[Any]) -> Any:
+    def _view(self, place: int, tensor: Any, layout: Any) -> Making:
+        """How to make a view of this operand again, or the like of one that begins elsewhere."""
+        sizes, strides, offset = layout
+        further = offset - tensor.storage_offset()
+        return partial(self._made_of, place, sizes, strides, further, self._device(tensor))
+
+    def _made_of(
+        self, place: int, sizes: Any, strides: Any, further: Any, device: Any, tensors: list[Any]
+    ) -> Any:
         """A view of one of these tensors."""
+        offset = tensors[place].storage_offset() + further
         with self._below():
-            made = torch.as_strided(tensors[place], *layout)
+            made = torch.as_strided(tensors[place], sizes, strides, offset)
         return made if self._fake is None else FakeTensor(self._fake, made, device)
 
     def _new(self, held: Any, layout: Any, dtype: Any, device: Any, _tensors: list[Any]) -> Any:
@@ -154,8 +165,16 @@ def _named(size: Any) -> Any:
 
 
 def _layout(tensor: Any) -> tuple[Any, ...]:
-    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    sizes = (*tensor.shape, *tensor.stride())
     return tuple([x if type(x) is int else x.node.expr for x in sizes]), tensor.dtype
+
+
+def _offset(tensor: Any, func: Any) -> Any:
+    """Where an operand begins, where that is a symbol or may matter: not of most operations."""
+    offset = tensor.storage_offset()
+    if type(offset) is int:
+        return offset if _is_by_offset(func) else None
+    return offset.node.expr
 
 
 def _apart(results: list[Any], tensors: list[Any]) -> bool:
@@ -170,6 +189,13 @@ def _undrawn(func: Any) -> Any:
     """The same operation without a generator; with one, torch takes no symbols for sizes."""
     packet, kind = func.overloadpacket, func._overloadname.replace("generator", "").strip("_")
     return getattr(packet, kind or "default", func)
+
+
+@cache
+def _is_by_offset(func: Any) -> bool:
+    """Whether it matters to an operation where in its storage an operand begins."""
+    packet = func.overloadpacket.__name__
+    return packet.rstrip("_") in _BY_OFFSET or func is torch.ops.aten.view.dtype
 
 
 @cache

@@ -12,7 +12,7 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
-from attnprof.trace.events import trains
+from attnprof.trace.events import Trace, trains
 from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
@@ -29,6 +29,8 @@ _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
 _SYMBOLIC = 28_000
 #: Runs for lengths in blocks of a size that is a number, with rests and without.
 _BOTH = 45
+#: Turns of a loop repeat operations, so many of which take as long as one that is new.
+_AT_ONCE = 2
 #: As many of them a processor second counts as.
 _A_SECOND = 240
 #: Blocks of a number of tokens that is a size, at first.
@@ -97,7 +99,7 @@ class SizePlan:
             else:
                 self.runs[key] = found
                 slow = int((process_time() - start) * _A_SECOND)
-                self.spent += max(len(found.trace.calls), slow)
+                self.spent += max(len(found.trace.calls) // _AT_ONCE, slow)
         return self.runs[key]
 
     def seen(
@@ -198,7 +200,7 @@ def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
     names = target.symbols
     for sizes in ({x: _SMALL.get(x, 2) for x in names}, {x: EVEN.get(x, 16) for x in names}):
         found = outcome(target, sizes, training=trains(phases), most=SHORT)
-        if not isinstance(found, Exception):
+        if isinstance(found, Trace | TooLongError):  # so far it runs
             return sizes
     raise NoFormulaError("it does not run at small sizes")
 

@@ -18,10 +18,10 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.user_code import error_text
 
-#: Operations of a symbolic run, each of about one millisecond, where some sizes are numbers and
+#: Operations of a symbolic run, each of half a millisecond to one, where some sizes are numbers and
 #: where none is, as of many layers; and processor seconds: sizes made of sizes made of sizes are
 #: compared ever more slowly.
-_SOME, _NONE, _SECONDS = 6000, 16_000, 30
+_SOME, _NONE, _SECONDS = 12_000, 16_000, 30
 #: How many times as long as looking for pinned sizes a run takes, at least.
 _LOOKING = 3
 
