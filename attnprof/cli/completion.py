@@ -20,11 +20,11 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "norms": {_EVERY: ("sphere", "spread")},
-    "over": {_EVERY: ("flops", "time", "memory"), "crossover": "closed_form.axis:SIZES"},
+    "over": {_EVERY: ("flops", "time", "memory"), "crossover": "crossovers.axis:SIZES"},
     "convention": {_EVERY: ("flops", "operations")},
     "kind": {
         "cost": "closed_form.cost_records:KINDS", "compare": ("formula",),
-        "crossover": "closed_form.contests:ALL_KINDS", "heads": "closed_form.heads:KINDS",
+        "crossover": "crossovers.sides:ALL_KINDS", "heads": "closed_form.heads:KINDS",
         "heatmap": "closed_form.heatmap:KINDS", "verify-formula": "verify.own_formulas:KINDS",
         "plot": "render.plots.results:KINDS",
     },
@@ -35,7 +35,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
         "verify-formula": "trace.events:QUANTITIES",
     },
     "metric": {
-        "crossover": "closed_form.contests:ALL_METRICS",
+        "crossover": "crossovers.sides:ALL_METRICS",
         "history": ("time", "flops", "bytes_moved", "peak_bytes", "parameters"),
     },
     "up_to": {_EVERY: ("exact", "leading", "order")},

@@ -9,6 +9,9 @@ from typing import Any
 from attnprof.processes.progress import waited_for
 
 TEXT = "attnprof: loading torch …"
+#: Bytes of addresses that torch takes when it is loaded, at least: with fewer its code ends the
+#: process itself, and nobody could say why.
+LEAST_BYTES = 600 << 20
 
 
 class _Announcing:
@@ -22,6 +25,8 @@ class _Announcing:
 
             def told(module: Any) -> None:
                 del loader.exec_module
+                if 0 <= _addresses() < LEAST_BYTES:
+                    raise MemoryError
                 with loading():
                     run(module)
 
@@ -60,6 +65,15 @@ def loading() -> Iterator[None]:
     finally:
         if brief:
             _write(stream, f"\r{' ' * len(TEXT)}\r")
+
+
+def _addresses() -> int:
+    """Return the bytes of addresses that this process may have; below zero for any number."""
+    try:
+        import resource
+    except ImportError:  # no limits on this system
+        return -1
+    return resource.getrlimit(resource.RLIMIT_AS)[0]
 
 
 def _write(stream: Any, text: str) -> None:

@@ -320,7 +320,7 @@ def test_a_sliding_window_is_longformer():
 
 @pytest.mark.parametrize(
     ("swap", "window", "lengths", "layers"),
-    [("sliding@even", 16, (256, 448), (3, 3)), ("neural@1", None, (40, 44), (6, 8))],
+    [("sliding@even", 16, (256, 448), (3, 3)), ("neural@1", None, (40, 44), (8, 10))],
 )
 def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
     swap, window, lengths, layers
@@ -337,6 +337,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
     at = {"B": 2, "N": lengths[0], "L": layers[0]}
+    assert ("L" in report.summary["at"]) == (swap == "neural@1")
     assert all(sympify(row.expression, at) == row.value for row in rows)
     for length, number in zip(lengths, layers, strict=True):
         ran = totals(
