@@ -177,6 +177,22 @@ def let_allocator_learn() -> None:
     torch.empty(KEPT, dtype=torch.uint8, device="cpu")
 
 
+@contextmanager
+def onednn_restored() -> Iterator[None]:
+    """Put back whether torch uses oneDNN, after calls that may have switched it off.
+
+    Torch does so for the whole process once a product of bfloat16 fails there (a batch whose
+    strides it does not know): all later products are then up to twenty times slower.
+    """
+    from torch.backends import mkldnn
+
+    before = mkldnn.enabled
+    try:
+        yield
+    finally:
+        mkldnn.enabled = before
+
+
 def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
     """Call for ``seconds``, at least twice unless one call takes longer; how often that was."""
     start, calls = clock.now_s(), 0
@@ -188,6 +204,7 @@ def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
     return calls
 
 
+@onednn_restored()
 def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sample]:
     """Samples within a budget, in order, garbage collection off.
 
@@ -252,7 +269,7 @@ def time_in_turns(
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     found: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
-    with threads(count):
+    with threads(count), onednn_restored():
         let_allocator_learn()
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
