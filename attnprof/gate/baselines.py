@@ -1,4 +1,7 @@
-"""``baseline.json``: what each case counted and how long it took, written and read strictly."""
+"""Read and write ``baseline.json``: what each case counted and how long it took.
+
+Every field is checked when a file is read: an edited or damaged baseline is refused, not guessed.
+"""
 
 import json
 import math
@@ -26,7 +29,7 @@ BASELINE_SCHEMA = 3
 
 @dataclass(frozen=True)
 class Baseline:
-    """Cases with what they counted and their times, by name; and where that was."""
+    """A file of cases by name: counts, times, and the machine they were taken on."""
 
     cases: Sequence[Case]
     counted: Mapping[str, Counted]
@@ -38,7 +41,7 @@ class Baseline:
 def baseline_record(
     case: Case, counted: Counted, times_s: Sequence[Sequence[float]] = ()
 ) -> BaselineRecord:
-    """A case as it is written down."""
+    """Return a case with its counts and times as one record of the file."""
     found = asdict(replace(counted, operations=without_views(counted.operations)))
     return BaselineRecord(
         case=case.name, request=case.request.to_dict(), rule=case.rule,
@@ -56,16 +59,16 @@ def baseline_report(
     environment: Mapping[str, Any] | None = None,
     **summary: Any,
 ) -> Report:
-    """What ``attnprof baseline`` writes, of the layout of this version."""
+    """Return the report that ``attnprof baseline`` writes, in this version's layout."""
     known = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
     return _Compact("baseline", records, known, environment or {})
 
 
 class _Compact(Report):
-    """Written with a field of a record a line, and an operation a line."""
+    """A report saved with one line for a field of a record, and one for an operation."""
 
     def to_json(self) -> str:
-        """The JSON text, with a newline at its end."""
+        """Return the JSON text, with a newline at its end."""
         shell = Report(self.command, (), self.summary, self.environment).to_json()
         records = []
         for record in self.to_dict()["records"]:
@@ -78,7 +81,10 @@ class _Compact(Report):
 
 
 def load_baseline(path: str | Path) -> Baseline:
-    """A saved baseline, of this layout or an older one; RequestError says what is wrong where."""
+    """Return a saved baseline, of this layout or an older one.
+
+    Raises :class:`RequestError`, which names the place in the file and what is wrong there.
+    """
     hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -122,7 +128,7 @@ def _check_summary(data: Mapping[str, Any]) -> None:
 
 
 def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
-    """All records by what their cases are called today; RequestError with a row and its case."""
+    """Return all records by today's name of their case; RequestError names the row."""
     _check(rows, list[Any], "records")
     if not rows:
         raise RequestError("it has no cases")
@@ -141,7 +147,7 @@ def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
 
 
 def _checked_name(row: Any) -> str:
-    """What a row's case is called, where all of the row is as it must be."""
+    """Return the name of a row's case after checking every field of the row."""
     _check(row, BaselineRecord, "")
     _check(row["operations"], list[Operation], "operations")
     _check(row["request"], PointRequest, "request")
@@ -158,7 +164,7 @@ def _checked_name(row: Any) -> str:
 
 
 def _check_values(row: Mapping[str, Any]) -> None:
-    """Counts of at least 0, times above it, formulas that are some."""
+    """Raise RequestError unless counts are >= 0, times > 0 and formulas can be read."""
     rows = {f"operations[{i}]": operation for i, operation in enumerate(row["operations"])}
     for where, numbers in {"metrics": row["metrics"], **rows}.items():
         for name, value in numbers.items():
@@ -184,7 +190,7 @@ _OPTIONAL: dict[Any, set[str]] = {
 
 
 def _check(value: Any, hint: Any, where: str) -> None:
-    """RequestError for the innermost value that is not of its annotated type."""
+    """Raise RequestError for the innermost value that is not of its annotated type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if is_dataclass(kind):
         _check(value, dict[str, Any], where)

@@ -1,6 +1,7 @@
-"""What got better or worse by cause: a line of code that does something else, or what has no line.
+"""Group the differences of a check by cause: a line of code, or else an operation or a metric.
 
-A cause is there once, however many metrics and cases show it.
+One line that adds a clone may make five metrics of twenty cases worse. It is one cause, with the
+range of ratios that it brings about in each metric.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,11 @@ def causes(
     records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
     common: str | None = None,
 ) -> list[Cause]:  # fmt: skip
-    """The causes of all that records tell, worst first; what each side counted is by case."""
+    """Return the causes of all differences in ``records``, worst first.
+
+    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
+    ``common`` to the whole run are no cause.
+    """
     lines: dict[str, Lines] = {}
     found: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
     for record in (record for record in records if rules.told(record, common)):
@@ -45,7 +50,7 @@ def causes(
 
 
 def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
-    """What the parts of one cause have in common, first of all their place."""
+    """Return what records of one cause share: a line, else operations, else verdict and reason."""
     if place or names:
         return (place,) if place else ("", *names)
     numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
@@ -74,7 +79,10 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
 
 
 def _by_line(found: Sequence[Change]) -> Lines:
-    """Changes by line; casts back, and mere changes of format, come from the upcast before them."""
+    """Return changes by line.
+
+    A cast back, or an operation in another format, counts at the line of the upcast before it.
+    """
     lines = Lines()
     wide: str | None = None
     for change in found:
@@ -89,7 +97,7 @@ def _by_line(found: Sequence[Change]) -> Lines:
 
 
 def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
-    """The record with the line that it comes from, or each line's share where that is known."""
+    """Yield a record with the line that caused it, or one record a line with that line's share."""
     if not lines:
         yield record.place, record
         return
@@ -110,14 +118,14 @@ def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecor
 
 
 def _names(some: Sequence[Change]) -> list[str]:
-    """Operations as one reads them: those that compute or move, of the forward part, where any."""
+    """Return names of operations: without views and backward ones unless there is nothing else."""
     work = [change for change in some if change.is_work] or some
     ahead = [change for change in work if change.part != "backward"]
     return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
 
 
 def _path(line: str, case: str) -> str:
-    """``src/my.py:15``: a line known by its file's name only, as the case names that file."""
+    """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
     file, _, number = line.rpartition(":")
     named, there, _ = case.partition(".py:")
     path = Path(f"{named}.py")

@@ -1,4 +1,4 @@
-"""A check as a whole: what counts exactly, then what takes time, on one side or two."""
+"""Run a whole check: count every case on both sides, then time them, and report all verdicts."""
 
 import time
 from collections import Counter
@@ -27,7 +27,7 @@ def check_against(
     cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions,
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
-    """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
+    """Compare two trees in one job: count both (or read ``stored`` counts), then time both."""
     counted = _count(cases, [head] if stored else [base, head], options, stored)
     apart = {
         name: why
@@ -61,7 +61,10 @@ def check_baseline(
     cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
-    """The code as it is beside a baseline called ``name``: counts gate, times advise."""
+    """Compare this tree with a stored baseline: counts decide, times advise.
+
+    ``name`` is what messages call the baseline.
+    """
     counted = {key: found[0] for key, found in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
@@ -82,7 +85,7 @@ def check_baseline(
 
 
 def record_baseline(cases: Sequence[Case], head: RunningTree, options: CheckOptions) -> Report:
-    """What the code as it is counts and takes, to be compared with later."""
+    """Return this tree's counts and times, for a later comparison."""
     records = []
     counted = _count(cases, [head], options)
     for done, case in enumerate(cases):
@@ -107,10 +110,11 @@ def _count(
     cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions,
     stored: Baseline | None = None,
 ) -> dict[str, list[Counted]]:  # fmt: skip
-    """What every side counts of each case, at once; RequestError for none, or one twice.
+    """Return the counts of every side by case. RequestError for no case, or one listed twice.
 
-    Other inputs are tried only where neither the first side nor what this version has ``stored``
-    ran with those that are guessed first.
+    If a module fails with the inputs that are guessed first, other guesses are tried, unless the
+    first side or the baseline ``stored`` by this version ran with the first ones: then it is a
+    failure.
     """
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
@@ -143,7 +147,7 @@ def _asked(
     case: Case, sides: Sequence[RunningTree], options: CheckOptions, told: tuple[int, int], *,
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
-    """What every side counts of a case, by the first guesses of inputs ``alone`` or by others."""
+    """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
     asked: list[Callable[[], Counted]] = []
     formulas = case.formulas and options.formulas
     for side in sides:
@@ -163,9 +167,9 @@ def _report(
     cases: Sequence[Case], sides: tuple[Mapping[str, Counted], Mapping[str, Counted]],
     times: Mapping[str, CheckRecord], options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
-    """Records of each case: exact ones of ``sides`` (before, after), then its time.
+    """Return the report: each case's exact records of ``sides`` (before, after), then its time.
 
-    ``start`` is when the first time was taken; ``summary`` is what only one kind of check knows.
+    ``start`` is when the first time was taken; ``summary`` has fields of this kind of check alone.
     """
     spent_s, (before, after) = time.monotonic() - start, sides
     records = []

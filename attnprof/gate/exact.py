@@ -1,6 +1,6 @@
-"""What has no noise, compared exactly: any increase is worse, and every change has a name.
+"""Compare counts and formulas exactly: any increase is worse, and each is traced to operations.
 
-Formulas were written down; they are read without running anything.
+Formulas are compared as the baseline has them, symbolically; nothing is run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,10 @@ _BYTES = ("bytes_moved", "peak_bytes")
 
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
-    """A record for every metric and formula, the equal ones too; one where a side has nothing."""
+    """Return a record for every metric and formula, also equal ones.
+
+    If a side has no counts there is a single record for the whole case.
+    """
     if unable := _unable(baseline, current):
         verdict, why = unable
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
@@ -46,7 +49,7 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
 
 
 def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str] | None:
-    """The verdict on a whole case where there is nothing to compare, and why."""
+    """Return the verdict and reason for a case that a side cannot count; None if both can."""
     if current is None or current.missing:
         said = f": {current.error}" if current and current.error else ""
         return rules.MISSING, f"it is not there any more{said}"
@@ -118,7 +121,7 @@ _HIGHEST = 64
 
 @cache
 def formula(text: str) -> Any:
-    """The sympy expression of a text from anywhere; ValueError for anything but arithmetic."""
+    """Return the sympy expression of a text; ValueError for anything but arithmetic."""
     try:
         return expression_of(parse(text, stored=True), rules=_rules())
     except (FormulaError, TypeError, RecursionError) as error:
@@ -127,7 +130,7 @@ def formula(text: str) -> Any:
 
 @cache
 def _rules() -> Rules:
-    """What closed forms have: cases and conditions; largest and smallest stay as written."""
+    """Return the functions and operators that a formula may have; Max and Min stay unevaluated."""
     import sympy
 
     return {
@@ -148,7 +151,7 @@ _HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def spelled(expression: Any) -> str:
-    """``+ 2·B·N²·h − 3·N``: a sum with its signs, what grows fastest with N first."""
+    """Return ``+ 2·B·N²·h − 3·N``: a sum with its signs, the fastest growing term in N first."""
     import sympy
 
     def rank(term: Any) -> tuple[Any, ...]:
@@ -205,10 +208,11 @@ def _formula(case: str, name: str, baseline: Counted, current: Counted) -> Check
 def difference(
     before: str, now: str, sizes: Mapping[str, int], here: int | None, unit: str
 ) -> tuple[str, str]:
-    """Verdict on two formulas, and how they differ: ``+ 2·B·N²·h additions``.
+    """Return the verdict on two formulas and their difference: ``+ 2·B·N²·h additions``.
 
-    ``here`` is the sign of the change at these sizes, where a run has counted it. Worse is what is
-    more here or will be for longer sequences; where both are the same, for all sizes growing.
+    ``here`` is the sign of the change that a run counted at these sizes, if any. It is worse if it
+    is more at these sizes or for longer sequences; if both are equal, if it is more for larger
+    sizes.
     """
     import sympy
 
@@ -242,7 +246,10 @@ def difference(
 
 
 def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
-    """An expression with the branch that is taken at these sizes, of all kinds of branches."""
+    """Return an expression with each Max, Min and Piecewise replaced by the branch taken.
+
+    ``at`` are sizes by name; ``kinds`` restricts which of the three are replaced.
+    """
     import sympy
 
     def branch(node: Any) -> Any:

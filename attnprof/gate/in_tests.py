@@ -1,4 +1,4 @@
-"""What a test asks of the gate: its module's exact counts against the ones a file has."""
+"""Check a module inside a test: its exact counts against those in a file, or another revision."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ UPDATE = "pytest --attnprof-update"
 
 @dataclass
 class TestGate:
-    """The gate of one test session: reads ``file`` once, writes it once at the end.
+    """The gate of a test session: reads ``file`` once, writes it once at the end.
 
-    Names of files are seen from ``root``. With ``update`` what is counted is kept to be written;
-    with ``against``, a git revision or a folder, both are counted and timed in processes of their
-    own, and the file is left alone.
+    Names of files are relative to ``root``. With ``update`` new counts are collected for
+    :meth:`write`. With ``against``, a git revision or a folder, both trees are counted and timed in
+    processes of their own, and the file is left alone.
     """
 
     __test__ = False  # pytest collects classes of this name
@@ -50,22 +50,22 @@ class TestGate:
 
     @cached_property
     def _base(self) -> RunningTree:
-        """The code to compare with, there until :meth:`close`."""
+        """Return the tree to compare with, checked out until :meth:`close`."""
         return self._open.enter_context(tree_of(str(self.against), self.root))
 
     @property
     def _name(self) -> str:
-        """The file as one reads it."""
+        """Return the file's name, relative to ``root`` if it lies there."""
         near = self.file.is_relative_to(self.root)
         return str(self.file.relative_to(self.root) if near else self.file)
 
     def close(self) -> None:
-        """Remove what was checked out."""
+        """Remove the tree that was checked out."""
         self._open.close()
 
     @cached_property
     def baseline(self) -> Baseline:
-        """What the file has; no cases where there is no file."""
+        """Return what the file holds; no cases if there is no file."""
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
@@ -100,7 +100,11 @@ class TestGate:
     def _judged(
         self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
-        """The records, where none of them is worse or could not be had; else the causes."""
+        """Return the records, or raise an error that lists the causes.
+
+        :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
+        has no counts.
+        """
         told = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
@@ -134,7 +138,7 @@ class TestGate:
         return compare(case.name, before or found, found)
 
     def write(self) -> None:
-        """Write the file anew where there is something new; cases that were not run stay."""
+        """Write the file if any case was recorded; cases that did not run keep their counts."""
         if not self.updated:
             return
         old, new = self.baseline, dict(self.updated)
@@ -151,17 +155,17 @@ class TestGate:
         self.notes.append(said)
 
     def carried(self) -> dict[str, Any]:
-        """What a worker process has found, in plain values."""
+        """Return the collected counts and notes of this process as plain values."""
         return {"updated": [asdict(r) for r in self.updated.values()], "notes": self.notes}
 
     def take(self, carried: Mapping[str, Any]) -> None:
-        """Add what a worker process has found."""
+        """Add the counts and notes that :meth:`carried` returned in another process."""
         self.updated |= {row["case"]: BaselineRecord(**row) for row in carried["updated"]}
         self.notes += carried["notes"]
 
 
 def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
-    """:func:`count` in a fork of this process, which may die of what the module does."""
+    """Count as :func:`count` does, in a fork that may die of the module's code."""
     for name in COUNTING:  # once, here
         import_module(name)
     answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
@@ -186,7 +190,7 @@ def request_for(
     args: _Texts | None = None, inputs: _Texts | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> PointRequest:  # fmt: skip
-    """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
+    """Return the request for a mechanism's id, ``my.py:MyAttention``, a class or a function.
 
     ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.
     """
@@ -206,7 +210,7 @@ def request_for(
 
 
 def place_of(attention: Any) -> str:
-    """A name by which another process finds it; :class:`RequestError` where there is none."""
+    """Return the name by which another process can import an object; else RequestError."""
     if isinstance(attention, str):
         return attention
     module, name = (getattr(attention, key, None) for key in ("__module__", "__qualname__"))

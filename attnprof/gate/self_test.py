@@ -1,7 +1,7 @@
-"""The gate tried on this machine: unchanged code, and code made slower by an exact share.
+"""Try the gate on this machine: on unchanged code, and on code slower by a known share.
 
-A revision is a folder with one file of modules; each does one small piece of work forty times, and
-a slower revision does it some times more.
+A revision is a folder with one file of modules. Each module does one small piece of work forty
+times; a slower revision does it a few times more.
 """
 
 import time
@@ -81,7 +81,7 @@ REHEARSED = tuple(
 
 
 def write_revision(folder: Path, slowdown: float) -> None:
-    """The modules into a folder, slower by this share (a multiple of 1/40)."""
+    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
     text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
     (folder / FILE).write_text(text, encoding="utf-8")
 
@@ -91,7 +91,7 @@ SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
 def self_test_report(rule: Rule, budget_s: float) -> Report:
-    """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
+    """Race unchanged and slowed code until the budget is spent; a record a slowdown."""
     found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     seeds, end = count(), time.monotonic() + budget_s
     while time.monotonic() <= end or not found[0.0]:

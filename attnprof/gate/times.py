@@ -1,4 +1,4 @@
-"""Times of cases as records: raced against another revision, or beside stored ones."""
+"""Turn times of cases into records: raced against another revision, or against stored times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def race_cases(
     baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
     tell: Tell = progress.tell,
 ) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
-    """A record of each case's time, and sentences on what could have been seen."""
+    """Return a record of each case's time, and sentences on which slowdowns would be noticed."""
     end = time.monotonic() + options.budget_s
     races: dict[str, Race] = {}
     records: dict[str, CheckRecord] = {}
@@ -61,14 +61,14 @@ def race_cases(
 
 
 def time_record(case: Case, verdict: str, why: str = "", **values: Any) -> CheckRecord:
-    """A case's time, or why it could not be measured."""
+    """Return the record of a case's time, or of why it could not be measured."""
     return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=verdict, why=why, **values)
 
 
 def raced_record(case: Case, raced: Race) -> CheckRecord:
-    """A race as a record; ``why`` says what the numbers alone do not.
+    """Return a race as a record; ``why`` says what the numbers do not.
 
-    Processor time is judged. What only waits shows by the wall clock alone, which is noisier: there
+    Processor time is judged. Code that waits shows by the wall clock alone, which is noisier: there
     a slowdown by the lenient rule counts, and only where processor time does not explain it.
     """
     found = raced.found
@@ -96,7 +96,7 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
 
 
 def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
-    """What could have been seen in all cases, then those where that is not much."""
+    """Return the chance to notice a slowdown in all cases, then the cases where it is low."""
     if not raced:
         return []
     least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
@@ -112,7 +112,7 @@ def _percent(share: float) -> str:
 
 
 def power_text(case: Case, raced: Race) -> list[str]:
-    """What this noise would have let see, and what more time would give."""
+    """Return the chance to notice a slowdown at a case's noise, and the time 99 % would take."""
     found, rule = raced.found, raced.rule
     assert found is not None
     chance = paired.power(found, rule, SLOWDOWN)
@@ -128,7 +128,7 @@ def power_text(case: Case, raced: Race) -> list[str]:
 
 
 def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
-    """Processor seconds of a call on one side: a list a process. Raises :class:`TreeError`."""
+    """Return processor seconds of a call on one side, a list a process; or raise TreeError."""
     found: list[list[float]] = []
     calls = 0
     for _ in range(STORED_PROCESSES):
@@ -146,9 +146,10 @@ def stored_record(
     case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions,
     foreign: str | None = None,
 ) -> CheckRecord:  # fmt: skip
-    """Times now beside stored ones, which fail a check only where that is asked: they drift.
+    """Return the record of times now against stored times.
 
-    Those of another machine, where ``foreign`` says what differs, are not taken again.
+    They drift, so they fail a check only with that option. If ``foreign`` names a difference of
+    machines, nothing is timed.
     """
     before = [median(process) for process in stored]
     if foreign:

@@ -1,4 +1,4 @@
-"""What a process of one side of a comparison does: count a case, or time it when told.
+"""The process that runs one side of a comparison: it counts a case, or times calls on demand.
 
 Loaded by its path (see :mod:`attnprof.processes.server`), so that both sides speak this version's
 language whatever version of attnprof their tree holds; where it holds none, this one runs.
@@ -43,7 +43,7 @@ More = Callable[[], _Line | None]
 
 
 def preload(order: _Line) -> None:
-    """Import all that orders need, before the first one comes."""
+    """Import torch and attnprof in the server, before the first order."""
     for name in () if order else PRELOAD:
         with contextlib.suppress(ModuleNotFoundError):
             import_module(name)
@@ -51,7 +51,7 @@ def preload(order: _Line) -> None:
 
 
 def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
-    """The work with an exit code; what it raises is said."""
+    """Wrap an order's function: send an exception as an answer, return an exit code."""
 
     @wraps(work)
     def run(order: _Line, say: Say, more: More) -> int:
@@ -75,7 +75,7 @@ def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, Mor
 
 @_told
 def count(order: _Line, say: Say, _more: More) -> None:
-    """Say what has no noise, of one request (see :mod:`attnprof.gate.counts`)."""
+    """Answer with the exact counts of a request (see :mod:`attnprof.gate.counts`)."""
     try:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
@@ -87,7 +87,7 @@ def count(order: _Line, say: Say, _more: More) -> None:
 
 
 def _code_of(name: str) -> _Line:
-    """The file of a module's code, and all files that were loaded but for installed packages."""
+    """Return the file of a module's code and all loaded files outside installed packages."""
     place = name if name.endswith(".py") else name.rpartition(":")[0]
     file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
     others = [
@@ -99,7 +99,7 @@ def _code_of(name: str) -> _Line:
 
 
 def _outside_packages(files: Sequence[Any]) -> list[str]:
-    """The real paths of files that are neither Python's own nor an installed package's."""
+    """Return the real paths of files outside Python's library and installed packages."""
     standard = sysconfig.get_path("stdlib")
     found = {
         os.path.realpath(file) for file in files
@@ -110,21 +110,21 @@ def _outside_packages(files: Sequence[Any]) -> list[str]:
 
 @_told
 def measure(order: _Line, say: Say, more: More) -> None:
-    """Build a request's module, warm it up, and time as many calls as is asked, until none is."""
+    """Build and warm up a request's module, then time each block of calls that is ordered."""
     block = _opened(order, say)
     while (asked := more()) is not None and "calls" in asked:
         say(block(asked["calls"]))
 
 
 def _request(order: _Line) -> Any:
-    """The request, less what this tree's attnprof does not know of."""
+    """Return the request without fields that the attnprof of this tree does not know."""
     kind = import_module("attnprof.measure.request").PointRequest
     known = {item.name for item in fields(kind)}
     return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
 
 
 def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
-    """Build, warm up, tell how long a call takes; gives what times a block of calls."""
+    """Build and warm up, answer with the time of a call; return a timer of blocks of calls."""
     import torch
 
     request = _request(order)
@@ -146,11 +146,11 @@ def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
 
 
 def _scattered(torch: Any) -> list[Any]:
-    """Memory full of holes of random sizes, for tensors and for Python's objects.
+    """Fill memory with holes of random sizes, for tensors and for Python's objects.
 
-    Where they lie decides how they share caches; without this, two processes of the same code
-    were seen 5 % apart, and all their forks with them. Now each fork has a place of its own, and
-    the difference is noise that is averaged and measured.
+    Addresses decide how tensors share caches; without this, two processes of the same code differed
+    by 5 %, and all their forks with them. Now each fork has addresses of its own, and the
+    difference is noise that is averaged and measured.
     """
     chance = random.Random(os.urandom(8))  # noqa: S311 - no secret
     blocks: list[Any] = [
@@ -162,7 +162,7 @@ def _scattered(torch: Any) -> list[Any]:
 
 
 def _processor_time(subject: Any) -> Callable[[int], _Line]:
-    """Processor seconds of all threads, and seconds passed, of so many calls."""
+    """Return a timer of calls: processor seconds of all threads, and wall seconds."""
     prepare, call = subject.prepare, subject.call
 
     def block(calls: int) -> _Line:
@@ -181,7 +181,7 @@ def _processor_time(subject: Any) -> Callable[[int], _Line]:
 
 
 def _events(device: str, subject: Any) -> Callable[[int], _Line]:
-    """A GPU's own time, between events: both answers are the same."""
+    """Return a timer of calls by a GPU's own events, the same for both answers."""
     import torch
 
     clock = import_module("attnprof.measure.clocks").cuda_clock(torch, device)
