@@ -1,4 +1,4 @@
-"""Work in processes that may die, from one that goes on: in a fork of it, or in fresh ones."""
+"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _LONGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the work gave, or how its process ended before it gave anything."""
+    """The end of a process and, if ``given``, the value of its work."""
 
     ended: Ended
     value: Any = None
@@ -39,9 +39,9 @@ class Outcome:
 
 
 def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
-    """Do the work in a process of its own; its value is what JSON can hold.
+    """Do the work in a process of its own and return its value, which must fit in JSON.
 
-    A keeper stands between: what the work does to its parent, it does to that.
+    A keeper process stands between: it takes whatever the work does to its parent.
     """
     with temporary_folder() as folder:
         value, end = folder / "value.json", folder / "ended.json"
@@ -95,11 +95,11 @@ class PoolError(Exception):
 
 
 class Pool:
-    """Fresh processes, forked by a server that has imported what is slow to import and run nothing.
+    """Fresh processes, forked by a server that has imported slow modules and run no user code.
 
-    A process of its own costs seconds of imports, such a fork tens of milliseconds, and its death
-    is as harmless. ``worker`` is a module, or the path of one, with ``preload(order)``, called in
-    the server, and the functions that orders name, each ``(order, say, more) -> exit code``. It
+    Starting Python costs seconds of imports, a fork tens of milliseconds, and its death is as
+    harmless. ``worker`` is a module, or the path of one, with ``preload(order)``, called in the
+    server, and the functions that orders name, each ``(order, say, more) -> exit code``. It
     runs in ``folder``, with ``first`` before all else on the import path and ``env`` in its
     environment. The server is started when first needed, and again when it died.
 
@@ -118,12 +118,12 @@ class Pool:
         self._errors: IO[bytes] | None = None
 
     def run(self, order: Mapping[str, Any], limit_s: float, *, memory: bool = True) -> Ended:
-        """Do an order without answers; :class:`PoolError` where the server did not outlive it."""
+        """Run an order to its end, answers ignored; :class:`PoolError` if the server dies."""
         self.ask({**order, "limit_s": limit_s}, memory=memory)
         return self.ended(limit_s + STARTING_S)
 
     def ask(self, order: Mapping[str, Any], *, memory: bool = True) -> None:
-        """Order a process, which with ``memory`` gets an error where the machine has no more."""
+        """Send an order to a fresh process; with ``memory`` it may not take more than is free."""
         self.start()
         if not self._ready:
             with loading():
@@ -133,7 +133,7 @@ class Pool:
         self.send({**order, "id": self.runs, "memory": memory})
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """A line to the process that was ordered last, should it still be there."""
+        """Send a line to the last order's process, if it is still there."""
         try:
             assert self._process is not None
             assert self._process.stdin is not None
@@ -142,13 +142,13 @@ class Pool:
             raise PoolError(self._died()) from error
 
     def ended(self, limit_s: float) -> Ended:
-        """How it ended; answers before that are passed over."""
+        """Wait for the last order's process; return how it ended and drop its answers."""
         while "ended" not in (found := self.answer(limit_s)):
             pass
         return Ended(**found["ended"])
 
     def answer(self, limit_s: float, number: int | None = None) -> dict[str, Any]:
-        """The next line of a process, by default of the one that was ordered last."""
+        """Return the next line of order ``number``, by default of the last one."""
         asking(limit_s)
         end = time.monotonic() + limit_s
         while True:
@@ -162,7 +162,7 @@ class Pool:
                     return found
 
     def _read(self, end: float, limit_s: float) -> None:
-        """Read until there is a whole line, and wake the server if somebody put it to sleep."""
+        """Read until a line is complete; wake the server if a child stopped it."""
         process = self._process
         if process is None or process.stdout is None:
             raise PoolError("died")
@@ -180,7 +180,7 @@ class Pool:
             self._rest += piece
 
     def start(self) -> None:
-        """Start the server where there is none; its imports are waited for by :meth:`ask`."""
+        """Start the server unless it runs; :meth:`ask` waits for its imports."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
@@ -196,7 +196,7 @@ class Pool:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End the server and all it has started."""
+        """End the server and all processes below it."""
         if self._process is not None:
             forks.end_family(self._process.pid)
             self._process.wait()
@@ -207,7 +207,7 @@ class Pool:
         self._process, self._rest, self._ready = None, b"", False
 
     def _died(self) -> str:
-        """How the server ended; nothing of it is left."""
+        """Clean up after a dead server and return how it ended."""
         said = ""
         if self._process is not None and self._errors is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

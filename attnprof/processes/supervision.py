@@ -1,9 +1,9 @@
-"""A whole command in a process that may die without taking the answer along.
+"""Run a whole command in a process that may die, and still end with an answer.
 
 Somebody's code can end, crash or stop the process it is run in, and its parent. So there are three:
 the one that was started, whose exit code counts; a keeper, which runs none of the code; and the
-command, which says in shared memory that it came to an end: else the exit code is 3, and a line
-says how it ended. Signals are passed on; when it is over, nothing is left.
+command, which marks in shared memory that it finished. Without the mark the exit code is 3, and a
+line says how it ended. Signals are passed on; in the end no process is left.
 """
 
 import contextlib
@@ -46,16 +46,16 @@ _INSIDE: Any = SimpleNamespace(ending=None, answers=None, outputs=[])
 
 
 def is_supervised() -> bool:
-    """Whether this process runs a command that another one supervises."""
+    """Return whether this process runs a command that another one supervises."""
     return _INSIDE.ending is not None
 
 
 def supervised(work: Callable[[], int], subject: str) -> int:
-    """Run the work in a process of its own and give its exit code; ``subject`` names it.
+    """Run the work in a process of its own and return its exit code; ``subject`` names it.
 
-    Gives 3 where that process ended before it had an answer. The work runs in a fork, where this
-    gives its code, too: it is to be called before anything starts a thread. What ends this process
-    by a signal ends it by that signal, after the work.
+    Returns 3 if that process ended before it had an answer. The function returns in that fork, too,
+    so call it before any thread is started. If a signal ends this process, it ends by the same
+    signal, after the work.
     """
     folders.run_folder()
     ending = mmap.mmap(-1, _DONE.size)
@@ -81,7 +81,7 @@ def supervised(work: Callable[[], int], subject: str) -> int:
 
 
 def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
-    """Pass on what signals ask for, until the keeper is gone; its status."""
+    """Pass on signals until the keeper is gone; return its status."""
     while True:
         select.select([events], [], [])
         for number in os.read(events, 64):
@@ -94,7 +94,7 @@ def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
 
 
 def _status(child: int) -> int | None:
-    """How a child ended; None where it lives. What somebody's code has stopped goes on."""
+    """Return how a child ended; None while it lives. A child that was stopped is continued."""
     done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
     if done and os.WIFSTOPPED(status):
         os.kill(child, signal.SIGCONT)
@@ -116,7 +116,7 @@ def _outcome(status: int, received: list[int], subject: str) -> int:
 
 @contextlib.contextmanager
 def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
-    """A file that the numbers of these signals, and of a child's end, are written to."""
+    """Yield a file that receives the numbers of these signals, and of a child's end."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -136,7 +136,7 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
 
 
 def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
-    """Be the keeper, which only a kill ends; returns in the command alone, with the keeper's id."""
+    """Be the keeper until the command ends; return only in the command, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
     keeper = os.getpid()
@@ -160,7 +160,10 @@ def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
 def _attend(
     child: int, ending: mmap.mmap, asked: int, events: int, requests: list[int]
 ) -> int | None:
-    """Until the command is gone, or killed because it should be; its status."""
+    """Wait for the command and return its status; None if it did not end when it had to.
+
+    A command has to end when a signal asked it to, or when it marked that it finished.
+    """
     end = None
     files = [asked, events]
     while True:
@@ -184,7 +187,7 @@ def _attend(
 
 
 def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
-    """The command's exit code; where it gave none, 3 and a line on how it ended."""
+    """Return the command's exit code; if it gave none, 3, after a line on how it ended."""
     mark, code = _DONE.unpack(ending[:])
     if mark == _MARK and (code < 128 or requests):
         return int(code)
@@ -205,7 +208,7 @@ def _vanished(subject: str, how: str) -> int:
 
 
 def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
-    """Do the work in the process made for it, and say that it came to an end."""
+    """Do the work in the process made for it, mark that it finished, return its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     forks.die_with_parent(keeper)
@@ -237,7 +240,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 
 def _raised_again(lost: Any) -> None:
-    """What a destructor or the like has swallowed of a signal comes again, where it is heard."""
+    """Send a signal again whose exception a destructor has swallowed."""
     if isinstance(lost.exc_value, StoppedError):
         number = lost.exc_value.exit_code - 128
         signal.signal(number, _stop)
@@ -248,25 +251,25 @@ def _raised_again(lost: Any) -> None:
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Inside, what is printed is the command's answer, on what was its stdout."""
+    """Print the body's output to the command's real stdout: it is the answer."""
     with contextlib.redirect_stdout(_INSIDE.answers or sys.stdout):
         yield
         sys.stdout.flush()
 
 
 def give_up_answers() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere."""
+    """Drop buffered output, once nobody reads it any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (_INSIDE.answers or sys.stdout).fileno())
     keep_outputs()
 
 
 def keep_outputs() -> None:
-    """What answers and stderr are now is what they should be at the end."""
+    """Remember the open files of answers and stderr, to notice if code replaces them."""
     _INSIDE.outputs = _outputs()
 
 
 def _outputs() -> list[tuple[int, int]]:
-    """What both are; somebody's code may close them, and open something else in their place."""
+    """Return device and inode of the files for answers and stderr; -1 if one was closed."""
     found = []
     for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
