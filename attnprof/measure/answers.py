@@ -1,4 +1,4 @@
-"""What measured points say in a sentence: who is faster, by how much, how sure that is."""
+"""Put measured points into a sentence: which mechanism is faster, by how much, how surely."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from attnprof.units import format_bytes, format_ratio, format_time, joined, plur
 
 
 def answer(records: Sequence[ProfileRecord]) -> str:
-    """The fastest mechanism beside the first one, at the longest length that most ran at."""
+    """Return who is fastest against the first mechanism, at the longest length most ran at."""
     groups: dict[Any, list[tuple[str, ProfileRecord]]] = defaultdict(list)
     conditions = varying(records)
     for name, record in zip(names_of(records), records, strict=True):
@@ -37,7 +37,10 @@ def _alone(name: str, record: ProfileRecord) -> str:
 
 
 def _compared(group: Sequence[tuple[str, ProfileRecord]]) -> str:
-    """The fastest of the others beside the first; the range is by the ends of both intervals."""
+    """Return how the fastest other mechanism compares with the first, in time and peak memory.
+
+    The range of the ratio takes the outer ends of both intervals.
+    """
     base, first = group[0]
     name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
     share = format_ratio(other.median_s or 0.0, first.median_s or 1.0)

@@ -1,4 +1,4 @@
-"""Every candidate on every input: its distance from softmax attention beside its cost."""
+"""Report every candidate on every input: its distance from softmax attention, and its cost."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,10 +34,10 @@ def tradeoff_report(
     candidates: Sequence[Candidate], inputs: Sequence[QueriesKeysValues], terms: Terms,
     budget: Budget | None, environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """A record a candidate and input; without a ``budget`` nothing is timed.
+    """Return a record a candidate and input; without a ``budget`` nothing is timed.
 
-    What cannot do the request is a record that says why. Raises :class:`RequestError` or
-    :class:`CannotRunError` where all are such.
+    A candidate that cannot run is a record with the reason. Raises :class:`RequestError` or
+    :class:`CannotRunError` if none can.
     """
     refused: list[AttnprofError] = []
     groups = []
@@ -82,7 +82,7 @@ def _blank(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> Trad
 def _found(
     candidate: Candidate, exact: ExactAttention, terms: Terms
 ) -> dict[str, Any]:  # fmt: skip
-    """Costs by the closed forms, and distances over as many draws of the weights as differ."""
+    """Return a candidate's costs by closed form, and its distances over draws of the weights."""
     mechanism, workload = candidate.mechanism, workload_of(exact.given, terms)
     if not mechanism.abilities.attend:
         raise RequestError(
@@ -114,7 +114,7 @@ def _timed(
     groups: list[list[TradeoffRecord]], candidates: Sequence[Candidate],
     inputs: Sequence[QueriesKeysValues], terms: Terms, budget: Budget,
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
-    """With times of every candidate that runs, on the first input of each size."""
+    """Return the rows with times of every candidate that ran, on the first input of each size."""
     known: dict[Workload, dict[Candidate, Any]] = {}
     found = []
     for rows, given in zip(groups, inputs, strict=True):
@@ -137,7 +137,10 @@ def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:
 
 
 def _with_front(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
-    """With whether another row has no more FLOPs, no larger error, and less of one of them."""
+    """Return the rows marked ``pareto`` unless another row beats them.
+
+    A row beats one with no more FLOPs and no larger error if one of the two is less.
+    """
     known = [(row.flops, _rounded(row)) for row in rows if row.skipped is None]
 
     def beaten(own: tuple[Any, float]) -> bool:
@@ -150,13 +153,13 @@ def _with_front(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
 
 
 def _rounded(row: TradeoffRecord) -> float:
-    """The error; 0 where it is rounding."""
+    """Return the error, or 0 if it is just rounding."""
     error = row.error_relative or 0.0
     return 0.0 if error < EXACT else error
 
 
 def _nearest(rows: Sequence[TradeoffRecord], workload: Workload) -> Iterator[str]:
-    """The nearest of those that cost less than softmax attention, in a sentence."""
+    """Yield a sentence: which mechanism cheaper than softmax attention has the least error."""
     whole = int(registry.get("standard").cost(workload, "core").flops)
     named = zip(rows, names_of(rows), strict=True)
     cheaper = [

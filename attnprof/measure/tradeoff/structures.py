@@ -1,4 +1,4 @@
-"""Queries, keys and values of a known structure, drawn from a seed."""
+"""Draw queries, keys and values of a known structure from a seed."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class QueriesKeysValues:
-    """Tensors (batch, heads, tokens, width) in float64: q, k and v, and what they are."""
+    """q, k and v in float64, (batch, heads, tokens, width), and where they come from."""
 
     source: str
     q: Tensor
@@ -32,7 +32,7 @@ class QueriesKeysValues:
 def structured(
     name: str, shape: tuple[int, int, int, int], *, norms: str, causal: bool, seed: int
 ) -> QueriesKeysValues:
-    """Inputs of one of the ``STRUCTURES``, with rows' lengths as one of the ``NORMS`` has them.
+    """Return inputs of one of the ``STRUCTURES``, row lengths by one of the ``NORMS``.
 
     ``shape`` is (batch, heads, tokens, width). Values are normal random numbers.
     """
@@ -47,17 +47,17 @@ def _normal(shape: tuple[int, ...], made: Generator) -> Tensor:
 
 
 def _sharp(tokens: int) -> float:
-    """A score that outweighs all others of about 0 together."""
+    """Return a score that outweighs all other tokens' together, if theirs are about 0."""
     return math.log(tokens) + MARGIN
 
 
 def _random(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Normal random numbers: scores of variance 1, nothing to find."""
+    """Return normal random queries and keys: scores of variance 1, without structure."""
     return _normal(shape, made), _normal(shape, made)
 
 
 def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> Pair:
-    """Each query looks at one key, anywhere (if causal: not later)."""
+    """Return queries that each attend to one random key (if causal: not a later one)."""
     b, h, n, d = shape
     k = _normal(shape, made)
     room = torch.arange(1, n + 1) if causal else torch.full((n,), n)
@@ -67,9 +67,9 @@ def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> 
 
 
 def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Scores fall with the distance, like a bell as wide as a part of the sequence.
+    """Return queries and keys whose scores fall with the distance, like a bell.
 
-    Cosines and sines of random frequencies at each place: their products are, on average, a
+    Cosines and sines of random frequencies at each position: their products are, on average, a
     Gaussian of the distance (Rahimi and Recht 2007).
     """
     b, h, n, d = shape
@@ -82,7 +82,7 @@ def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> 
 
 
 def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Queries and keys in one subspace a head; scores of variance 1."""
+    """Return queries and keys in one low-rank subspace a head; scores of variance 1."""
     b, h, n, d = shape
     rank = max(1, d // WIDTH_A_RANK)
     basis, _ = torch.linalg.qr(_normal((b, h, d, rank), made))
@@ -92,12 +92,12 @@ def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) 
 
 
 def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
-    """All rows of a head as long as its typical one."""
+    """Scale all rows of a head to the length of its typical one."""
     return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _lengths(x)
 
 
 def _spread(x: Tensor, made: Generator) -> Tensor:
-    """Rows of a head as long as its typical one times a log-normal number."""
+    """Scale rows of a head to its typical length times a log-normal number."""
     factor = (SPREAD * _normal((*x.shape[:-1], 1), made) - SPREAD**2).exp()
     return _on_sphere(x, made) * factor
 
