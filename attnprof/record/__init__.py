@@ -1,4 +1,4 @@
-"""What comes out: records by kind, and the report that carries them.
+"""Records, the rows of a command's output, and the report that carries them.
 
 Each name is imported when it is first used: most commands make records of one kind.
 """

@@ -1,4 +1,8 @@
-"""Which files attnprof wrote, and what a command reads and writes: nobody's file is overwritten."""
+"""Recognise files that attnprof wrote, so that no command overwrites another file or its input.
+
+Each output carries a mark of its command. While a command runs, its inputs and outputs are known
+by device and number on disk (:class:`Destinations`), whatever names lead to them.
+"""
 
 import csv
 import errno
@@ -38,17 +42,17 @@ _BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 
 
 def mark(command: str) -> str:
-    """A line that Markdown does not show, by which a page is known again."""
+    """Return a comment line that Markdown hides, by which a page of ``command`` is recognised."""
     return f"<!-- attnprof {command} -->"
 
 
 def written_by(command: str) -> str:
-    """The last line of a text file, a comment where that is LaTeX, by which it is known again."""
+    """Return the last line of a text file, by which a file of ``command`` is recognised."""
     return f"Written by attnprof {command}."
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether nothing of somebody's is lost where a file is overwritten."""
+    """Return whether a file may be overwritten: it is missing, empty, or attnprof's."""
     try:
         head, _ = ends_of(path)
     except FileNotFoundError:
@@ -59,10 +63,10 @@ def is_ours(path: Path) -> bool:
 
 
 def writers_of(path: Path) -> set[str]:
-    """Return what of attnprof may have written a file, by how it begins and ends; empty for none.
+    """Return the commands that may have written a file, by how it begins and ends.
 
-    These are names of commands, as ``cost``, with the flag of what has its own form
-    (``check --junit``, ``calibrate --file``), and ``figure`` for any figure.
+    Empty if attnprof did not. An output of a form of its own has its flag (``check --junit``,
+    ``calibrate --file``), and any figure is ``figure``.
     """
     try:
         head, tail = ends_of(path)
@@ -88,7 +92,7 @@ def writers_of(path: Path) -> set[str]:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a file begins as a sweep's results do."""
+    """Return whether a file begins as a sweep's results do."""
     try:
         head, _ = ends_of(path)
     except (OSError, ValueError):
@@ -97,7 +101,7 @@ def is_journal(path: Path) -> bool:
 
 
 def ends_of(path: Path) -> tuple[bytes, bytes]:
-    """A plain file's first and last bytes; OSError for anything else."""
+    """Return a plain file's first and last bytes; OSError for anything else."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a file")
     with path.open("rb") as stream:
@@ -108,7 +112,7 @@ def ends_of(path: Path) -> tuple[bytes, bytes]:
 
 
 def _with_columns(line: str) -> list[str]:
-    """Return the commands for whose records a line is the header of a CSV or a Markdown table."""
+    """Return the commands whose records have this line as header in CSV or Markdown."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if len(cells) < 3:  # at least three cells are headings of one kind, in its order
@@ -140,9 +144,9 @@ Identity = tuple[int, int] | str
 
 @dataclass
 class Destinations:
-    """Inputs and outputs of a command by what they are on the disk, whatever they are called.
+    """Inputs and outputs of a command, by their identity on the disk.
 
-    What is ``extended`` is added to by code that reads it first.
+    The code that adds to an ``extended`` output reads it first.
     """
 
     command: str = ""
@@ -152,9 +156,10 @@ class Destinations:
     extended: set[Identity] = field(default_factory=set)
 
     def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
-        """Raise :class:`RequestError` for an input and, without force, for what would be lost.
+        """Raise :class:`RequestError` if a path must not be written.
 
-        That is a file of somebody's, and one that attnprof wrote for another purpose.
+        An input never is. Without force, neither is a file that attnprof did not write, or wrote by
+        another command. ``told`` is the flag and path for the message.
         """
         own = identities(path)
         if not self.inputs.keys().isdisjoint(own):
@@ -173,7 +178,7 @@ class Destinations:
         raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
 
     def _writes(self, told: str) -> set[str]:
-        """Return the names by which what a command writes is known again."""
+        """Return the names by which an output of this command and flag is recognised."""
         flag = told.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING
         own = {f"{self.command} {flag}"}
@@ -192,7 +197,10 @@ _COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", defau
 def one_command(
     modules: Iterable[str] = (), *, command: str = "", tracked: bool = True
 ) -> Iterator[None]:
-    """Inside, files are inputs and outputs of one command; ``modules`` are texts that name code."""
+    """Note files read and written in the body as inputs and outputs of one command.
+
+    ``modules`` are texts that may name code files, which are inputs.
+    """
     before = _COMMAND.set(Destinations(command) if tracked else None)
     try:
         take_modules(modules)
@@ -202,12 +210,12 @@ def one_command(
 
 
 def reading_back() -> AbstractContextManager[None]:
-    """Inside, what is read is what the running command itself extends: no input."""
+    """Read, in the body, a file that the command itself extends: it is no input."""
     return one_command(tracked=False)
 
 
 def taken_as_input(path: str | Path) -> None:
-    """Say that the running command reads a file; :class:`RequestError` where it writes it, too."""
+    """Note that the command reads a file; :class:`RequestError` if it also writes it."""
     if command := _COMMAND.get():
         own = identities(path)
         command.inputs |= dict.fromkeys(own, str(path))
@@ -216,7 +224,7 @@ def taken_as_input(path: str | Path) -> None:
 
 
 def take_modules(texts: Iterable[str]) -> None:
-    """Say so of the files that ``my.py:MyAttention`` and ``package.module:Name`` name."""
+    """Note as inputs the files that ``my.py:MyAttention`` and ``package.module:Name`` name."""
     for text in texts:
         place = text if text.endswith(".py") else text.rpartition(":")[0]
         inside = place.replace(".", "/")
@@ -226,7 +234,10 @@ def take_modules(texts: Iterable[str]) -> None:
 
 
 def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
-    """Take a file as an output; what is ``extended`` is kept, and added to by one who knows it."""
+    """Note a file as an output; RequestError if it must not be written.
+
+    An ``extended`` one is kept and added to.
+    """
     command = _COMMAND.get() or Destinations()
     command.force = force
     if is_stream(path):
@@ -241,7 +252,7 @@ def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> No
 
 
 def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
-    """Look again just before a file is written: it may have come since."""
+    """Check an output again just before it is written: a file may have appeared since."""
     if (command := _COMMAND.get()) and not is_stream(path):
         # by its place first: a replaced file may have left its number to another
         own = (os.path.realpath(path), *identities(path))
@@ -250,7 +261,7 @@ def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
 
 
 def identities(path: str | Path) -> set[Identity]:
-    """What a name leads to, links followed: its place, and its number where it is there."""
+    """Return a file's real path and, if it exists, its (device, number)."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError):
@@ -259,13 +270,13 @@ def identities(path: str | Path) -> set[Identity]:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a pipe, a terminal or another device is there, which is written to as it is."""
+    """Return whether a path is a pipe, terminal or other device, which is written to directly."""
     mode = _mode(path)
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
 def _mode(path: Path) -> int:
-    """What is there, as ``stat`` has it; 0 for nothing, and for a name that no file can have."""
+    """Return a path's mode from ``stat``; 0 if there is nothing, or no file can have that name."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A command's result as one value, saved as JSON; loaded, each value of its field's kind."""
+"""A command's result as one value, saved as JSON; loading checks each value by its field's type."""
 
 import json
 import math
@@ -37,11 +37,11 @@ class Report:
     schema: str = SCHEMA
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """The records of a kind."""
+        """Return the records of a kind."""
         return [record for record in self.records if isinstance(record, kind)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: NaN and infinities become null, integers stay exact."""
+        """Return the JSON form: NaN and infinities become null, integers stay exact."""
         return {
             "schema": self.schema,
             "command": self.command,
@@ -51,7 +51,7 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """The JSON text, with a newline at its end."""
+        """Return the JSON text, with a newline at its end."""
         if isinstance(self.records, ColumnarRecords):
             shell = replace(self, records=()).to_json()
             lines = ",\n  ".join(self.records.json_lines())
@@ -73,7 +73,7 @@ class Report:
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> "Report":
-        """The report of a JSON value that was read from ``where``, each record checked."""
+        """Return the report of a JSON value, each record checked; ``where`` is for messages."""
         told = data.get("schema") if isinstance(data, dict) else type(data).__name__
         if told != SCHEMA or not isinstance(data, dict):
             raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(told)})")
@@ -91,7 +91,7 @@ class Report:
         return cls(command, records, summary, environment, SCHEMA)
 
     def to_frame(self) -> Any:
-        """The records as a pandas DataFrame, one column a field.
+        """Return the records as a pandas DataFrame, one column a field.
 
         Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
         """
@@ -104,7 +104,7 @@ class Report:
 
 
 def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
-    """The records of reports; where these are from several devices, each by its device's name."""
+    """Return the records of reports; if several devices are among them, named by device."""
     names = [str(report.environment.get("device_name") or "") for report in reports]
     pairs = [
         (r, name) for report, name in zip(reports, names, strict=True) for r in report.of(kind)
@@ -115,7 +115,7 @@ def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON-ready: mappings and sequences walked, NaN and infinities to None."""
+    """Return a value ready for JSON: mappings and sequences copied, NaN and infinities None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -139,9 +139,9 @@ _COUNTED = ("count", "bytes", "time")
 
 
 def restored(kind: type[Kind], row: Any, where: str) -> Kind:
-    """A row as the record it was saved from; names that the kind does not have are left out.
+    """Return a saved row as its record, without names that the kind does not have.
 
-    :class:`RequestError` names the place, the field, what it is and what it must be.
+    :class:`RequestError` names the place, the field, its value and the type it must have.
     """
     if not isinstance(row, dict):
         raise RequestError(f"{where} is {shown(row)}, not an object")
@@ -166,13 +166,13 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
 
 @cache
 def _fields(kind: type[Record]) -> list[tuple[Field[Any], Any, Any]]:
-    """The fields with their types and defaults."""
+    """Return the fields with their types and defaults."""
     hints, plain = get_type_hints(kind), kind()
     return [(item, hints[item.name], getattr(plain, item.name)) for item in fields(kind)]
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of an annotated type; true and false are no numbers."""
+    """Return whether a JSON value is of an annotated type; true and false are no numbers."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
         return any(fits(value, one) for one in inner)
@@ -187,7 +187,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def told(hint: Any) -> str:
-    """An annotated type in words."""
+    """Return an annotated type in words."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
         return " or ".join(dict.fromkeys(told(one) for one in inner))
@@ -197,7 +197,7 @@ def told(hint: Any) -> str:
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """A member that must be an object; none is an empty one."""
+    """Return a member that must be an object; an empty one if it is missing."""
     found = data.get(name, {})
     if not isinstance(found, dict):
         raise RequestError(f"{where}: {name} is {shown(found)}, not an object")
