@@ -1,4 +1,4 @@
-"""The answer of a comparison in one plain sentence, from its records."""
+"""Put a comparison's result into one plain sentence, from its records."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,16 +15,17 @@ AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
 
 
 def words_of(quantity: str) -> tuple[str, str, str]:
-    """Less of a quantity, the least of it, and what it is: ``fewer``, ``the fewest``, ``FLOPs``."""
+    """Return the words for a quantity: ``("fewer", "the fewest", "FLOPs")``."""
     if quantity in AMOUNTS:
         return "less", "the least", AMOUNTS[quantity]
     return "fewer", "the fewest", quantity_text(quantity)
 
 
 def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
-    """Of the longest length: two beside each other, or who of several is lowest.
+    """Return how mechanisms compare at the longest length.
 
-    Against the standard mechanism where it takes part, else against the one named first.
+    Two are compared with each other; of several, the lowest in each quantity is named. The base is
+    the standard mechanism if it takes part, else the first.
     """
     longest = max((row.seq_len for row in records), default=0)
     rows = [row for row in records if not row.skipped and row.seq_len == longest]
@@ -38,7 +39,10 @@ def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) 
 
 
 def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
-    """What one needs of each, beside the base; nothing is a multiple of nothing."""
+    """Return how much one mechanism needs of each quantity, as multiples of the base.
+
+    A quantity that the base does not need at all has no multiple and is left out.
+    """
     sides = {words_of(name)[2]: (getattr(row, name), getattr(base, name)) for name in named}
     same = [what for what, (its, of_base) in sides.items() if its == of_base]
     times = [
@@ -53,7 +57,7 @@ def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> st
 
 
 def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord) -> str:
-    """Who needs least of each, and how that compares with the base."""
+    """Return who needs least of each quantity, and how that compares with the base."""
     said: dict[str, list[str]] = {}
     for name in named:
         _, least, what = words_of(name)
@@ -73,9 +77,10 @@ def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRe
 def heads_answer(
     optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int, *, every: bool
 ) -> str:
-    """With how many heads each mechanism is cheapest, by its closed form where that was asked.
+    """Return with how many heads each mechanism is cheapest.
 
-    ``every`` tells that all numbers of heads were tried that divide the width.
+    Our closed forms decide if they were asked for, else printed ones. ``every`` means that all
+    divisors of the width were tried.
     """
     quantity = optima[0]["quantity"]
     kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
@@ -95,7 +100,7 @@ def heads_answer(
 
 
 def heatmap_answer(summary: Mapping[str, Any]) -> str:
-    """How much more A needs than B on average, with the fewest heads and with the most."""
+    """Return how much more A needs than B on average, with the fewest and the most heads."""
     means = {int(h): mean for h, mean in summary["mean_excess_percent"].items() if mean is not None}
     a, b, said = summary["mechanism_a"], summary["mechanism_b"], list[str]()
     if not means or a == b:
@@ -110,7 +115,7 @@ def heatmap_answer(summary: Mapping[str, Any]) -> str:
 
 
 def _share(percent: float, less: str) -> str:
-    """``30 % more``, and ``99.7 % fewer`` where whole ones would say nothing or everything."""
+    """Return ``30 % more``; with decimals, ``99.7 % fewer``, where 0 or 100 would mislead."""
     whole = f"{abs(percent):,.0f}"
     if whole in ("0", "100") and percent != -100:
         whole = format_number(abs(percent), short=True)
@@ -118,7 +123,7 @@ def _share(percent: float, less: str) -> str:
 
 
 def growth_answer(faster: Sequence[str], unexpected: Sequence[str], asked: int) -> str:
-    """How many mechanisms grow as claimed, and who does not."""
+    """Return how many mechanisms grow as claimed, and which do not."""
     if not faster:
         return f"All {asked} grow no faster with the length than they claim."
     why = f"{joined(unexpected)} without saying so" if unexpected else "for reasons told below"

@@ -1,4 +1,4 @@
-"""Closed forms of mechanisms as records: stage by stage, and their totals side by side.
+"""Turn closed forms of mechanisms into records: stage by stage, and totals side by side.
 
 The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols
 B N h d (and g, M for grouped heads and another key length).
@@ -41,19 +41,19 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is called by at other sizes, too: its place in a text, or its name."""
+        """Return the row's key across sizes: its stage's place in the mechanism's text, or name."""
         return self.part, repr(self.place) if self.place else self.stage
 
     @property
     def base(self) -> tuple[str, str]:
-        """Part and name, without the number of those that share it."""
+        """Return part and name, without the number that tells equal names apart."""
         return self.part, self.stage.partition(" (")[0]
 
 
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """What the implementation executes, by stage; the total is last.
+    """Return what the implementation executes, by stage; the total is last.
 
-    A stage's ``peak_bytes`` and ``peak_entries`` are what is held while it runs.
+    ``peak_bytes`` and ``peak_entries`` of a stage are what is alive while it runs.
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
@@ -72,7 +72,7 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
 
 
 def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """What the definition asks for: k-1 additions a dot product, n-1 a sum."""
+    """Return the definition's operations by stage: k-1 additions a dot product, n-1 a sum."""
     table = mechanism.definition(workload, scope)
     stages = zip(_unique(table), table.stages, strict=True)
     rows = [Row(*name, _operations(stage.cost)) for name, stage in stages]
@@ -80,7 +80,7 @@ def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[R
 
 
 def defined_total(mechanism: Mechanism, workload: Workload, scope: str) -> Number | None:
-    """Operations of the definition; None where there is none (a backward pass)."""
+    """Return the definition's operations; None if it has none (a backward pass)."""
     try:
         return mechanism.definition(workload, scope).operations
     except AttnprofError:
@@ -98,7 +98,10 @@ def _operations(cost: Cost) -> dict[str, Number]:
 
 
 def _unique(table: CostTable) -> list[tuple[str, str]]:
-    """Part and name of each stage; the second of a name, the first ``total``, is ``name (2)``."""
+    """Return part and name of each stage; a name that occurs again becomes ``name (2)``.
+
+    ``total`` is taken from the start.
+    """
     seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
@@ -110,7 +113,7 @@ def _unique(table: CostTable) -> list[tuple[str, str]]:
 
 # -- symbols ---------------------------------------------------------------------------
 def symbolic(workload: Workload) -> Workload:
-    """The same request with its sizes as the positive symbols B N h d (and g, M)."""
+    """Return a request with its sizes as the positive symbols B N h d (and g, M)."""
     optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
     given = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
     names = {**SYMBOLS, **given}
@@ -122,7 +125,7 @@ Writer = Callable[[Mechanism, Workload, str], list[Row]]
 
 @cache
 def _in_symbols(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
-    """The rows of a symbolic workload; none where a mechanism needs plain sizes."""
+    """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
     except (TypeError, ValueError, AttnprofError):
@@ -142,11 +145,11 @@ class Asked:
 
     @property
     def in_symbols(self) -> bool:
-        """Whether closed forms are shown in any way."""
+        """Return whether closed forms are shown in any way."""
         return self.closed_forms or self.latex
 
     def texts(self, form: Any) -> dict[str, Any]:
-        """A closed form as a record shows it; nothing where there is none."""
+        """Return a closed form as fields of a record; empty if there is none."""
         if form is None:
             return {}
         latex = expression_latex(form) if self.latex else None
@@ -156,7 +159,10 @@ class Asked:
 def cost_records(
     mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
 ) -> list[CostRecord]:
-    """The records of one mechanism and workload, formula rows first; RequestError if refused."""
+    """Return the records of a mechanism and workload, our formulas first, then printed ones.
+
+    RequestError if the mechanism refuses.
+    """
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:
@@ -175,7 +181,7 @@ def cost_records(
 
 
 def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]:
-    """The printed forms that speak of this request: one sequence, same scope, phase, mask."""
+    """Return the printed forms for this request: one sequence, same scope, phase and mask."""
     if w.batch_size != 1 or w.kv_seq_len is not None or w.kv_heads != w.num_heads:
         return []
     return [
@@ -190,10 +196,10 @@ def _formula(
     write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
-    """The records of what is counted, with closed forms where the mechanism has any.
+    """Return the counted records, with closed forms where the mechanism has any.
 
-    Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
-    its counts add up (one of them is zero). What is held does not add and has no form then.
+    Symbols keep every branch of a mechanism that switches, so two stages may stand for one: their
+    counts are added (one of them is zero). Memory cannot be added and has no form then.
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
     if asked.in_symbols:
@@ -234,7 +240,7 @@ def _published(
 
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
-    """The fields that say which request a record answers."""
+    """Return the fields that say which request a record answers."""
     return {
         "mechanism": mechanism.name, "params": mechanism.params, "scope": scope,
         **{name: getattr(workload, name) for name in ("phase", "causal", *SIZES, "dtype")},
@@ -251,7 +257,7 @@ CONTESTED = (
 def compare_records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
 ) -> list[CompareRecord]:
-    """One record a mechanism and workload; ``wins`` names quantities in which one is lowest.
+    """Return a record a mechanism and workload; ``wins`` names quantities it is lowest in.
 
     Equal lowest values win together; where all are equal nobody wins. A mechanism that refuses is
     a record with the reason. Raises :class:`RequestError` where every one refuses.
@@ -271,7 +277,7 @@ def compare_records(
 
 
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
-    """What one mechanism costs in all for one workload."""
+    """Return the totals of one mechanism for one workload."""
     who: dict[str, Any] = identity(mechanism, workload, scope)
     try:
         table = mechanism.cost(workload, scope)

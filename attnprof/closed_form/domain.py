@@ -1,4 +1,7 @@
-"""Closed forms for the usual sizes: above one, or exactly one where that was asked."""
+"""Shorten closed forms for the usual domain: each size is at least 2, or 1 if that was asked.
+
+``Min(N, 1)`` is then 1, and a branch for a single token disappears.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +21,7 @@ _SIGNS = ("<", "<=", ">", ">=")
 
 
 def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
-    """The records with shorter expressions: what is decided by sizes of at least 2 is left out."""
+    """Return the records with expressions shortened for sizes of at least 2."""
     return [
         replace(record, expression=_shorter(record.expression, sizes_of(record)))
         if record.expression and "Min(" in record.expression else record
@@ -27,12 +30,12 @@ def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
 
 
 def sizes_of(record: CostRecord) -> dict[str, int]:
-    """The symbols of closed forms and the sizes asked for."""
+    """Return the asked sizes by symbol: ``{"B": 1, "N": 1024, …}``."""
     return {name: getattr(record, field) for name, field in SYMBOLS.items()}
 
 
 def domain_text(record: CostRecord) -> str:
-    """``N, h, d >= 2 and B = 1``."""
+    """Return ``N, h, d >= 2 and B = 1``."""
     sizes = sizes_of(record)
     above = ", ".join(name for name, size in sizes.items() if size > 1)
     ones = [f"{name} = 1" for name, size in sizes.items() if size == 1]
@@ -40,7 +43,10 @@ def domain_text(record: CostRecord) -> str:
 
 
 def _shorter(text: str, sizes: Mapping[str, int]) -> str:
-    """The text without minima that are decided; what stays a call is a name while it is summed."""
+    """Return the text without minima that are decided on the domain.
+
+    Other calls, like Max(N, M), become names ``z_0``, ``z_1``, … while sympy adds up the rest.
+    """
     import sympy
 
     ones = frozenset(name for name, size in sizes.items() if size == 1)
@@ -81,7 +87,7 @@ def _listed(parts: Iterable[Any]) -> str:
 
 @cache
 def _least(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
-    """The side that is the least wherever sizes are 2 or more; None where it depends on them."""
+    """Return the side that is least wherever sizes are 2 or more; None if it depends on them."""
     import sympy
 
     above = {

@@ -1,4 +1,4 @@
-"""Cost against the number of heads at fixed model width: records and the real optimum."""
+"""Cost against the number of heads at a fixed model width, and the real optimum."""
 
 import math
 from collections import defaultdict
@@ -36,16 +36,16 @@ class Curve:
     count: Callable[[Workload], Number]
 
     def cost(self, h: Number, d: Number) -> Number:
-        """The cost of h heads of width d."""
+        """Return the cost of h heads of width d."""
         return self.count(self.workload.with_(num_heads=h, head_dim=d))
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where a cost is lowest in the head width d, as if heads could be a fraction.
+    """The head width d of least cost, as if the number of heads could be a fraction.
 
-    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None
-    where there is none; ``general`` tells that no comparison of sizes was made on the way.
+    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None if
+    there is none; ``general`` is true if the cost is one polynomial, without branches by size.
     """
 
     equation: tuple[int, ...]
@@ -57,7 +57,7 @@ def curves_of(
     mechanisms: Sequence[Mechanism], workload: Workload, scope: str, kinds: Sequence[str],
     quantities: Sequence[str],
 ) -> list[Curve]:  # fmt: skip
-    """Every cost that can be drawn, a mechanism's printed ones before ours.
+    """Return every cost that can be drawn, a mechanism's printed ones before ours.
 
     Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
     """
@@ -86,10 +86,10 @@ def curves_of(
 
 
 def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
-    """The minimum over real head widths, by setting the derivative to zero.
+    """Return the minimum over real head widths, by setting the derivative to zero.
 
-    A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). ``num_heads`` is where comparisons of
-    sizes are decided. No equation where the cost is no polynomial in heads and width.
+    A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). Branches by size are taken as at
+    ``num_heads``. No equation if the cost is no polynomial in heads and width.
     """
     branches = polynomials.Branches((num_heads, d_model // num_heads))
     try:
@@ -110,7 +110,10 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
 
 
 def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
-    """How a cost goes with the head count, computed: over every h, or over the divisors."""
+    """Return how a cost goes with the head count: ``falls for every h up to 512``.
+
+    It is derived for every h if the cost is one polynomial, else compared at the divisors.
+    """
     if found.general and found.equation:
         inside = [r for r in positive_roots(found.equation) if r.crosses and 1 < r.at < d_model]
         slope = value_at(found.equation, Fraction(1 + d_model, 2))
@@ -125,7 +128,10 @@ def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
 
 
 def root_text(found: Optimum) -> str | None:
-    """The optimum in radicals, for equations up to the third degree in one real radical."""
+    """Return the optimum in radicals, if its equation has at most degree three; else None.
+
+    Roots that need complex numbers on the way are left out.
+    """
     from sympy import I, Poly, Symbol, roots
 
     if found.root is None or not 1 < len(found.equation) <= 4:
@@ -140,10 +146,9 @@ def heads_report(
     curves: Sequence[Curve], d_model: int, seq_len: int, head_counts: Sequence[int],
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """The report of ``heads``: every cost at every head count, and each cost's optimum.
+    """Return the report of ``heads``: every cost by head count, and each cost's optimum.
 
-    The optimum of the summary is that of the FLOPs of the mechanism named last, as published
-    where it is.
+    The summary's optimum is that of the last mechanism's FLOPs, by its printed form if it has one.
     """
     records, optima = [], []
     for curve in curves:
@@ -182,6 +187,6 @@ def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[st
 
 
 def divisors(size: int) -> list[int]:
-    """All divisors of a size, ascending: the numbers of heads that share a model width."""
+    """Return all divisors of a size, ascending: the numbers of heads that share a model width."""
     small = [h for h in range(1, math.isqrt(size) + 1) if size % h == 0]
     return sorted({*small, *(size // h for h in small)})

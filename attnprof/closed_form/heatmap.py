@@ -26,9 +26,9 @@ MOST_CELLS = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """What is asked: two mechanisms, the axes, and which cost is compared.
+    """The request of a heatmap: two mechanisms, the axes, and the cost that is compared.
 
-    ``scope`` None is whatever a document prints, and ``layer`` for our own formulas.
+    ``scope`` None means any scope that a document prints, and ``layer`` for our own formulas.
     """
 
     a: Mechanism
@@ -46,7 +46,10 @@ class Heatmap:
 
 
 def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
-    """Cells as records, the excess by head count as summary; RequestError if not comparable so."""
+    """Return cells as records and, as summary, the excess of A by head count.
+
+    RequestError if the two cannot be compared like that.
+    """
     import numpy as np
 
     _check(asked)
@@ -163,7 +166,7 @@ def _shown(sizes: Sequence[int]) -> str:
 def _excess(
     seq_lens: Sequence[int], widths: Sequence[int], ratio: "np.ndarray"
 ) -> tuple[Any, Any, Any]:
-    """Mean and maximum of 100·(ratio - 1) over the cells that have one, and where the latter is."""
+    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and the latter's cell."""
     import numpy as np
 
     known = np.isfinite(ratio)
@@ -178,7 +181,7 @@ def _excess(
 
 
 def _listed(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
-    """Python numbers, None in the columns that have none."""
+    """Return the values row by row as Python numbers, None in columns that are not ``present``."""
     import numpy as np
 
     full = values
