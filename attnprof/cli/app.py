@@ -1,4 +1,4 @@
-"""The console entry point: finds a command's file, runs it, ends with the contract's exit code."""
+"""The console entry point: find a command's file, run it, end with a documented exit code."""
 
 import atexit
 import contextlib
@@ -99,7 +99,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
-    """Parse and run; what the parser refuses is one line like every other message."""
+    """Parse and run; an error of the parser becomes one line like every other message."""
     for argument in arguments:
         if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
             raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
@@ -126,7 +126,7 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
 
 
 def _example(error: Any) -> str:
-    """What to type for a flag whose value is no number; empty for other errors of the parser."""
+    """Return what to type for a flag whose value is no number; "" for other parser errors."""
     found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     if not found or not flag.startswith("--"):
@@ -137,7 +137,7 @@ def _example(error: Any) -> str:
 
 
 def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
-    """The command line: the asked command for real, the others by name and summary only."""
+    """Return the command line: the typed command in full, the others by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=asked not in COMMANDS or COMPLETING in os.environ,
@@ -161,7 +161,7 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
 
 
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
-    """The command's function, ending with an exit code: before Typer sees its exceptions."""
+    """Return the command's function, wrapped to end with an exit code before Typer sees errors."""
     function = in_groups(command_function(name))
 
     @wraps(function)
@@ -192,11 +192,11 @@ def _globals(
     version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
-    """What holds for every command."""
+    """Declare the flags of every command."""
 
 
 def command_function(name: str) -> Callable[..., Any]:
-    """A command's function: the one named like its file, ``list_`` for ``list``."""
+    """Return a command's function: the one named like its file, ``list_`` for ``list``."""
     own = name.replace("-", "_")
     found = vars(import_module(f"attnprof.cli.{own}"))
     function: Callable[..., Any] = found.get(f"{own}_") or found[own]
@@ -204,7 +204,10 @@ def command_function(name: str) -> Callable[..., Any]:
 
 
 def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """What to call the code that is run, by its name if it has one; None where it is all ours."""
+    """Return what to call the user's code that a command runs; None if all code is ours.
+
+    It is named as the user typed it, ``my.py:A``, else by the command.
+    """
     names: list[str] = []
     if command != "reproduce":
         values = (given.get(parameter) for parameter in TARGETS)
@@ -221,7 +224,7 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
 
 
 def names_in(values: Iterable[Any]) -> list[str]:
-    """What was typed, each name of a list by itself: it may be a file of code."""
+    """Return the typed texts, lists split at commas: each may name a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for found in listed for text in found if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]

@@ -23,7 +23,7 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """How differences are judged, and what is written beside the result."""
+    """How differences are judged, and which files are written besides the result."""
 
     rule: str | None = Option(
         None, metavar="RULE", help="sensitive, default or lenient; else each case's own."
@@ -104,7 +104,7 @@ def _compared(
     baseline: Path | None, against: str | None, suite: Suite, asked: CheckFlags, to: Output,
     terms: CheckOptions,
 ) -> int:  # fmt: skip
-    """Count and time both sides, write what was found; with ``--update`` record it anew."""
+    """Count and time both sides and write the report; with ``--update`` record a new baseline."""
     named = baseline is None or suite.suite is not None or suite.flags()
     with working("reading the suite"):
         cases = suite.cases() if named else []
@@ -138,7 +138,7 @@ def _compared(
 
 
 def _outputs(report: Report, asked: CheckFlags) -> None:
-    """Files beside the result, and what GitHub reads; all before the exit code is told."""
+    """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
     from attnprof.render.tables.check import page
 

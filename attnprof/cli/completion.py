@@ -1,4 +1,4 @@
-"""What a shell can complete: names of mechanisms, phases, quantities, claims and the like."""
+"""What a shell completes: names of mechanisms, phases, quantities, claims and the like."""
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -50,7 +50,7 @@ MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms",
 
 
 def completing(parameter: str) -> Callable[..., list[str]] | None:
-    """The function that Typer asks for what a parameter's text may become; None for any text."""
+    """Return the function that completes a parameter's text for Typer; None for free text."""
     if parameter not in (*NAMES, *MECHANISMS, "settings", "claim", "table", "figure"):
         return None
 
@@ -64,7 +64,7 @@ def completing(parameter: str) -> Callable[..., list[str]] | None:
 
 
 def _possible(parameter: str, ctx: Context) -> Iterable[str]:
-    """All names that a parameter of a command takes."""
+    """Return all names that a parameter of a command takes."""
     from attnprof import registry
 
     if parameter in MECHANISMS:

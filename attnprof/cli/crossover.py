@@ -40,7 +40,7 @@ METRIC_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCosts:
-    """Which costs are compared, and of what."""
+    """Which costs are compared: metrics, kinds, scope, model."""
 
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
@@ -80,7 +80,7 @@ class Timing:
     )
 
     def flags(self) -> list[str]:
-        """The flags that were typed."""
+        """Return the flags that were typed."""
         usual = Timing(
             threads=None, wait_policy="default", kept=False, calibration=None, on=None,
             journal=None, longest_call=2.0,
@@ -154,7 +154,7 @@ def crossover(
 def _pair(
     names: list[str], conditions: request.Conditions, modules: opt.Modules
 ) -> tuple[Any, Any]:
-    """Two different mechanisms or modules; TaylorShift's forms where none is named."""
+    """Return two different mechanisms or modules; TaylorShift's two forms if none is named."""
     default = list(request.TAYLORSHIFT)
     names = names or default
     if len(names) != 2 or names[0] == names[1]:
@@ -170,7 +170,7 @@ def _between(
     first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
-    """The report for two mechanisms or modules."""
+    """Return the report for two mechanisms or modules."""
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     kinds = list(KINDS) if not own else [DERIVED if axis.name == "seq" else MEASURED]
     kinds = kinds if set(metrics) - {TIME} else []
@@ -185,7 +185,7 @@ def _between(
 
 
 def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
-    """The report with rows of time."""
+    """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
@@ -200,7 +200,7 @@ def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
 
 
 def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
-    """RequestError for flags that say what a model's configuration says."""
+    """Raise RequestError for a flag whose value a model's configuration already has."""
     usual = request.Conditions()
     also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
     wrong = [flag for flag, given in {**typed, **also}.items() if given]
@@ -211,7 +211,7 @@ def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
 def _in_model(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
-    """The report for two mechanisms in all layers of a model."""
+    """Return the report for two mechanisms in all layers of a model."""
     from attnprof.crossovers.models import rivals
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
@@ -223,7 +223,7 @@ def _in_model(
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report) -> str:
-    """The sentence that belongs to memory rows of a document beside rows of running code."""
+    """Return why a document's memory differs from the code's, if both are shown."""
     rows = [row for row in found.of(CrossoverRecord) if row.metric == "memory"]
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):
@@ -234,7 +234,7 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
 
 
 def _metrics(what: ComparedCosts, phase: str) -> list[str]:
-    """Metrics asked for, by ``--metric`` or as quantities; else those that the kinds have."""
+    """Return the metrics of ``--metric`` or ``--quantity``, else all that the kinds have."""
     if what.metric is not None and what.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
     if what.metric is not None:

@@ -88,7 +88,7 @@ def _derived_report(
     target: str, modules: Any, phases: list[str], asked: Any, *, forward_at_least: bool,
     quantity: str | None, in_steps: bool, notes: list[str], how: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
-    """What is derived, and its report; what was guessed is noted."""
+    """Derive the target and return it with its report; guesses are noted."""
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
@@ -110,7 +110,7 @@ def _derived_report(
 
 
 def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
-    """The derivation; of the forward pass alone where nobody asked for the others it has not."""
+    """Return the derivation; of the forward pass alone if the default phases cannot all run."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived
     from attnprof.trace.solve.small_runs import ChanceError

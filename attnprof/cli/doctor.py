@@ -41,7 +41,7 @@ def doctor(*, to: Output) -> int:
 
 
 def probes() -> Iterator[DoctorRecord]:
-    """Every check in order; none of them raises."""
+    """Yield the record of every check in order; none of them raises."""
     yield _tried("python", lambda: (f"{platform.python_version()} ({sys.executable})", "ok"))
     yield _tried("platform", lambda: (platform.platform(), "ok"))
     yield _tried("attnprof", lambda: (attnprof.__version__, "ok"))
@@ -60,7 +60,7 @@ def probes() -> Iterator[DoctorRecord]:
 
 
 def _tried(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:
-    """The probe's row; whatever it raises is what was found."""
+    """Return a check's record; an exception is its result."""
     try:
         found, status = probe()
     except PackageNotFoundError:
@@ -101,7 +101,7 @@ def _cuda() -> tuple[str, str]:
 
 
 def _torch_counter() -> tuple[str, str]:
-    """A product of fake tensors: counted without memory for its result."""
+    """Count a product of fake tensors, whose result takes no memory."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
@@ -121,7 +121,7 @@ def _fvcore_counter() -> tuple[str, str]:
 
 
 def _cpu_memory() -> tuple[str, str]:
-    """Torch's profiler sees an allocation of known size."""
+    """Let torch's profiler see an allocation of known size."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,4 +1,4 @@
-"""Derivations that took a while are kept, and read while what they depend on is unchanged."""
+"""Keep derivations that took a while, until a file or package that they depend on changes."""
 
 import json
 import os
@@ -23,10 +23,10 @@ _MOST = 2**26
 
 
 class KeptReport:
-    """The report of a request: what is said of it on stderr, and the files and packages behind it.
+    """A kept report of one request, with its notes for stderr and the code it depends on.
 
-    It lies in the user's cache folder; packages are told apart by their versions, other files by
-    what is in them.
+    It lies in the user's cache folder. It depends on packages, by version, and on other files, by
+    digest of their content.
     """
 
     def __init__(self, *request: Any) -> None:
@@ -37,7 +37,7 @@ class KeptReport:
         self._start = process_time()
 
     def read(self) -> Report | None:
-        """The report, with ``notes``; None where there is none or something has changed."""
+        """Return the report, and set ``notes``; None if it is not kept or has changed."""
         with suppress(OSError, ValueError, KeyError, TypeError, RequestError, PackageNotFoundError):
             kept = read_json(self.path, JOURNAL_LIMIT)
             packages = {name: version(name) for name in kept["packages"]}
@@ -48,7 +48,7 @@ class KeptReport:
         return None
 
     def write(self, report: Report, *others: Path | None) -> None:
-        """Keep it if it took long: with the modules that are loaded now, and other files."""
+        """Keep the report if it took long, with the modules loaded now and ``others``."""
         if process_time() - self._start < _LONG:
             return
         with suppress(OSError, RequestError, PackageNotFoundError):
@@ -60,7 +60,7 @@ class KeptReport:
 
 
 def _bounded(folder: Path) -> None:
-    """Remove the oldest files of a folder until the rest is no more than may be kept."""
+    """Remove a folder's oldest files until the rest has at most ``_MOST`` bytes."""
     held = 0
     for path in sorted(folder.iterdir(), key=lambda x: x.stat().st_mtime_ns, reverse=True):
         held += path.stat().st_size
@@ -73,7 +73,7 @@ def _digest(path: str) -> str:
 
 
 def _loaded(others: Any) -> Mapping[str, Mapping[str, str]]:
-    """Versions of the packages, and digests of all other files, that modules come from."""
+    """Return where loaded modules come from: packages by version, other files by digest."""
     files = {str(path.resolve()) for path in others}
     packages, installed = set[str](), packages_distributions()
     own = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})

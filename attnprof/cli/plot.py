@@ -78,7 +78,7 @@ def plot(
 
 
 def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
-    """Reports with those points whose fields or parameters have the values asked for."""
+    """Return reports with those points whose fields or parameters have the asked values."""
     kept = list(reports)
     for name, value in parse_set(where, "--where").items():
         wanted = {text.strip().lower() for text in value.split(",")}
@@ -97,7 +97,7 @@ def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
 
 
 def load(path: Path) -> Report:
-    """A results file of either kind; :class:`RequestError` for another one."""
+    """Return the report of a results file of sweep or profile; RequestError for another file."""
     if path.suffix == ".jsonl" or is_journal(path):
         from attnprof.measure.sweep.results import load_results
 
@@ -109,7 +109,7 @@ def load(path: Path) -> Report:
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
-    """What the devices can do: as the results say, else as is known of them here."""
+    """Return the devices' ceilings: from the results, else from this machine's calibration."""
     found = {}
     for report in reports:
         told = report.summary.get("roofline")

@@ -108,7 +108,7 @@ class ReplayRequest:
 def asked_for(
     names: Sequence[str], claim: str | None, table: str | None, figure: str | None
 ) -> ReplayRequest:
-    """The request; :class:`RequestError` with the closest names for what is not there."""
+    """Return the request; :class:`RequestError` suggests names close to an unknown one."""
     if sum(item is not None for item in (claim, table, figure)) > 1:
         raise RequestError("ask for one of --claim, --table and --figure")
     numbers = [its.number for its in known.find_documents(names)]
@@ -133,7 +133,7 @@ def asked_for(
 
 
 def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Path | None) -> None:
-    """Flags that do not go together; :class:`RequestError` says what to type."""
+    """Raise RequestError for flags that contradict each other."""
     if plot is not None and asked.figure is None:
         raise RequestError(
             f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
@@ -159,7 +159,7 @@ def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
 
 
 def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
-    """The reports on disk; gives what could not be made."""
+    """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
         with working(f"drawing the figures of {number}"):
@@ -171,7 +171,7 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
-    """What came out now becomes what later replays are compared with."""
+    """Make these results the committed ones that later replays are compared with."""
     for path in replay.accept(found.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
     for number, values in made.items():
@@ -186,7 +186,7 @@ def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
 
 
 def _ended(found: Report, failed: dict[str, str]) -> int:
-    """What to tell at the end, and the exit code."""
+    """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
     told = {"without a check that works": "errors", "without a verdict that ships": "not_committed"}

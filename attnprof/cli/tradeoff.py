@@ -24,7 +24,7 @@ OVER = ("flops", "time", "memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What is compared, on which inputs."""
+    """Flags for the mechanisms that are compared, and the inputs."""
 
     attention: list[str] | None = Option(
         None,
@@ -59,7 +59,7 @@ class Compared:
     settings: opt.SetOption = None
 
     def flags(self) -> list[str]:
-        """The flags that were typed."""
+        """Return the flags that were typed."""
         typed = {
             "--attention": self.attention, "--input": self.source, "--seq": self.seq,
             "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
@@ -70,11 +70,11 @@ class Compared:
 
     @property
     def longest(self) -> int | None:
-        """What mechanisms made for one length are made for."""
+        """Return the tokens that mechanisms made for one length are made for, if typed."""
         return None if self.built_for is None else parse_size(self.built_for, "--built-for")
 
     def shape(self) -> tuple[int, int, int, int] | None:
-        """(batch, heads, tokens, width) of inputs that are made; None where no flag says a size."""
+        """Return (batch, heads, tokens, width) of drawn inputs; None if no flag has a size."""
         if not any((self.seq, self.d_model, self.heads, self.d, self.batch)):
             return None
         known = self.d_model is not None
@@ -84,7 +84,7 @@ class Compared:
         return batch, count, parse_size(self.seq or SEQ, "--seq"), width
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
-        """Those that are made, one for each of the lengths of rows, and those of files."""
+        """Return the drawn inputs, by structure and row lengths, and those of files."""
         from attnprof.measure.tradeoff.structures import STRUCTURES, structured
         from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
 
@@ -112,7 +112,7 @@ class Compared:
         ]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
-        """Every mechanism with every value of the parameter that it is tuned by."""
+        """Return every mechanism with every value of the parameters that tune it."""
         from attnprof.measure.tradeoff.candidates import candidates
 
         names = _listed(self.attention, "--attention") or registry.names()
@@ -182,7 +182,7 @@ def tradeoff(
 def _compared(
     what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
 ) -> Report:
-    """The report of every mechanism on every input."""
+    """Return the report of every mechanism on every input."""
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
     from attnprof.measure.tradeoff.report import tradeoff_report
@@ -200,7 +200,7 @@ def _compared(
 def _distill(
     given: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
 ) -> None:
-    """003's experiment, told on stderr as it goes; ``given`` are flags that it has not."""
+    """Run 003's experiment, with progress on stderr; ``given`` are flags that it does not have."""
     if given:
         raise RequestError(
             f"--distill has models, sizes and data of its own, on the CPU: leave out {given[0]}"
