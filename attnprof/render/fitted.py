@@ -1,4 +1,7 @@
-"""Tables, texts and formulas that fit the width they are drawn in; nothing is cut."""
+"""Fit tables, texts and formulas into the terminal's width; nothing is cut off.
+
+A table too wide becomes several parts below each other, which repeat the columns that name a row.
+"""
 
 import re
 from bisect import bisect_left
@@ -22,11 +25,11 @@ _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
 
 
 class FittedTable:
-    """A table in as many parts as the width asks for, repeating the ``keys`` that name a row.
+    """A table in as many parts as the width needs, each with the first ``keys`` columns.
 
-    Numbers, whose columns are ``right``, stay in one line; texts fold. Columns without a text are
-    left out, those without a value with a note. Where one part is not enough, columns that say the
-    same in every row are told once, above.
+    Numbers, whose columns are ``right``, stay on one line; texts fold. Columns without a text are
+    left out, those without a value with a note. If one part is not enough, columns with the same
+    text in every row become a sentence above.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class FittedTable:
             self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
-        """One cell a column; the last ones may be left out, and all of them for a blank line."""
+        """Add one cell a column; missing cells at the end are blank."""
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
         self._rows.append(texts + [Text()] * (len(self._headings) - len(texts)))
 
@@ -72,7 +75,7 @@ class FittedTable:
             yield Hanging(Text(f"{self._caption}\n", "dim"), 0)
 
     def _same(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
-        """Columns with the same text in every row, and that text; a key at least is left."""
+        """Return the columns with one text in all rows, and it; empty if no key would be left."""
         same = {n: column[0].strip() for n, column in cells.items() if len({*column}) == 1}
         whole = len(cells[0]) > 1 and not {*range(self._keys)} <= same.keys()
         return {n: text for n, text in same.items() if text} if whole else {}
@@ -80,9 +83,9 @@ class FittedTable:
     def _bounds(
         self, body: list[int], headings: Iterable[str], room: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """The width each column would take, and the least that it must have.
+        """Return the widths that columns would take, and the least that they must have.
 
-        In a ``room`` the longest key folds, too, where it leaves none for a column beside it.
+        In a ``room`` the longest key folds, too, if it leaves no width for a column beside it.
         """
         most = list(map(max, body, map(_longest, headings)))
         least = [
@@ -96,7 +99,7 @@ class FittedTable:
         return most, least
 
     def _parts(self, places: Sequence[int], room: int, least: Sequence[int]) -> list[list[int]]:
-        """The columns of each part: as few parts as there can be, of about the same width."""
+        """Return the columns of each part: as few parts as possible, about equally wide."""
         keys = [place for place in places if place < self._keys]
 
         def split(room: int) -> list[list[int]]:
@@ -115,7 +118,7 @@ class FittedTable:
     def _drawn(
         self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int]
     ) -> Iterator[Text]:
-        """Headings, a rule, and the rows, whose texts fold to the widths of their columns."""
+        """Yield headings, a rule, and the rows, whose texts fold to their columns' widths."""
         high = max(headings[n].count("\n") for n in part)
         heads = [Text("\n" * (high - name.count("\n")) + name, "bold") for name in headings]
         for row in (heads, *self._rows):
@@ -133,7 +136,7 @@ class FittedTable:
 
 
 class Hanging:
-    """A text whose lines are indented by so much, but for the first."""
+    """A text whose lines, but for the first, are indented."""
 
     def __init__(self, text: str | Text, indent: int = 2) -> None:
         self._text, self._indent = Text(text) if isinstance(text, str) else text, indent
@@ -144,7 +147,7 @@ class Hanging:
 
 
 def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
-    """A text in lines of this width, or ``indent`` less after the first; long words in parts."""
+    """Return a text in lines of this width, less ``indent`` after the first; long words break."""
     if isinstance(text, FormulaText):
         text = text.folded(width)
     if text.cell_len <= width and "\n" not in text.plain:
@@ -165,14 +168,14 @@ def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
 
 
 def _pieces(line: str, width: int) -> Iterator[str]:
-    """Words, each with the space after it; the parts of those that are longer than a line."""
+    """Yield words with the space after them; a word longer than a line in parts."""
     for word in _WORD.findall(line):
         parts = _PART.findall(word) if cell_len(word.rstrip()) > width else [word]
         yield from chain.from_iterable(chop_cells(part, width) for part in parts)
 
 
 def _taken(widths: Sequence[int]) -> int:
-    """What columns take in a line, with the gaps between them."""
+    """Return the width of columns in a line, with the gaps between them."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
@@ -186,7 +189,7 @@ def _wrapped(heading: str, width: int) -> str:
 
 
 def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """The widths of a part's columns: what is left goes to those that want more, evenly."""
+    """Return the widths of a part's columns; spare room goes evenly to those that want more."""
     widths = {place: least[place] for place in part}
     left = room - _taken([*widths.values()])
     while left > 0 and (short := [place for place in part if widths[place] < most[place]]):
@@ -197,24 +200,25 @@ def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room
 
 
 class FormulaText(Text):
-    """A formula: where it takes several lines, each begins with a term or an argument."""
+    """A formula that breaks into lines at its terms and arguments."""
 
     def folded(self, width: int) -> Text:
-        """The same in lines of this width."""
+        """Return the formula in lines of this width."""
         lines = (_terms(line, width) for line in self.plain.split("\n"))
         return Text("\n".join(chain.from_iterable(lines)))
 
     @classmethod
     def brief(cls, formula: str, most: int) -> "FormulaText":
-        """The first of its terms, as many as fit in so many characters; ``…`` for the rest."""
+        """Return as many of its first terms as fit in ``most`` characters, then ``…``."""
         first, *rest = _terms(formula, most)
         return cls(f"{first[:most]} …" if rest or len(first) > most else first)
 
 
 def _terms(line: str, width: int) -> Iterator[str]:
-    """A line broken before a sign or after a comma: within the fewest brackets, then latest.
+    """Yield a formula's lines, broken before a sign or after a comma.
 
-    A term that is longer is broken between its factors.
+    Of several places the one in the fewest brackets is taken, then the last. A term that is longer
+    than a line is broken between its factors.
     """
     indent = " " * (len(line) - len(re.sub(r"^(Max\((?=.*,$))?\s*", "", line)))
     while cell_len(line) > width > len(indent):

@@ -1,4 +1,4 @@
-"""Costs as curves: over length, with their crossovers, and over heads with the optimum."""
+"""Draw costs as curves: over length with crossovers, and over heads with the optimum."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]",
 
 
 def draw_compare(report: Report) -> style.Figure:
-    """FLOPs and peak memory, a line a mechanism; lengths at which one cannot run are left out."""
+    """Return FLOPs and peak memory over length, a line a mechanism, without skipped ones."""
     records = [record for record in report.of(CompareRecord) if record.skipped is None]
     series.need(records, "no mechanism can do what is asked")
     lengths = {record.seq_len for record in records}
@@ -33,9 +33,9 @@ def draw_compare(report: Report) -> style.Figure:
 
 
 def draw_crossover(report: Report) -> style.Figure:
-    """Both costs over length, a panel a head width, metric and unit; under it their ratio.
+    """Return both costs over length, a panel a head width, metric and unit.
 
-    Over another axis: over its values, a panel a length.
+    Below each panel is the ratio. Over another axis: over its values, a panel a length.
     """
     curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
@@ -70,14 +70,17 @@ def draw_crossover(report: Report) -> style.Figure:
 
 
 def _axis(over: str) -> str:
-    """What the curves run over, in words."""
+    """Return the words for the axis that curves run over."""
     return "sequence length" if over == "seq" else NAMES.get(over, over).removeprefix("the ")
 
 
 def _grid(
     units: Sequence[tuple[str, str]], widths: Sequence[int], over: str
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
-    """A panel and its strip for each; widths side by side on one scale, units if one width."""
+    """Return a figure with a panel and a strip for the ratio for each (metric, unit, width).
+
+    Widths stand side by side on one scale; if there is only one, units do.
+    """
     several = len(widths) > 1
     least = 1.5 if not several else 1.05 if style.narrow() else 1.35
     columns = style.abreast(len(widths if several else units), least)
@@ -112,7 +115,7 @@ def _grid(
 
 
 def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]) -> None:
-    """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
+    """Draw costs in their mechanisms' looks, or ratios in grey, over the whole axis."""
     for curve in curves:
         own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
         look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
@@ -124,14 +127,14 @@ def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, styl
 
 
 def _lengths(record: CrossoverRecord) -> list[float]:
-    """Where a record's two costs meet; nowhere if it was skipped or they never do."""
+    """Return where a record's two costs meet; empty if it was skipped or they never do."""
     last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
     one = [] if last is None else [last]
     return [] if record.skipped else record.all_crossings or one
 
 
 def _mark(panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]) -> None:
-    """A marker on each crossover inside the panels, and a line down to its length."""
+    """Draw a marker on each crossover inside the panels, and a vertical line through both."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
@@ -143,7 +146,7 @@ def _mark(panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRe
 
 
 def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
-    """The crossovers' values above the curves, behind the mark of their kind."""
+    """Write the crossovers' values in a corner of the panel, after the mark of their kind."""
     lines = []
     for record in records:
         values = ", ".join(map(style.short_count, _lengths(record)))
@@ -154,7 +157,7 @@ def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> 
 
 
 def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
-    """A curve's value at a length, between two points by their logarithms; None outside."""
+    """Return a curve's value at a length, interpolated on logarithms; None outside the curve."""
     import numpy as np
 
     for curve in curves:
@@ -166,7 +169,7 @@ def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
 
 
 def draw_heads(report: Report) -> style.Figure:
-    """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
+    """Return cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
     kinds, heads = ([getattr(r, name) for r in records] for name in ("kind", "num_heads"))
@@ -206,7 +209,7 @@ def _panel(
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
-    """The real optimum of the FLOPs: a line inside the range, else the side on which it lies."""
+    """Draw the real optimum of the FLOPs: a line inside the range, else the side it lies on."""
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
         return

@@ -1,4 +1,4 @@
-"""Values of many runs as small multiples, with the levels between change points."""
+"""Draw the values of many runs as small multiples, with the levels between change points."""
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
@@ -17,7 +17,7 @@ LEAST_SPAN = 0.2
 
 
 def draw_history(report: Report) -> style.Figure:
-    """A panel a case and metric (and machine, for times), over the runs in their order."""
+    """Return a panel a case and metric (and machine, for times), over the runs in order."""
     records = report.of(HistoryRecord)
     need(records, "the history has no values")
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}

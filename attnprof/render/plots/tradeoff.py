@@ -1,4 +1,4 @@
-"""Error against cost, a panel an input or facet; 003's experiment, a panel a number."""
+"""Draw error against cost, a panel an input or facet; and document 003's experiment."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +24,10 @@ def draw_pareto(
     records: Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
     hollow: Callable[[Any], bool] = lambda _: False, told: Sequence[str] = (),
 ) -> style.Figure:  # fmt: skip
-    """A panel a facet, a line a mechanism from point to point of its parameters.
+    """Return error over cost, a panel a facet, a line a mechanism through its settings.
 
-    ``named`` writes these beside each point; points of what is ``hollow`` are empty. ``told`` is
-    said in the caption, too.
+    ``named`` writes the settings beside the points; ``hollow`` chooses points to draw empty.
+    ``told`` are more parts of the caption.
     """
     field, label, unit = cost
     drawn, settings = Multiples(records, by_params=False), series.varying_params(records)
@@ -72,7 +72,7 @@ def draw_pareto(
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that no other one beats in both."""
+    """Return the points that no other point beats in both values."""
     found: list[tuple[float, float]] = []
     for x, y in sorted(points):
         if not found or y < found[-1][1]:
@@ -81,7 +81,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def draw_tradeoff(report: Report) -> style.Figure:
-    """Error of the output over FLOPs, or what ``over`` in the summary says; or 003's experiment."""
+    """Return error over FLOPs, or over ``over`` in the summary; or 003's experiment."""
     if report.command != "tradeoff":
         return _draw_distilled(report)
     cost = AXES[report.summary.get("over", "flops")]
@@ -105,7 +105,10 @@ SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def _draw_distilled(report: Report) -> style.Figure:
-    """A row a setting, a column a number, a mark a model: full at the trained length."""
+    """Return a row a setting, a column a number, a mark a model.
+
+    Marks are full at the trained length.
+    """
     records = report.of(DistillRecord)
     series.need([r for r in records if r.cross_entropy is not None], "no model was trained")
     models = list(dict.fromkeys(record.model for record in records))

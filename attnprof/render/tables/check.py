@@ -1,4 +1,4 @@
-"""What ``check`` shows, the answer, then a line a cause; what ``baseline`` and ``history`` show.
+"""Tables of ``check`` (the answer, then a line a cause), ``baseline`` and ``history``.
 
 The page of ``check`` is Markdown: the body of a pull request's comment, and the step summary.
 """
@@ -39,7 +39,7 @@ MOST_LETTERS = 300
 
 
 def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
-    """The answer, a line a cause, worst first, what was compared; ``verbose``: all records."""
+    """Yield the answer, a line a cause, worst first, and notes; with ``verbose`` all records."""
     if report.command == "check --self-test":
         yield from _self_test(report)
         return
@@ -70,7 +70,7 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
 
 
 def _self_test(report: Report) -> Iterator[RenderableType]:
-    """A line a slowdown, and what the first and the others mean."""
+    """Yield a line a slowdown, and how to read the rates."""
     rows, rule = report.of(SelfTestRecord), report.summary["rule"]
     yield record_table(rows, SELF_TEST, title=f"self-test of rule {rule} on this machine")
     alarms = sum(row.regressed for row in rows if not row.slowdown)
@@ -84,7 +84,7 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The answer, a row a cause; what each metric was and is, and what stayed, is folded away."""
+    """Return the answer and a row a cause; a folded part has every metric before and now."""
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
@@ -125,7 +125,7 @@ def _cells(cause: rules.Cause, total: int) -> list[str]:
 
 
 def _fitting(text: str) -> str:
-    """As much as a comment takes, cut between lines."""
+    """Return as much text as a comment may have, cut between lines."""
     if len(text) <= LIMIT:
         return text
     kept = text[: LIMIT - 100].rsplit("\n", 1)[0]
@@ -134,7 +134,7 @@ def _fitting(text: str) -> str:
 
 
 def baseline_tables(report: Report) -> Iterator[RenderableType]:
-    """What each case counts and takes, or why it does not run."""
+    """Yield each case's counts and time, or the reason why it does not run."""
     groups: dict[str, list[BaselineRecord]] = {}
     for record in report.of(BaselineRecord):
         code = record.case.partition("[")[0]
@@ -174,7 +174,7 @@ def _change_points(report: Report) -> list[HistoryRecord]:
 
 
 def history_tables(report: Report) -> Iterator[RenderableType]:
-    """How many levels begin where; then a table a case, with a row for each of them."""
+    """Yield how many levels begin where; then a table a case, a row a level."""
     summary, rows = report.summary, _change_points(report)
     changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
     found = f"{changes} in {summary['series']:,} series of {runs}."
@@ -192,5 +192,5 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def history_page(report: Report, **_how: object) -> str:
-    """The change points only: a row for every run is in the JSON."""
+    """Return the change points only: a row for every run is in the JSON."""
     return render_markdown(replace(report, records=_change_points(report)))

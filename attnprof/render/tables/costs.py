@@ -1,4 +1,4 @@
-"""Costs by closed forms: mechanisms, one's stages, several side by side, by heads, their ratio."""
+"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -29,7 +29,7 @@ COMPARED = (
 
 
 def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
-    """A block a length."""
+    """Yield a block a length."""
     yield from answer_line(report)
     for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
@@ -46,7 +46,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
 
 
 def _compared(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
-    """A value, marked where it is the lowest and can be told from the others as they are shown."""
+    """Return a value, marked if it is the lowest and differs from the others as shown."""
     text = quantity_value(getattr(row, name), name)
     others = {quantity_value(getattr(r, name), name) for r in rows}
     won = name in row.wins.split(",") and len(others) > 1
@@ -81,7 +81,7 @@ def cost_tables(
     domain: Callable[[CostRecord], str] | None = None,
     latex: bool = False,
 ) -> Iterator[RenderableType]:
-    """One block a mechanism and length: stages, then totals and published forms."""
+    """Yield one block a mechanism and length: stages, then totals and published forms."""
     records, convention = report.of(CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
@@ -142,7 +142,7 @@ def _heading(name: str, *, total: bool = False) -> str:
 
 
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
-    """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
+    """Return stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
@@ -155,7 +155,7 @@ def _closed_forms(rows: list[CostRecord]) -> FittedTable:
 
 
 def _latex(rows: list[CostRecord]) -> Iterator[str]:
-    """A comment and a formula a total: text to be pasted, so never wrapped."""
+    """Yield a comment and a formula a total: text to be pasted, so never wrapped."""
     for row in rows:
         if row.stage == TOTAL and row.value:
             yield f"% {row.quantity}" if row.source is None else f"% {row.quantity} {row.source}"
@@ -172,7 +172,7 @@ COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
 def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
-    """A table a quantity, its title with the conditions; then the optima."""
+    """Yield a table a quantity, its title with the conditions; then the optima."""
     yield from answer_line(report)
     rows = report.of(HeadsRecord)
     for quantity in dict.fromkeys(row.quantity for row in rows):
@@ -189,7 +189,7 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
 
 
 def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
-    """One quantity: a row a head count, a column a mechanism and kind."""
+    """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
     texts = {
         (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
@@ -204,7 +204,7 @@ def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
 
 
 def _optima(report: Report) -> RenderableType:
-    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
+    """Return one row a cost: its trend with heads, the best divisor, the real optimum."""
     numbers = ("best divisor", "real d", "real heads")
     table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
                         right=numbers, keys=3)  # fmt: skip
@@ -220,7 +220,7 @@ def _optima(report: Report) -> RenderableType:
 
 
 def heatmap_tables(report: Report) -> list[RenderableType]:
-    """The title, the table, and what it means."""
+    """Return the title, the table, and how to read it."""
     summary = report.summary
     sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
     headings = ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model")
@@ -255,7 +255,7 @@ GROWTH = (
 
 
 def list_tables(report: Report) -> list[RenderableType]:
-    """A row a mechanism."""
+    """Return a row a mechanism."""
     if report.command == "list --verify":
         return _growth(report)
     table = FittedTable(
@@ -272,7 +272,7 @@ def list_tables(report: Report) -> list[RenderableType]:
 
 
 def _growth(report: Report) -> list[RenderableType]:
-    """Time and memory of every mechanism, then why those that grow faster do."""
+    """Return time and memory of every mechanism, then why some grow faster than claimed."""
     records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
     table = FittedTable(
         "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
@@ -305,7 +305,7 @@ def _exponent(record: GrowthRecord) -> str:
 
 
 def _notes(name: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
-    """Why it grows faster; how far torch counted; where it counts otherwise."""
+    """Yield why a mechanism grows faster, and how far and where torch counts otherwise."""
     for record in found.values():
         if record.verdict == "grows faster":
             known = "" if record.expected else " (and does not say so)"

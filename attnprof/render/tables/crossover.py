@@ -26,7 +26,7 @@ FIRST_VALUE = "from: from this value on, the one that is cheaper above costs no 
 
 
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
-    """A row a head width, metric and kind; ``more`` is said below, where there is something."""
+    """Yield a row a head width, metric and kind; ``more`` is a paragraph below."""
     rows = report.of(CrossoverRecord)
     one, by_width = rows[0], rows[0].over == "seq"
     where = " ".join((one.scope, *filter(None, [report.summary.get("model")])))
@@ -59,7 +59,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
 
 
 def _sizes(row: CrossoverRecord) -> list[str]:
-    """The sizes that are given, and the one that varies."""
+    """Return the fixed sizes, and the varying one: ``["1 head of width 64", "over window"]``."""
     batch = [] if row.batch_size is None else [f"batch {row.batch_size}"]
     heads = plural(row.num_heads or 1, "head")
     if row.over == "seq":
@@ -70,12 +70,12 @@ def _sizes(row: CrossoverRecord) -> list[str]:
 
 
 def _given(row: CrossoverRecord) -> str:
-    """The size that is given for a row, as remarks and closed forms name it."""
+    """Return a row's fixed size for remarks and closed forms: ``d=64``, or ``N=1024``."""
     return f"{'d' if row.over == 'seq' else 'N'}={row.given}"
 
 
 def _sides(rows: list[CrossoverRecord]) -> str:
-    """Who is cheaper below and above, where that is the same in every row."""
+    """Return who is cheaper below and above, if it is the same in every row; else ""."""
     found = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
     below, above = found.pop() if len(found) == 1 else (None, None)
     if below is None or above is None:
@@ -108,7 +108,7 @@ def _shown_given(row: CrossoverRecord) -> str:
 
 
 def _with_interval(row: CrossoverRecord) -> str:
-    """``1,240 (1,180 to 1,310)``; an end that is not known is open."""
+    """Return ``1,240 (1,180 to 1,310)``; an end that is not known is ``…``."""
     at, low, high = (
         "…" if x is None else format_count(round(x))
         for x in (row.crossover_value, row.ci_low, row.ci_high)
@@ -121,7 +121,7 @@ def _named(metric: str, kind: str) -> str:
 
 
 def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
-    """Closed forms, each with the head widths it holds for where there are several."""
+    """Return the closed forms, each with its head widths if it does not hold for all rows."""
     widths: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.closed_form:
@@ -137,7 +137,10 @@ def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
 
 
 def _searched(row: CrossoverRecord) -> str:
-    """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
+    """Return the lengths that a verdict covers.
+
+    ``never between 64 and 4,096 tokens, in steps of 64``
+    """
     crosses = row.verdict not in ("never", "always")  # there the first length is that it names
     whole = [[1, None], [2, None]] if crosses else [[1, None]]
     if not row.searched or (row.searched_step == 1 and row.searched[0] in whole):
@@ -154,14 +157,14 @@ def _searched(row: CrossoverRecord) -> str:
 
 
 def _span(row: CrossoverRecord, low: int, high: int) -> str:
-    """``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
+    """Return ``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
     if row.over in COUNTED:
         return f"{low:,} and {amount(row.over, high)}"
     return f"{amount(row.over, low)} and {high:,}"
 
 
 def _looked_at(row: CrossoverRecord) -> str:
-    """Which lengths a row of times rests on, and by how many calls."""
+    """Return which lengths a row of times rests on, and how many calls."""
     noun, unit = ("length", " tokens") if row.over == "seq" else ("value", "")
     ends = f"{plural(len(row.lengths), noun)} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
     how = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
@@ -173,7 +176,7 @@ def _looked_at(row: CrossoverRecord) -> str:
 
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
-    """What a row cannot say: several crossings, refusals, the formulas' sources."""
+    """Return what a row has no column for: several crossings, refusals, formulas' sources."""
     found, ranges = [], dict[str, list[str]]()
     for row in rows:
         what = f"{_given(row)} {_named(row.metric, row.kind)}"

@@ -1,6 +1,6 @@
-"""What ``attnprof derive`` shows: formulas by phase, how they were found, where costs arise.
+"""Tables of ``derive`` (formulas by phase, method, where costs arise) and ``verify-formula``.
 
-And ``verify-formula``: printed formulas beside ours, the verdicts, then each formula's own block.
+``verify-formula`` shows printed formulas beside ours, the verdicts, then a block a formula.
 """
 
 import re
@@ -27,7 +27,7 @@ _MOST = 12
 def tables(
     report: Report, *, latex: bool = False, by: str = "operation"
 ) -> Iterator[RenderableType]:
-    """One block a phase: formulas, domain, method, then where costs arise."""
+    """Yield one block a phase: formulas, domain, method, then where costs arise."""
     for phase, found in report.summary["phases"].items():
         rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
         # without what is 0, unless that is all there is
@@ -71,7 +71,7 @@ def _value(row: DeriveRecord) -> str:
 
 
 def _spread(expression: str | None) -> str:
-    """A formula; a maximum whose brackets fit with one candidate a line."""
+    """Return a formula; a Max of several candidates with one candidate a line."""
     found = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
     inner = found[1] if found else ""
     depths = list(accumulate((sign == "(") - (sign == ")") for sign in inner))
@@ -83,12 +83,12 @@ def _spread(expression: str | None) -> str:
 
 
 def shape_text(sizes: Mapping[str, Any]) -> str:
-    """``B=2, N=64``."""
+    """Return ``B=2, N=64``."""
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """``(B, N) = (2, 64), (3, 70)``."""
+    """Return ``(B, N) = (2, 64), (3, 70)``."""
     tuples = [tuple(shape.values()) for shape in shapes]
     if not tuples or len(tuples[0]) < 2:
         return "; ".join(map(shape_text, shapes))
@@ -96,7 +96,7 @@ def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """The shapes of a few runs; of more than three, how many and from where to where."""
+    """Return the shapes of up to three runs; of more, their number and range of sizes."""
     if len(shapes) <= 3:
         return shapes_text(shapes)
     sizes = {name: [shape[name] for shape in shapes] for name in shapes[0]}
@@ -127,7 +127,7 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
-    """At the asked shape: during which operation the peak is reached, by which polynomial."""
+    """Yield the operation that reaches the peak at the asked shape, and the peak's polynomial."""
     if "bytes" not in peak:
         return
     place = f" ({peak['line']})" if peak["line"] else ""
@@ -161,7 +161,7 @@ def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
 
 
 def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
-    """A row a submodule; at a shape the rest in numbers, beside the formula of its FLOPs."""
+    """Return a row a submodule, with FLOPs as a formula; at a shape the others as numbers."""
     values = any(row["flops_value"] is not None for row in found)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
     right = headings[1:] if values else []
@@ -181,10 +181,10 @@ def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
 
 
 def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Submodules that cost something, as their rows say it; what one does itself is its own row.
+    """Yield the rows of submodules with a cost; a row "itself" is for a module's own work.
 
-    Those rows and the ones without others inside add up to the whole. One that only holds another
-    is left out.
+    The rows "itself" and those of modules without submodules add up to the whole. A module that
+    only wraps another is left out.
     """
     costs = [(row["flops"], row["parameters"]) for row in found]
     inside = [row["module"].startswith(f"{above['module']}.".lstrip("."))
@@ -202,7 +202,7 @@ def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many operations rows are, a number or expressions; a dash where it cannot be said."""
+    """Return the number of operations of some rows, or their sum as text; ``–`` if unknown."""
     calls = [row["calls"] for row in rows]
     if all(isinstance(number, int) for number in calls):
         return str(sum(calls))
@@ -210,7 +210,7 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The same as Markdown, with every condition, operation by operation."""
+    """Return the report as Markdown, with every condition, operation by operation."""
     filters = {
         "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
         "peak_lines": peak_lines, "modules": module_rows, "bytes": format_bytes,
@@ -251,7 +251,7 @@ _OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
-    """A block a formula; of several an overview, and blocks of those that do not match."""
+    """Yield a block a formula; of several, an overview and the mismatches' blocks."""
     records = report.of(VerificationRecord)
     several = len(records) > 1
     if several:
@@ -281,7 +281,7 @@ def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def verify_formula_page(report: Report, **_how: object) -> str:
-    """A Markdown table of the verdicts; JSON and CSV have the rest."""
+    """Return a Markdown table of the verdicts; JSON and CSV have the rest."""
     records = [replace(r, ours=_shown(r.ours).plain) for r in report.of(VerificationRecord)]
     return render_markdown(replace(report, records=records), PAGE)
 
@@ -311,7 +311,7 @@ def _verdict(record: VerificationRecord) -> str:
 
 
 def _values(record: VerificationRecord) -> FittedTable:
-    """Both at a few sizes."""
+    """Return both formulas' values at a few sizes."""
     sizes, sides = record.values[0]["sizes"], ("printed", "ours")
     rows = ([*map(format_count, shape["sizes"].values()),
              *(quantity_value(shape[name], record.quantity) for name in sides)]

@@ -1,4 +1,4 @@
-"""Times and memory that are measured, predicted or ranked; what a machine can do and has."""
+"""Tables of ``profile``, ``predict``, ``recommend``, ``calibrate`` and ``doctor``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 
 def profile_tables(report: Report) -> Iterator[RenderableType]:
-    """Counts, memory, time and what was skipped, the answer before them; a sweep's is below."""
+    """Yield the answer, counts, memory, time and skipped points; a sweep's answer last."""
     records = report.of(ProfileRecord)
     done = named_results(records)
     yield from answer_line(report) if report.command == "profile" else ()
@@ -56,7 +56,7 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
-    """What is the same at all points; what is not has columns."""
+    """Return the conditions that all points share; the others have columns."""
     first, where, columns = records[0], report.environment, varying(records)
     own = first.d_model is None and first.num_heads is None
     texts = {
@@ -79,7 +79,7 @@ def _ceilings(known: Mapping[str, Any]) -> str:
 
 
 def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
-    """Each text once, after the mechanisms and lengths that it is of."""
+    """Yield each text once, after the mechanisms and lengths it belongs to."""
     of: dict[str, dict[str, dict[str, None]]] = {}
     for record, text in found:
         lengths = of.setdefault(text, {}).setdefault(record.mechanism, {})
@@ -93,7 +93,7 @@ def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
 
 
 def profile_notes(report: Report) -> list[str]:
-    """What else there is to know of the points: checks, differences, noise; not for stdout."""
+    """Return notes on the points for stderr: checks, differences, noise."""
     records = report.of(ProfileRecord)
     told = [(record, text) for record in records for text in _of_point(record)]
     asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
@@ -121,7 +121,7 @@ SHOWN, FEW = 8, 3
 
 
 def predict_tables(report: Report) -> Iterator[RenderableType]:
-    """The answer, a row a point, then the dearest operations of each."""
+    """Yield the answer, a row a point, then the slowest operations of each."""
     records = report.of(PredictRecord)
     done = named_results(records)
     yield from answer_line(report)
@@ -154,7 +154,7 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
 
 
 def recommend_tables(report: Report) -> Iterator[RenderableType]:
-    """Who fits by rank, what each gives up, and why the others are left out."""
+    """Yield the mechanisms that fit by rank, what each gives up, and why others do not."""
     rows = report.of(RecommendRecord)
     one, ranked = rows[0], [row for row in rows if row.rank is not None]
     yield from answer_line(report)
@@ -190,7 +190,7 @@ def _interval(row: RecommendRecord) -> str:
 
 
 def calibrate_tables(report: Report) -> list[RenderableType]:
-    """A row a number format."""
+    """Return a row a number format."""
     columns = (
         "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
         "repeatability",
@@ -202,7 +202,7 @@ STYLES = {"ok": "green", "none": "dim"}
 
 
 def doctor_tables(report: Report) -> list[RenderableType]:
-    """A row a check, with what to do."""
+    """Return a row a check, with advice."""
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
     columns: dict[str, Cell] = {

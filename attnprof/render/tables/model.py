@@ -1,4 +1,4 @@
-"""What ``attnprof model`` shows: a block a phase, then the cache and the memory of a step."""
+"""Tables of ``attnprof model``: a block a phase, then the cache and the memory of a step."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """The whole first, then each phase by part and kind of layer."""
+    """Yield the whole model first, then each phase by part and kind of layer."""
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())

@@ -1,4 +1,4 @@
-"""What ``attnprof tradeoff`` shows: a table an input, nearest first; or 003's experiment."""
+"""Tables of ``attnprof tradeoff``: one an input, nearest first; or document 003's experiment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,7 +33,7 @@ MEANING = (
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """A table an input; then what could not run, and what the errors mean."""
+    """Yield a table an input; then skipped candidates, and how to read the errors."""
     if report.command != "tradeoff":
         yield from _distill_tables(report)
         return
@@ -47,7 +47,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The records as a Markdown table; of 003's experiment the claims, too."""
+    """Return the records as a Markdown table; of 003's experiment the claims, too."""
     from attnprof.render.formats import markdown_table, render_markdown
 
     text = render_markdown(report)
@@ -91,14 +91,14 @@ def _cell(row: TradeoffRecord, name: str) -> str:
 
 
 def _error(value: float | None) -> str:
-    """A share in three digits; what is rounding in one."""
+    """Return a share in three digits; in one digit if it is tiny."""
     if value is None:
         return MISSING
     return f"{value:.0e}" if 0 < value < 1e-4 else shown_value(float(value), "number")
 
 
 def _skipped(records: Sequence[TradeoffRecord]) -> Iterator[str]:
-    """Each reason once, with the mechanisms, and the inputs where these differ."""
+    """Yield each reason once, with the mechanisms, and the inputs unless it is all of them."""
     inputs = dict.fromkeys((row.input, row.norms) for row in records)
     reasons: dict[str, dict[tuple[str, str | None], list[str]]] = {}
     for row in records:
@@ -114,7 +114,7 @@ def _skipped(records: Sequence[TradeoffRecord]) -> Iterator[str]:
 
 
 def _meanings(report: Report) -> Iterator[str]:
-    """What the mechanisms that ran are to softmax attention."""
+    """Yield how the mechanisms that ran are related to softmax attention."""
     ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
     said: dict[str, list[str]] = {}
     for name, (kind, why) in report.summary["relations"].items():
@@ -145,7 +145,7 @@ OF_STUDENTS = (
 
 
 def _distill_tables(report: Report) -> Iterator[RenderableType]:
-    """A table a setting; then a row a claim."""
+    """Yield a table a setting; then a row a claim."""
     records, scale = report.of(DistillRecord), report.summary["scale"]
     for setting, named in SETTINGS.items():
         if rows := [row for row in records if row.setting == setting]:
@@ -174,7 +174,7 @@ def _of_student(row: DistillRecord, name: str) -> str:
 
 
 def claim_rows(report: Report) -> list[list[str]]:
-    """A row a claim: what it says, whether the conditions suffice for it, what came out."""
+    """Return a row a claim: its words, whether the conditions suffice, the result."""
     return [
         [one["claim"], one["says"], f"{'yes' if one['suffices'] else 'no'}: {one['conditions']}",
          one["came_out"]]
