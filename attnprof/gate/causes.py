@@ -36,9 +36,9 @@ def causes(
         case, here = record.case, Lines()
         if record.metric not in (TIME, WHOLE) and case in before and case in after:
             if case not in lines:
-                lines[case] = _by_line(changes(before[case], after[case]))
+                lines[case] = _changes_by_line(changes(before[case], after[case]))
             here = lines[case]
-        for line, part in _shares(record, here):
+        for line, part in _records_by_line(record, here):
             everything = [change for some in here.values() for change in some]
             names = _names(everything if line == TOGETHER else here.get(line, ()))
             operations, parts = found.setdefault(_key(part, _path(line, case), names), ({}, []))
@@ -78,7 +78,7 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
     return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
 
 
-def _by_line(found: Sequence[Change]) -> Lines:
+def _changes_by_line(found: Sequence[Change]) -> Lines:
     """Return changes by line.
 
     A cast back, or an operation in another format, counts at the line of the upcast before it.
@@ -96,7 +96,7 @@ def _by_line(found: Sequence[Change]) -> Lines:
     return lines
 
 
-def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
+def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
     """Yield a record with the line that caused it, or one record a line with that line's share."""
     if not lines:
         yield record.place, record

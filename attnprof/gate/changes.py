@@ -79,16 +79,16 @@ class Change(Work):
         place = f" {was}at {self.line}" if self.line else ""
         said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
         if self.bytes_moved:
-            said.append(f"moves {_amount(self.bytes_moved, format_bytes, 'less')}")
+            said.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
         if self.flops:
-            said.append(f"{_amount(self.flops, format_count, 'fewer')} FLOPs")
+            said.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
         return ", ".join(said)
 
     def _results(self, sizes: Mapping[str, int]) -> str:
         """Return the new results and, for as many calls as before, those that they replace."""
         if not self.gained:
             return ""
-        now, before = _shown(self.gained, sizes), _shown(self.lost, sizes)
+        now, before = _results_text(self.gained, sizes), _results_text(self.lost, sizes)
         if self.times or not self.lost:
             return f" ({now})"
         if self.format:
@@ -104,7 +104,7 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
         before, now = without_views(before), without_views(now)
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
-        before, now = _bare(before), _bare(now)
+        before, now = _without_results(before), _without_results(now)
     known = set(map(_key, before))
     first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
     lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
@@ -153,7 +153,7 @@ def without_views(rows: _Rows) -> _Rows:
     return [*kept, *(Operation(*key, "", times, 0, 0) for key, times in views.items())]
 
 
-def _bare(rows: _Rows) -> _Rows:
+def _without_results(rows: _Rows) -> _Rows:
     groups: dict[tuple[str, str, str], list[Operation]] = {}
     for row in rows:
         groups.setdefault((row.op, row.part, row.line), []).append(row)
@@ -205,11 +205,11 @@ def _bytes(results: Mapping[Result, int]) -> int:
     )
 
 
-def _amount(value: int, written: Callable[[int], str], less: str) -> str:
+def _amount_text(value: int, written: Callable[[int], str], less: str) -> str:
     return f"{written(abs(value))} {'more' if value > 0 else less}"
 
 
-def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
+def _results_text(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
     """Return ``float32 1024×1024 (N×N)``, largest first; N×N only if no other size equals N."""
     n, width = sizes.get("N"), math.prod(sizes.get(name, 1) for name in "hd")
     others = {size for name, size in sizes.items() if name != "N"} | {width, 1}

@@ -126,14 +126,14 @@ def _count(
     found: dict[str, list[Counted]] = {}
     for done, case in enumerate(cases):
         told = done, len(cases)
-        counted = _asked(case, sides, options, told, alone=True)
+        counted = _counts_of_case(case, sides, options, told, alone=True)
         *_, last = counted
         failed = [side.error for side in counted if UNTRIED in (side.error or "")]
         runs = "the baseline" if before.get(case.name, Counted()).as_guessed else ""
         runs = sides[0].label if counted[0].runs else runs
         if failed and not runs:
             tell(f"trying other inputs for {case.name}: {failed[0]}", *told, at_once=True)
-            counted = _asked(case, sides, options, told, alone=False)
+            counted = _counts_of_case(case, sides, options, told, alone=False)
         elif failed:
             said = f"{last.error}; {runs} runs with these inputs"
             counted = [*counted[:-1], replace(last, error=said)]
@@ -143,7 +143,7 @@ def _count(
     return found
 
 
-def _asked(
+def _counts_of_case(
     case: Case, sides: Sequence[RunningTree], options: CheckOptions, told: tuple[int, int], *,
     alone: bool,
 ) -> list[Counted]:  # fmt: skip

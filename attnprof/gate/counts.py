@@ -141,7 +141,7 @@ def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Co
     guesses = first_guesses_alone() if alone else nullcontext()
     with _repeatable(case_request.seed), guesses:
         try:
-            found = _counted(case_request)
+            found = _counts_of_run(case_request)
         except NotFoundError as error:
             return Counted(error=str(error), missing=True)
         except Exception as error:  # noqa: BLE001 - the gated code may raise anything
@@ -149,7 +149,7 @@ def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Co
         return _with_formulas(found, case_request) if formulas else found
 
 
-def _counted(request: PointRequest) -> Counted:
+def _counts_of_run(request: PointRequest) -> Counted:
     from attnprof.trace.solve.count import count
 
     sizes = request.workload.by_symbol()
@@ -180,7 +180,7 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
     for given in ({}, ones) if ones else ({},):
         try:
             target = target_of(request).fixed(**given)
-            new, left = _holding(_forms(target, found.sizes, request.phase), found)
+            new, left = _agreeing_formulas(_forms(target, found.sizes, request.phase), found)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))
             break
@@ -206,7 +206,7 @@ def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForm
     return derived(target, [phase], asked).phases[phase]
 
 
-def _holding(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
+def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
     """Return, as text, formulas that agree with the run's counts; and why others are missing."""
     from attnprof.trace.report.records import text, value_at
 

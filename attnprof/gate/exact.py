@@ -30,25 +30,27 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
 
     If a side has no counts there is a single record for the whole case.
     """
-    if unable := _unable(baseline, current):
+    if unable := _verdict_without_counts(baseline, current):
         verdict, why = unable
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
     assert baseline is not None
     assert current is not None
     found = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
-    records = [_metric(case, name, baseline, current, found) for name in names]
+    records = [_metric_record(case, name, baseline, current, found) for name in names]
     places = {f"formula:{record.metric}": record.place for record in records}
     asked = all(side.formulas or side.no_formula for side in (baseline, current))
     for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if asked else ():
-        record = _formula(case, name, baseline, current)
+        record = _formula_record(case, name, baseline, current)
         changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and found
         place = (places.get(record.metric) or found[0].line) if changed else ""
         records.append(replace(record, place=place))
     return records
 
 
-def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str] | None:
+def _verdict_without_counts(
+    baseline: Counted | None, current: Counted | None
+) -> tuple[str, str] | None:
     """Return the verdict and reason for a case that a side cannot count; None if both can."""
     if current is None or current.missing:
         said = f": {current.error}" if current and current.error else ""
@@ -62,7 +64,7 @@ def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str
     return None
 
 
-def _metric(
+def _metric_record(
     case: str, name: str, baseline: Counted, current: Counted, found: Sequence[Change]
 ) -> CheckRecord:
     before, now = baseline.metrics.get(name), current.metrics.get(name)
@@ -188,7 +190,7 @@ _LONG = 2**40
 _HERE = {1: "more", 0: "the same", -1: "fewer"}
 
 
-def _formula(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+def _formula_record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = rules.OK, ""
     if now is None:
@@ -231,8 +233,11 @@ def difference(
     if old == new or (apart == 0 and not branch):
         return rules.OK, ""
     grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
-    here = _signed(old, new, at) if here is None else here
-    long, large = _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}), _signed(old, new, grown)
+    here = _sign_of_change(old, new, at) if here is None else here
+    long, large = (
+        _sign_of_change(old, new, {**at, "N": at.get("N", 1) * _LONG}),
+        _sign_of_change(old, new, grown),
+    )
     where = " in the branch of this shape" if branch else ""
     text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
     if here == long == large == 0:
@@ -266,6 +271,6 @@ def _names(expression: Any) -> set[str]:
     return {size.name for size in expression.free_symbols}
 
 
-def _signed(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
+def _sign_of_change(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
     value = evaluate(new, sizes) - evaluate(old, sizes)
     return int(value > 0) - int(value < 0)

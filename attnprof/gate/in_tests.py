@@ -49,12 +49,12 @@ class TestGate:
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @cached_property
-    def _base(self) -> RunningTree:
+    def _base_tree(self) -> RunningTree:
         """Return the tree to compare with, checked out until :meth:`close`."""
         return self._open.enter_context(tree_of(str(self.against), self.root))
 
     @property
-    def _name(self) -> str:
+    def _file_name(self) -> str:
         """Return the file's name, relative to ``root`` if it lies there."""
         near = self.file.is_relative_to(self.root)
         return str(self.file.relative_to(self.root) if near else self.file)
@@ -79,15 +79,19 @@ class TestGate:
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
-                with self._base as base, current_tree(self.root) as head:
+                with self._base_tree as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms)
                 found = [rules.Cause(**row) for row in report.summary["causes"]]
-                return self._judged(case, self._base.label, report.of(CheckRecord), found)
+                return self._accept_or_raise(
+                    case, self._base_tree.label, report.of(CheckRecord), found
+                )
             before = self.baseline.counted.get(case.name)
             if self.update:
-                return self._record(case, before)
+                return self._record_case(case, before)
             if before is None:
-                raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
+                raise RequestError(
+                    f"{case.name} is not in {self._file_name}; record it by: {UPDATE}"
+                )
             now = count_apart(case.request, formulas=False)
             records = compare(case.name, before, now)
             changed = any(record.verdict != rules.OK for record in records)
@@ -95,9 +99,9 @@ class TestGate:
                 now = count_apart(case.request, formulas=True)
                 records = compare(case.name, before, now)
             found = causes(records, {case.name: before}, {case.name: now})
-            return self._judged(case, self._name, records, found)
+            return self._accept_or_raise(case, self._file_name, records, found)
 
-    def _judged(
+    def _accept_or_raise(
         self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
         """Return the records, or raise an error that lists the causes.
@@ -123,7 +127,7 @@ class TestGate:
             self.notes.append(f"{case.name} got better than {base}{hint}")
         return records
 
-    def _record(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+    def _record_case(self, case: Case, before: Counted | None) -> list[CheckRecord]:
         other = self.updated.get(case.name)
         if other is not None and other.request != case.request.to_dict():
             raise RequestError(
@@ -151,7 +155,7 @@ class TestGate:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
-        said = f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
+        said = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
         self.notes.append(said)
 
     def carried(self) -> dict[str, Any]:

@@ -54,12 +54,12 @@ def _write_files(directory: Path, commit: str, place: Path, index: Path) -> None
     """Write the files of a commit of the repository in ``directory``, a ``.git`` folder."""
     place.mkdir(parents=True, exist_ok=True)
     index.unlink(missing_ok=True)
-    settings = {**_apart(directory, place), "GIT_INDEX_FILE": str(index)}
+    settings = {**_git_environment(directory, place), "GIT_INDEX_FILE": str(index)}
     git(place, "read-tree", commit, settings=settings)
     git(place, "checkout-index", "--all", f"--prefix={place}/", settings=settings)
 
 
-def _apart(directory: Path, working: Path) -> dict[str, str]:
+def _git_environment(directory: Path, working: Path) -> dict[str, str]:
     """Return environment settings that bind git to one repository, wherever it was started."""
     return {"GIT_DIR": str(directory), "GIT_WORK_TREE": str(working)}
 
@@ -68,7 +68,7 @@ def _submodules(
     top: Path, directory: Path, commit: str, place: Path, index: Path
 ) -> Iterator[tuple[str, str]]:
     """Write a commit's submodules recursively; yield each path and why it failed ("" if not)."""
-    listed = git(place, "ls-tree", "-rz", commit, settings=_apart(directory, place))
+    listed = git(place, "ls-tree", "-rz", commit, settings=_git_environment(directory, place))
     for line in listed.split("\0"):
         kind, _, path = line.partition("\t")
         if not kind.startswith("160000 "):
@@ -102,14 +102,16 @@ def _directory_of(
         )  # fmt: skip
         pairs = (entry.partition("\n") for entry in listed.split("\0"))
         names = [key[len("submodule.") : -len(".path")] for key, _, at in pairs if at == path]
-        common = git(place, "rev-parse", "--git-common-dir", settings=_apart(directory, place))
+        common = git(
+            place, "rev-parse", "--git-common-dir", settings=_git_environment(directory, place)
+        )
         for home in (directory, place / common):
             found += [home / "modules" / name for name in names if ".." not in name]
     for folder in found:
         if folder is not None and folder.is_dir():
             try:
                 whole = f"{commit}^{{commit}}"
-                git(place, "cat-file", "-e", whole, settings=_apart(folder, place))
+                git(place, "cat-file", "-e", whole, settings=_git_environment(folder, place))
             except subprocess.SubprocessError:
                 continue
             return folder
@@ -180,17 +182,17 @@ def _is_submodule(owner: Path) -> bool:
     around = _repository(owner.parent)
     if around is None:
         return False
-    listed = _in_repository(around, "ls-files", "-s", "--", str(owner.relative_to(around)))
+    listed = _git_output(around, "ls-files", "-s", "--", str(owner.relative_to(around)))
     return bool(listed) and str(listed).startswith("160000 ")
 
 
 def _is_ignored(file: Path, owner: Path) -> bool:
-    return _in_repository(owner, "check-ignore", "-q", str(file)) is not None
+    return _git_output(owner, "check-ignore", "-q", str(file)) is not None
 
 
-def _in_repository(owner: Path, *arguments: str) -> str | None:
+def _git_output(owner: Path, *arguments: str) -> str | None:
     """Return a git command's output, ignoring git's environment; None where it fails."""
     try:
-        return git(owner, *arguments, settings=_apart(_git_folder(owner) or owner, owner))
+        return git(owner, *arguments, settings=_git_environment(_git_folder(owner) or owner, owner))
     except (OSError, subprocess.SubprocessError):
         return None

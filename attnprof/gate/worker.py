@@ -50,7 +50,7 @@ def preload(order: _Line) -> None:
     import_module("torch")
 
 
-def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
+def _with_exit_code(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
     """Wrap an order's function: send an exception as an answer, return an exit code."""
 
     @wraps(work)
@@ -73,7 +73,7 @@ def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, Mor
     return run
 
 
-@_told
+@_with_exit_code
 def count(order: _Line, say: Say, _more: More) -> None:
     """Answer with the exact counts of a request (see :mod:`attnprof.gate.counts`)."""
     try:
@@ -108,10 +108,10 @@ def _outside_packages(files: Sequence[Any]) -> list[str]:
     return sorted(file for file in found if _INSTALLED.isdisjoint(Path(file).parts))
 
 
-@_told
+@_with_exit_code
 def measure(order: _Line, say: Say, more: More) -> None:
     """Build and warm up a request's module, then time each block of calls that is ordered."""
-    block = _opened(order, say)
+    block = _open_module(order, say)
     while (asked := more()) is not None and "calls" in asked:
         say(block(asked["calls"]))
 
@@ -123,18 +123,18 @@ def _request(order: _Line) -> Any:
     return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
 
 
-def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
+def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:
     """Build and warm up, answer with the time of a call; return a timer of blocks of calls."""
     import torch
 
     request = _request(order)
     torch.set_num_threads(request.threads or 1)
-    _KEPT.extend(_scattered(torch))
+    _KEPT.extend(_fragmented_memory(torch))
     subject = import_module("attnprof.measure.subject").build_subject(
         request, compiled=request.compiled
     )
     on_gpu = request.device.startswith("cuda")
-    timed = _events(request.device, subject) if on_gpu else _processor_time(subject)
+    timed = _gpu_timer(request.device, subject) if on_gpu else _cpu_timer(subject)
     gc.collect()
     gc.disable()
     seconds, end, calls = [], time.perf_counter() + WARM_S, 0
@@ -145,7 +145,7 @@ def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
     return timed
 
 
-def _scattered(torch: Any) -> list[Any]:
+def _fragmented_memory(torch: Any) -> list[Any]:
     """Fill memory with holes of random sizes, for tensors and for Python's objects.
 
     Addresses decide how tensors share caches; without this, two processes of the same code differed
@@ -161,7 +161,7 @@ def _scattered(torch: Any) -> list[Any]:
     return blocks[::2]
 
 
-def _processor_time(subject: Any) -> Callable[[int], _Line]:
+def _cpu_timer(subject: Any) -> Callable[[int], _Line]:
     """Return a timer of calls: processor seconds of all threads, and wall seconds."""
     prepare, call = subject.prepare, subject.call
 
@@ -180,7 +180,7 @@ def _processor_time(subject: Any) -> Callable[[int], _Line]:
     return block
 
 
-def _events(device: str, subject: Any) -> Callable[[int], _Line]:
+def _gpu_timer(device: str, subject: Any) -> Callable[[int], _Line]:
     """Return a timer of calls by a GPU's own events, the same for both answers."""
     import torch
 
