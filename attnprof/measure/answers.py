@@ -25,18 +25,18 @@ def answer(records: Sequence[ProfileRecord]) -> str:
     where = joined(
         [plural(sizes[0], "token"), *(f"{titles[n]} {setting_text(its)}" for n, its in others)]
     )
-    said = _compared(group) if len(group) > 1 else _alone(*group[0])
+    said = _comparison(group) if len(group) > 1 else _single_time(*group[0])
     return f"At {where}{',' * bool(conditions)} {said}."
 
 
-def _alone(name: str, record: ProfileRecord) -> str:
+def _single_time(name: str, record: ProfileRecord) -> str:
     peak, ends = record.peak_bytes_measured, (record.ci_low_s, record.ci_high_s)
     span = " to ".join(format_time(end) for end in ends if end is not None)
     memory = "" if peak is None else f" and {format_bytes(peak)} of memory at its peak"
     return f"{name} takes {format_time(record.median_s or 0.0)}{span and f' ({span})'}{memory}"
 
 
-def _compared(group: Sequence[tuple[str, ProfileRecord]]) -> str:
+def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     """Return how the fastest other mechanism compares with the first, in time and peak memory.
 
     The range of the ratio takes the outer ends of both intervals.

@@ -79,7 +79,7 @@ def _verdict(request: PointRequest) -> Verdict:
         with torch.device(request.device), torch.no_grad():
             for against, output, expected, allowed in SmallModule(small).compared(kind):
                 held.append(against)
-                off = _off(output, expected)
+                off = _relative_difference(output, expected)
                 if not off <= allowed and wrong is None:  # not a number is wrong, too
                     wrong = (
                         f"does not compute what it claims: at {TOKENS} tokens its {small.dtype} "
@@ -198,7 +198,7 @@ def _is_bug(error: Exception, request: PointRequest) -> bool:
     return ours and isinstance(error, RuntimeError) and not unknown and not is_out_of_memory(error)
 
 
-def _off(output: Any, expected: Any) -> float:
+def _relative_difference(output: Any, expected: Any) -> float:
     """Return the largest difference, over the largest expected value."""
     output, expected = output.double(), expected.double()
     return float((output - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
@@ -208,7 +208,7 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
     """Return what is wrong with compiled code in a forward pass at the point's shape, or None."""
     if request.phase != "forward":
         return None
-    off = _off(run(), build_subject(request).call())
+    off = _relative_difference(run(), build_subject(request).call())
     if off <= ALLOWED[request.dtype]:
         return None
     return (

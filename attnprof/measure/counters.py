@@ -98,12 +98,12 @@ def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
             subject = build_subject(request, "meta")
             inputs = make_inputs(request)
             subject.prepare()
-            analysis = FlopCountAnalysis(_traceable(request, subject), tuple(inputs))
+            analysis = FlopCountAnalysis(_module_to_trace(request, subject), tuple(inputs))
             analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
             analysis.tracer_warnings("none")
             for name in _SIZE_ARITHMETIC:
-                analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
-            analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
+                analysis.set_op_handle(f"aten::{name}", _counting_rule(f"aten::{name}", real))
+            analysis.set_op_handle("aten::bmm", _counting_rule("bmm", batched, bmm_flop_jit))
             macs = analysis.by_operator()
             uncounted = Counter(analysis.unsupported_ops()) + real
     except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
@@ -112,7 +112,7 @@ def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
     return FvcoreCount(found, uncounted, batched.total())
 
 
-def _tally(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
+def _counting_rule(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
     """Wrap a rule of fvcore's: add to ``real`` each call whose result is more than one number."""
 
     def rule(inputs: Any, outputs: Any) -> Any:
@@ -124,7 +124,7 @@ def _tally(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
     return rule
 
 
-def _traceable(request: PointRequest, subject: Any) -> Any:
+def _module_to_trace(request: PointRequest, subject: Any) -> Any:
     """Return the module as fvcore traces it: tensors in, no flags; to decode, one step."""
     from torch import nn
 

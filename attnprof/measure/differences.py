@@ -108,11 +108,11 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
             rows.append(f"fvcore counts {name} as {macs:,} MACs, which is no product")
             gap += 2 * macs
     if gap:
-        rows.append(_rest(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
+        rows.append(_remaining_gap(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
     return rows
 
 
-def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
+def _remaining_gap(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
     """Return the row on the remaining gap between the products executed and fvcore's count.
 
     Causes, in this order: an autograd function that fvcore does not enter; batched products that
@@ -136,14 +136,14 @@ def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
 
 def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> list[str]:
     """Return rows that explain the measured peak by the predicted one; none if equal."""
-    if _same(predicted, peak.bytes):
+    if _same_peak(predicted, peak.bytes):
         return []
     gap = peak.bytes - predicted
     if compiled:
         between = "between compiled code's peak and the closed form"
         return [f"{gap:+,} bytes {between}, which is that of the code as written"]
     if peak.kernel and 0 < gap <= peak.workspace:
-        exact = _same(predicted, peak.without_workspace)
+        exact = _same_peak(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
         held = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
         return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{held}"]
@@ -152,5 +152,5 @@ def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> l
     return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{known}"]
 
 
-def _same(predicted: int, measured: int) -> bool:
+def _same_peak(predicted: int, measured: int) -> bool:
     return abs(measured - predicted) <= max(SCALARS, SAME_PEAK * measured)

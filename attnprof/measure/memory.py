@@ -104,7 +104,7 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
         after = _allocated(torch)
         del kept
         return after - before
-    return sum(event.size for event in _recorded(make, torch) if event.name == "[memory]")
+    return sum(event.size for event in _profiled_events(make, torch) if event.name == "[memory]")
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
@@ -118,10 +118,12 @@ def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Even
         with torch.profiler.record_function(MARK):
             return subject.call()
 
-    return _recorded(run, torch, device)
+    return _profiled_events(run, torch, device)
 
 
-def _recorded(run: Callable[[], object], torch: Any, device: str | None = None) -> list[Event]:
+def _profiled_events(
+    run: Callable[[], object], torch: Any, device: str | None = None
+) -> list[Event]:
     # the profiler below torch.profiler.profile: that one imports torch's compiler first
     profiler = torch.autograd.profiler.profile(
         use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
@@ -151,7 +153,7 @@ def peak_of(events: Sequence[Event]) -> Peak:
     start = next((e.start for e in events if e.name == MARK), 0)
     running = own = plain_best = 0
     best, inner, kernel = 0, 0, ""
-    for event, scratch, name in _with_scratch(events):
+    for event, scratch, name in _mark_scratch(events):
         if event.start >= start and best == 0:  # what the call finds alive is held by it too
             best = plain_best = running
         running += event.size
@@ -164,7 +166,7 @@ def peak_of(events: Sequence[Event]) -> Peak:
     return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
 
 
-def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
+def _mark_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
     """Yield each memory event, whether it is a kernel's scratch, and the kernel's name.
 
     Scratch is allocated and released inside one kernel.
@@ -233,11 +235,11 @@ def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict
     subject.prepare()
     subject.call()
     if phase != "decode":
-        found["gradients_bytes"] = _held(leaf.grad for leaf in subject.leaves)
+        found["gradients_bytes"] = _tensor_bytes(leaf.grad for leaf in subject.leaves)
     else:
         held = list(parts(subject.state))
-        found["kv_cache_bytes"] = _held(x.rows for x in held if isinstance(x, TokenCache))
-        found["state_bytes"] = _held(held)
+        found["kv_cache_bytes"] = _tensor_bytes(x.rows for x in held if isinstance(x, TokenCache))
+        found["state_bytes"] = _tensor_bytes(held)
     subject.reset()
     return found
 
@@ -247,7 +249,7 @@ def adamw_bytes(module: Any) -> int:
     return sum(2 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
-def _held(values: Iterable[Any]) -> int:
+def _tensor_bytes(values: Iterable[Any]) -> int:
     """Return the bytes of the tensors among ``values``, each storage once."""
     storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -51,7 +51,7 @@ class UserModule:
         """Return counts, bytes and peak at a shape. ``scope`` is ignored: it is a layer."""
         if workload.phase == "decode":
             raise RequestError(f"{self.name} {NO_STEP}")
-        return _counted(self, workload)
+        return _module_costs(self, workload)
 
     def own_sizes(self, workload: Workload) -> dict[str, int | None]:
         """Return width and heads of a module with fixed sizes; empty if they follow h, d."""
@@ -69,7 +69,7 @@ class UserModule:
 
 
 @cache
-def _counted(module: UserModule, workload: Workload) -> CostTable:
+def _module_costs(module: UserModule, workload: Workload) -> CostTable:
     """Return the costs of one run; errors are as :func:`counted` raises them."""
     return counted(module.target(workload), workload)
 

@@ -100,10 +100,10 @@ class Journal:
         if whole != size:
             if not begins_as_journal(data):
                 raise RequestError(f"{self.path} is no results file of a sweep; {_HOW}")
-            self._keep(data[whole:])
+            self._save_torn_line(data[whole:])
             os.ftruncate(self._handle, whole)
 
-    def _keep(self, torn: bytes) -> None:
+    def _save_torn_line(self, torn: bytes) -> None:
         """Save a torn line beside the journal, under a free name."""
         for number in count(1):
             self.cut = self.path.with_name(f"{self.path.name}.torn{number}")

@@ -49,11 +49,11 @@ def _tuned(base: Mechanism, names: Sequence[str], n: int, d: int) -> Iterator[Me
         default = base.params[name]
         if default is None:
             yield base
-        for value in ladder(default or d, n, _least(base, name)):
+        for value in ladder(default or d, n, _min_value(base, name)):
             yield base.with_params({name: value})
 
 
-def _least(mechanism: Mechanism, name: str) -> int:
+def _min_value(mechanism: Mechanism, name: str) -> int:
     possible: Any = mechanism.allowed.get(name)
     return possible if isinstance(possible, int) else 1
 

@@ -80,8 +80,8 @@ class ExactAttention:
         output = core(q, k, v)
         if not output.isfinite().all():
             return None
-        apart, exact = (_lengths(x) for x in (output - self.output, self.output))
-        relative = float(_lengths(apart.flatten()) / _lengths(exact.flatten()).clamp(min=_TINY))
+        apart, exact = (_row_norms(x) for x in (output - self.output, self.output))
+        relative = float(_row_norms(apart.flatten()) / _row_norms(exact.flatten()).clamp(min=_TINY))
         worst = float((apart / exact.clamp(min=_TINY)).max())
         if not distribution:
             return Distance(relative, worst)
@@ -126,6 +126,6 @@ class ExactAttention:
 _TINY = 1e-300
 
 
-def _lengths(x: Tensor) -> Tensor:
+def _row_norms(x: Tensor) -> Tensor:
     found: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return found

@@ -47,9 +47,9 @@ def tradeoff_report(
         for done, candidate in enumerate(candidates):
             count, many = place * len(candidates) + done, len(inputs) * len(candidates)
             tell(f"comparing {candidate.name} on {given.source}", count, many)
-            row = _blank(candidate, given, terms)
+            row = _blank_record(candidate, given, terms)
             try:
-                row = replace(row, **_found(candidate, exact, terms))
+                row = replace(row, **_costs_and_errors(candidate, exact, terms))
             except (RequestError, CannotRunError) as error:
                 refused.append(error)
                 row = replace(row, skipped=str(error))
@@ -59,8 +59,8 @@ def tradeoff_report(
     if records and len(refused) == len(records):
         raise together(refused)
     if budget is not None:
-        groups = _timed(groups, candidates, inputs, terms, budget)
-    groups = [_with_front(rows) for rows in groups]
+        groups = _with_times(groups, candidates, inputs, terms, budget)
+    groups = [_mark_pareto(rows) for rows in groups]
     records = [row for rows in groups for row in rows]
     known = {c.name: list(c.mechanism.to_softmax) for c in candidates}
     nearest = [line for rows, given in zip(groups, inputs, strict=True)
@@ -69,7 +69,7 @@ def tradeoff_report(
     return Report("tradeoff", records, said, environment)
 
 
-def _blank(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
+def _blank_record(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
     b, h, n, d = given.q.shape
     return TradeoffRecord(
         mechanism=candidate.name, params=candidate.mechanism.params, input=given.source,
@@ -79,7 +79,7 @@ def _blank(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> Trad
     )  # fmt: skip
 
 
-def _found(
+def _costs_and_errors(
     candidate: Candidate, exact: ExactAttention, terms: Terms
 ) -> dict[str, Any]:  # fmt: skip
     """Return a candidate's costs by closed form, and its distances over draws of the weights."""
@@ -110,7 +110,7 @@ def _found(
     }  # fmt: skip
 
 
-def _timed(
+def _with_times(
     groups: list[list[TradeoffRecord]], candidates: Sequence[Candidate],
     inputs: Sequence[QueriesKeysValues], terms: Terms, budget: Budget,
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
@@ -136,23 +136,23 @@ def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:
     return replace(row, median_s=known.median_s, **ends)
 
 
-def _with_front(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
+def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
     """Return the rows marked ``pareto`` unless another row beats them.
 
     A row beats one with no more FLOPs and no larger error if one of the two is less.
     """
-    known = [(row.flops, _rounded(row)) for row in rows if row.skipped is None]
+    known = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
 
     def beaten(own: tuple[Any, float]) -> bool:
         return any(o != own and o[0] <= own[0] and o[1] <= own[1] for o in known)
 
     return [
-        row if row.skipped else replace(row, pareto=not beaten((row.flops, _rounded(row))))
+        row if row.skipped else replace(row, pareto=not beaten((row.flops, _error_or_zero(row))))
         for row in rows
     ]
 
 
-def _rounded(row: TradeoffRecord) -> float:
+def _error_or_zero(row: TradeoffRecord) -> float:
     """Return the error, or 0 if it is just rounding."""
     error = row.error_relative or 0.0
     return 0.0 if error < EXACT else error
@@ -168,10 +168,11 @@ def _nearest(rows: Sequence[TradeoffRecord], workload: Workload) -> Iterator[str
     ]  # fmt: skip
     if not cheaper:
         return
-    row, name = min(cheaper, key=lambda pair: _rounded(pair[0]))
+    row, name = min(cheaper, key=lambda pair: _error_or_zero(pair[0]))
     norms = f" ({row.norms})" if row.norms else ""
     share = format_ratio(row.flops or 0, whole)
     yield (
         f"{row.input}{norms}: with fewer FLOPs than softmax attention, {name} is nearest, at "
-        f"{format_number(_rounded(row), short=True)} of the output's norm and {share}× its FLOPs."
+        f"{format_number(_error_or_zero(row), short=True)} of the output's norm and {share}× its "
+        "FLOPs."
     )

@@ -93,7 +93,7 @@ def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) 
 
 def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
     """Scale all rows of a head to the length of its typical one."""
-    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _lengths(x)
+    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _row_norms(x)
 
 
 def _spread(x: Tensor, made: Generator) -> Tensor:
@@ -102,7 +102,7 @@ def _spread(x: Tensor, made: Generator) -> Tensor:
     return _on_sphere(x, made) * factor
 
 
-def _lengths(x: Tensor) -> Tensor:
+def _row_norms(x: Tensor) -> Tensor:
     found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return found.clamp(min=1e-300)
 
