@@ -180,16 +180,16 @@ def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
     child = os.fork()
     if child == 0:
         os.close(read)
-        _child(work, keeper, write)
+        _run_child(work, keeper, write)
     os.close(write)
     try:
-        return _waited(child, read, limit_s)
+        return _wait_for(child, read, limit_s)
     finally:
         os.close(read)
         end_descendants(keep)
 
 
-def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
+def _run_child(work: Callable[[], int], keeper: int, stderr: int) -> None:
     """Run the work and end this process, whatever the work does to the interpreter."""
     write, code = os.write, RAISED
     try:
@@ -211,7 +211,7 @@ def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
         leave(code if isinstance(code, int) else RAISED)
 
 
-def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
+def _wait_for(child: int, stderr: int, limit_s: float | None) -> Ended:
     """Return how the child ended; kill it when its time is up or when it was stopped."""
     start, said = time.monotonic(), b""
     files = [stderr]

@@ -50,7 +50,7 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
             value.write_text(json.dumps(work()), encoding="utf-8")
             return 0
 
-        _keep(answer, end, limit_s)
+        _run_keeper(answer, end, limit_s)
         if not end.exists():
             return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
         ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
@@ -59,7 +59,7 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
         return Outcome(ended, found, given)
 
 
-def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
+def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
@@ -139,7 +139,7 @@ class Pool:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(dict(order)).encode() + b"\n")
         except OSError as error:
-            raise PoolError(self._died()) from error
+            raise PoolError(self._cause_of_death()) from error
 
     def ended(self, limit_s: float) -> Ended:
         """Wait for the last order's process; return how it ended and drop its answers."""
@@ -176,7 +176,7 @@ class Pool:
                 continue
             piece = os.read(process.stdout.fileno(), 1 << 16)
             if not piece:
-                raise PoolError(self._died())
+                raise PoolError(self._cause_of_death())
             self._rest += piece
 
     def start(self) -> None:
@@ -206,7 +206,7 @@ class Pool:
                         stream.close()
         self._process, self._rest, self._ready = None, b"", False
 
-    def _died(self) -> str:
+    def _cause_of_death(self) -> str:
         """Clean up after a dead server and return how it ended."""
         said = ""
         if self._process is not None and self._errors is not None:

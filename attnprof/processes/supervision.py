@@ -75,9 +75,9 @@ def supervised(work: Callable[[], int], subject: str) -> int:
     if keeper:
         return _outcome(status, received, subject)
     os.close(asking)
-    keeper = _keep(subject, ending, asked)
+    keeper = _become_keeper(subject, ending, asked)
     os.close(asked)
-    return _command(work, ending, keeper)
+    return _run_command(work, ending, keeper)
 
 
 def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
@@ -111,7 +111,7 @@ def _outcome(status: int, received: list[int], subject: str) -> int:
         return code
     if received:
         return 128 + received[0]
-    return _vanished(subject, f"had its keeper ended by {forks.signal_text(-code)}")
+    return _report_vanished(subject, f"had its keeper ended by {forks.signal_text(-code)}")
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
         os.close(write)
 
 
-def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
+def _become_keeper(subject: str, ending: mmap.mmap, asked: int) -> int:
     """Be the keeper until the command ends; return only in the command, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
@@ -146,18 +146,18 @@ def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
             try:
                 forks.ignore_signals()
                 requests: list[int] = []
-                status = _attend(child, ending, asked, events, requests)
+                status = _wait_for_command(child, ending, asked, events, requests)
                 forks.end_descendants()
                 folders.remove(folders.run_folder())
                 code = _exit_code(ending, status, subject, requests)
             except Exception as error:  # noqa: BLE001 - it may not end without a word
-                _vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
+                _report_vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
             finally:
                 forks.leave(code)
     return keeper
 
 
-def _attend(
+def _wait_for_command(
     child: int, ending: mmap.mmap, asked: int, events: int, requests: list[int]
 ) -> int | None:
     """Wait for the command and return its status; None if it did not end when it had to.
@@ -194,20 +194,20 @@ def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: li
     if requests:
         return 128 + requests[0]
     if mark == _MARK:
-        return _vanished(subject, f"ended itself by {forks.signal_text(code - 128)}")
+        return _report_vanished(subject, f"ended itself by {forks.signal_text(code - 128)}")
     if mark == _LOST:
-        return _vanished(subject, "lost its output, which the code it ran has closed,")
-    return _vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
+        return _report_vanished(subject, "lost its output, which the code it ran has closed,")
+    return _report_vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
 
 
-def _vanished(subject: str, how: str) -> int:
+def _report_vanished(subject: str, how: str) -> int:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"attnprof: the process that ran {subject} {how} before it answered\n")
         sys.stderr.flush()
     return CannotRunError.exit_code
 
 
-def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
+def _run_command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
     """Do the work in the process made for it, mark that it finished, return its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -220,7 +220,7 @@ def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
         _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open
         os.dup2(2, 1)
     keep_outputs()
-    sys.unraisablehook = _raised_again
+    sys.unraisablehook = _resend_signal
     try:
         for number in ASKING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -239,7 +239,7 @@ def _stop(number: int, _frame: object) -> NoReturn:
     raise StoppedError(number)
 
 
-def _raised_again(lost: Any) -> None:
+def _resend_signal(lost: Any) -> None:
     """Send a signal again whose exception a destructor has swallowed."""
     if isinstance(lost.exc_value, StoppedError):
         number = lost.exc_value.exit_code - 128
