@@ -52,10 +52,10 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
     Any other file raises :class:`RequestError`, ending with ``hint``, before a byte is read of it.
     """
     try:
-        _check(path, Path(path).stat(), limit, hint)
+        _check_file(path, Path(path).stat(), limit, hint)
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as stream:
-            _check(path, os.fstat(handle), limit, hint)
+            _check_file(path, os.fstat(handle), limit, hint)
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:
         raise refusal(path, why_of(error), hint) from error
@@ -70,7 +70,7 @@ def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
     return RequestError(f"cannot read {path}: {why}{f'; {hint}' if hint else ''}")
 
 
-def _check(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
+def _check_file(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
     if kind := kind_of_file(found.st_mode):
         raise refusal(path, f"it is {kind}, not a file", hint)
     if found.st_size > limit:
@@ -108,8 +108,8 @@ def json_of(text: str, *, ours: bool = True) -> Any:
     never writes these.
     """
     strict: dict[str, Any] = {
-        "parse_constant": _real, "parse_int": _whole, "parse_float": _real,
-        "object_pairs_hook": _object,
+        "parse_constant": _parse_float, "parse_int": _parse_int, "parse_float": _parse_float,
+        "object_pairs_hook": _parse_object,
     }  # fmt: skip
     try:
         found = json.loads(text, **(strict if ours else {}))
@@ -127,13 +127,13 @@ def json_of(text: str, *, ours: bool = True) -> Any:
 _DEEP = f"it is nested deeper than {DEPTH} levels"
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > DIGITS:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
 
 
-def _real(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:20]} is not finite")
@@ -142,7 +142,7 @@ def _real(text: str) -> float:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -208,14 +208,14 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
         if is_stream(Path(path)):
-            _pour(Path(path), data)
+            _write_stream(Path(path), data)
             return
         target = Path(os.path.realpath(path))
         if not known:
             check_unlost(target)
         if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
-        _replace(target, data)
+        _replace_file(target, data)
     except (OSError, ValueError) as error:
         raise RequestError(
             f"cannot write {path}: {why_of(error)}; give --output a path in a folder "
@@ -223,7 +223,7 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
         ) from error
 
 
-def _pour(target: Path, data: bytes) -> None:
+def _write_stream(target: Path, data: bytes) -> None:
     """Write to a device or a pipe; a pipe without a reader is an error after ``PATIENCE_S``."""
     until = time.monotonic() + PATIENCE_S
     while True:
@@ -239,7 +239,7 @@ def _pour(target: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, data: bytes) -> None:
     """Write beside the target, then rename: readers see the old file or the new one."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".attnprof-")
     try:

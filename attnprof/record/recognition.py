@@ -85,7 +85,7 @@ def writers_of(path: Path) -> set[str]:
         found.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
     marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
     found |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
-    found |= set(_with_columns(lines[0] if lines else ""))
+    found |= set(_commands_with_header(lines[0] if lines else ""))
     if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
         found.add("reproduce")
     return {name or "of another version" for name in found}
@@ -111,7 +111,7 @@ def ends_of(path: Path) -> tuple[bytes, bytes]:
         return head, stream.read(_ENDS)
 
 
-def _with_columns(line: str) -> list[str]:
+def _commands_with_header(line: str) -> list[str]:
     """Return the commands whose records have this line as header in CSV or Markdown."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
@@ -169,7 +169,9 @@ class Destinations:
         why = "nothing in it says that attnprof wrote it"
         if is_ours(path):
             writers = writers_of(path)
-            allowed = self._writes(told) & writers or not self.command or own & self.extended
+            allowed = (
+                self._marks_of_output(told) & writers or not self.command or own & self.extended
+            )
             if not writers or allowed:
                 return
             why = f"it is what attnprof {' or '.join(sorted(writers))} wrote"
@@ -177,7 +179,7 @@ class Destinations:
         why = "it holds a sweep's results" if is_journal(path) else why
         raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
 
-    def _writes(self, told: str) -> set[str]:
+    def _marks_of_output(self, told: str) -> set[str]:
         """Return the names by which an output of this command and flag is recognised."""
         flag = told.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING

@@ -45,9 +45,9 @@ class Report:
         return {
             "schema": self.schema,
             "command": self.command,
-            "environment": _plain(self.environment),
-            "summary": _plain(self.summary),
-            "records": [_plain(asdict(record)) for record in self.records],
+            "environment": _json_ready(self.environment),
+            "summary": _json_ready(self.summary),
+            "records": [_json_ready(asdict(record)) for record in self.records],
         }
 
     def to_json(self) -> str:
@@ -114,16 +114,16 @@ def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
     return [replace(record, **({"device": name} if name else {})) for record, name in pairs]
 
 
-def _plain(value: Any) -> Any:
+def _json_ready(value: Any) -> Any:
     """Return a value ready for JSON: mappings and sequences copied, NaN and infinities None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_json_ready(item) for item in value]
     if isinstance(value, (bool, int, str)) or value is None:
         return value
     if hasattr(value, "item"):
-        return _plain(value.item())
+        return _json_ready(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
