@@ -34,11 +34,13 @@ def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) 
         return ""
     base = next((row for row in rows if row.mechanism == USUAL), rows[0])
     others = [row for row in rows if row is not base]
-    said = _lowest(named, rows, base) if others[1:] else _beside(named, others[0], base)
+    said = (
+        _compare_several(named, rows, base) if others[1:] else _compare_two(named, others[0], base)
+    )
     return f"At {plural(longest, 'token')} {said}." if said else ""
 
 
-def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
+def _compare_two(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
     """Return how much one mechanism needs of each quantity, as multiples of the base.
 
     A quantity that the base does not need at all has no multiple and is left out.
@@ -56,7 +58,9 @@ def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> st
     return f"{row.mechanism} needs {joined(said)} of {base.mechanism}" if said else ""
 
 
-def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord) -> str:
+def _compare_several(
+    named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord
+) -> str:
     """Return who needs least of each quantity, and how that compares with the base."""
     said: dict[str, list[str]] = {}
     for name in named:
@@ -107,14 +111,14 @@ def heatmap_answer(summary: Mapping[str, Any]) -> str:
         return ""
     less, _, what = words_of(summary["quantity"])
     for heads in dict.fromkeys((min(means), max(means))):
-        amount, than = _share(means[heads], less), "than" if means[heads] else "as"
+        amount, than = _percent_text(means[heads], less), "than" if means[heads] else "as"
         whom = f" {what} {than} {b}" * (not said)
         said.append(f"{amount}{whom} with {plural(heads, 'head')}")
     sizes = "all sizes with a ratio" if summary["null_cells"] else "all sizes"
     return f"On average over {sizes}, {a} needs {joined(said)}."
 
 
-def _share(percent: float, less: str) -> str:
+def _percent_text(percent: float, less: str) -> str:
     """Return ``30 % more``; with decimals, ``99.7 % fewer``, where 0 or 100 would mislead."""
     whole = f"{abs(percent):,.0f}"
     if whole in ("0", "100") and percent != -100:

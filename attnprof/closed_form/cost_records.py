@@ -57,7 +57,7 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    stages = zip(_unique(table), table.stages, table.live(), entries.live(), strict=True)
+    stages = zip(_unique_names(table), table.stages, table.live(), entries.live(), strict=True)
     rows = [
         Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, held, strict=True))}, stage.place)
         for name, stage, *held in stages
@@ -74,7 +74,7 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
 def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
     """Return the definition's operations by stage: k-1 additions a dot product, n-1 a sum."""
     table = mechanism.definition(workload, scope)
-    stages = zip(_unique(table), table.stages, strict=True)
+    stages = zip(_unique_names(table), table.stages, strict=True)
     rows = [Row(*name, _operations(stage.cost)) for name, stage in stages]
     return [*rows, Row("", TOTAL, _operations(table.total))]
 
@@ -97,7 +97,7 @@ def _operations(cost: Cost) -> dict[str, Number]:
     return {**counts, "operations": cost.operations}
 
 
-def _unique(table: CostTable) -> list[tuple[str, str]]:
+def _unique_names(table: CostTable) -> list[tuple[str, str]]:
     """Return part and name of each stage; a name that occurs again becomes ``name (2)``.
 
     ``total`` is taken from the start.
@@ -124,7 +124,7 @@ Writer = Callable[[Mechanism, Workload, str], list[Row]]
 
 
 @cache
-def _in_symbols(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
+def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
     """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
@@ -166,17 +166,17 @@ def cost_records(
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:
-        records += _formula(
+        records += _formula_records(
             executed_rows if asked.convention == "flops" else defined_rows,
             mechanism, workload, scope, asked,
         )  # fmt: skip
         if asked.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
             # operations of the definition in all, beside what is executed
             whole = replace(asked, quantities=[q for q in asked.quantities if q == "operations"])
-            records += _formula(defined_rows, mechanism, workload, scope, whole, first=-1)
+            records += _formula_records(defined_rows, mechanism, workload, scope, whole, first=-1)
     if "published" in asked.kinds:
         forms = applicable(mechanism, workload, scope)
-        records += [_published(form, mechanism, workload, scope, asked) for form in forms]
+        records += [_published_record(form, mechanism, workload, scope, asked) for form in forms]
     return [record for record in records if record.quantity in asked.quantities]
 
 
@@ -192,7 +192,7 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
     ]
 
 
-def _formula(
+def _formula_records(
     write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
@@ -203,7 +203,7 @@ def _formula(
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
     if asked.in_symbols:
-        forms = _in_symbols(write, mechanism, symbolic(workload), scope)[first:]
+        forms = _symbolic_rows(write, mechanism, symbolic(workload), scope)[first:]
     plain, general = (Counter(row.base for row in side) for side in (rows, forms))
     found: dict[tuple[str, str, str], Any] = {}
     for row in forms:
@@ -225,7 +225,7 @@ def _formula(
     ]  # fmt: skip
 
 
-def _published(
+def _published_record(
     form: Published, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
 ) -> CostRecord:
     sizes, value = symbolic(workload).with_(batch_size=1), form.formula(workload)

@@ -23,7 +23,7 @@ _SIGNS = ("<", "<=", ">", ">=")
 def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
     """Return the records with expressions shortened for sizes of at least 2."""
     return [
-        replace(record, expression=_shorter(record.expression, sizes_of(record)))
+        replace(record, expression=_shortened(record.expression, sizes_of(record)))
         if record.expression and "Min(" in record.expression else record
         for record in records
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def domain_text(record: CostRecord) -> str:
     return " and ".join([*([f"{above} >= 2"] if above else []), *ones])
 
 
-def _shorter(text: str, sizes: Mapping[str, int]) -> str:
+def _shortened(text: str, sizes: Mapping[str, int]) -> str:
     """Return the text without minima that are decided on the domain.
 
     Other calls, like Max(N, M), become names ``z_0``, ``z_1``, … while sympy adds up the rest.
@@ -56,20 +56,20 @@ def _shorter(text: str, sizes: Mapping[str, int]) -> str:
         return calls.setdefault(call, sympy.Symbol(f"z_{len(calls)}", real=True))
 
     def least(*sides: Any) -> Any:
-        found = _least(sides, ones)
-        return named(f"Min{_listed(sides)}") if found is None else found
+        found = _minimum(sides, ones)
+        return named(f"Min{_bracketed(sides)}") if found is None else found
 
     def most(*sides: Any) -> Any:
         found = maximum_of(sides)
-        return named(f"Max{_listed(found.args)}") if isinstance(found, sympy.Max) else found
+        return named(f"Max{_bracketed(found.args)}") if isinstance(found, sympy.Max) else found
 
     def rounded(rule: Any, value: Any) -> Any:
         return rule(value) if value.is_number else named(f"{rule}({value})")
 
     rules: dict[str, Any] = {
-        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_listed(parts)),
+        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_bracketed(parts)),
         "ceil": partial(rounded, sympy.ceiling), "floor": partial(rounded, sympy.floor),
-        **{sign: lambda *parts, name=name: named(f"{name}{_listed(parts)}")
+        **{sign: lambda *parts, name=name: named(f"{name}{_bracketed(parts)}")
            for sign, name in _CALLS.items()},
         **{sign: lambda *parts, sign=sign: named(f" {sign} ".join(map(str, parts)))
            for sign in _SIGNS},
@@ -81,12 +81,12 @@ def _shorter(text: str, sizes: Mapping[str, int]) -> str:
     return found
 
 
-def _listed(parts: Iterable[Any]) -> str:
+def _bracketed(parts: Iterable[Any]) -> str:
     return f"({', '.join(map(str, parts))})"
 
 
 @cache
-def _least(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
+def _minimum(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
     """Return the side that is least wherever sizes are 2 or more; None if it depends on them."""
     import sympy
 

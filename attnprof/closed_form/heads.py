@@ -160,7 +160,7 @@ def heads_report(
             )
             for h, value in values.items()
         ]  # fmt: skip
-        optima.append(_described(curve, d_model, values))
+        optima.append(_optimum_summary(curve, d_model, values))
     last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
     keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
@@ -170,7 +170,7 @@ def heads_report(
     return Report("heads", records, {**summary, "optima": optima, "answer": answer}, environment)
 
 
-def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
+def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
     best = min(values, key=lambda h: (values[h], h))
     found = optimum(curve, d_model, best)
     return {

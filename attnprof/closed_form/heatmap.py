@@ -52,9 +52,9 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     """
     import numpy as np
 
-    _check(asked)
+    _check_request(asked)
     published = asked.kind == "published"
-    values, terms = (_published if published else _formula)(asked)
+    values, terms = (_published_costs if published else _formula_costs)(asked)
     columns: dict[str, list[Any]] = {name: [] for name in CELLS}
     excess: dict[str, dict[str, Any]] = {name: {} for name in EXCESS}
     missing: dict[str, list[int]] = {}
@@ -67,8 +67,8 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
         size = len(asked.seq_lens) * len(present)
         cells: tuple[list[Any], ...] = (
             [n for n in asked.seq_lens for _ in present], [*asked.d_models] * len(asked.seq_lens),
-            [heads] * size, _listed(a, present), _listed(b, present),
-            _listed(np.where(np.isnan(ratio), np.array(None), ratio), present),
+            [heads] * size, _flat_list(a, present), _flat_list(b, present),
+            _flat_list(np.where(np.isnan(ratio), np.array(None), ratio), present),
         )  # fmt: skip
         for name, some in zip(CELLS, cells, strict=True):
             columns[name] += some
@@ -88,7 +88,7 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     return Report("heatmap", records, summary, environment or {})
 
 
-def _check(asked: Heatmap) -> None:
+def _check_request(asked: Heatmap) -> None:
     if asked.kind not in KINDS:
         raise RequestError(
             f"--kind {asked.kind}: a heatmap compares closed forms; type one of {', '.join(KINDS)}"
@@ -104,7 +104,7 @@ def _check(asked: Heatmap) -> None:
         )
 
 
-def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
+def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
     phase, causal, scope = named.phase, named.causal, asked.scope
@@ -135,12 +135,12 @@ def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     }  # fmt: skip
 
 
-def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
+def _formula_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     scope = asked.scope or "layer"
     if all(width % heads for heads in asked.num_heads for width in asked.d_models):
         raise RequestError(
-            f"no cell has a value: heads {_shown(asked.num_heads)} divide none of d_model "
-            f"{_shown(asked.d_models)}; type widths that are multiples, like --d-model "
+            f"no cell has a value: heads {_sizes_text(asked.num_heads)} divide none of d_model "
+            f"{_sizes_text(asked.d_models)}; type widths that are multiples, like --d-model "
             f"{asked.num_heads[0]}:{asked.num_heads[0] * 16}:x2"
         )
 
@@ -159,7 +159,7 @@ def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     return values, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
 
 
-def _shown(sizes: Sequence[int]) -> str:
+def _sizes_text(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes[:6])) + (", …" if len(sizes) > 6 else "")
 
 
@@ -180,7 +180,7 @@ def _excess(
     )
 
 
-def _listed(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
+def _flat_list(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
     """Return the values row by row as Python numbers, None in columns that are not ``present``."""
     import numpy as np
 

@@ -78,8 +78,8 @@ def formula_values(
     small = corner < SAFE and bound < SAFE
     kind: Any = np.int64 if small else object
     values = np.empty((len(seq_lens), len(head_dims)), dtype=kind)
-    for rows, seq in _blocks(seq_lens, max(1, CHUNK // len(head_dims)), kind):
-        for columns, dims in _blocks(head_dims, len(head_dims), kind):
+    for rows, seq in _size_groups(seq_lens, max(1, CHUNK // len(head_dims)), kind):
+        for columns, dims in _size_groups(head_dims, len(head_dims), kind):
             cell = workload.with_(
                 seq_len=seq if isinstance(seq, int) else seq[:, None],
                 head_dim=dims if isinstance(dims, int) else dims[None, :],
@@ -88,7 +88,7 @@ def formula_values(
     return values
 
 
-def _blocks(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
+def _size_groups(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
     """Yield positions and values of sizes, ``most`` at a time.
 
     A size of 1 goes alone and as a plain int: a tensor of size 1 broadcasts, and is not summed,
