@@ -94,7 +94,7 @@ def main(args: list[str] | None = None) -> None:
         if COMPLETING not in os.environ:
             announce()
     arguments = [argument for argument in arguments if argument != "--debug"]
-    code = _guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
+    code = _run_guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
     raise SystemExit(code)  # sys.exit may be replaced
 
 
@@ -122,10 +122,10 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
         if not message:
             raise
         command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message}{_example(error)} (see: {command} --help)") from error
+        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
 
 
-def _example(error: Any) -> str:
+def _number_hint(error: Any) -> str:
     """Return what to type for a flag whose value is no number; "" for other parser errors."""
     found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
@@ -149,7 +149,7 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
         for name, summary in commands.items():
             known = app.command(name, help=summary, rich_help_panel=panel)
             if name == asked:
-                run = _ending(name, debug=debug, is_main=is_main)
+                run = _with_exit_code(name, debug=debug, is_main=is_main)
                 shown = "\n\n".join(  # for any width: paragraphs in one line, but for the examples
                     f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
                     for text in cleandoc(run.__doc__ or "").replace("[", "\\[").split("\n\n")
@@ -160,13 +160,13 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     return app
 
 
-def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
+def _with_exit_code(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """Return the command's function, wrapped to end with an exit code before Typer sees errors."""
     function = in_groups(command_function(name))
 
     @wraps(function)
     def run(**given: Any) -> None:
-        work = partial(_guarded, lambda: function(**given), debug)
+        work = partial(_run_guarded, lambda: function(**given), debug)
         with one_command(names_in(given.values()), command=name):
             if (subject := foreign_code(name, given) if is_main else None) is None:
                 raise typer.Exit(work())
@@ -230,7 +230,7 @@ def names_in(values: Iterable[Any]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",")]
 
 
-def _guarded(work: Callable[[], Any], debug: bool) -> int:
+def _run_guarded(work: Callable[[], Any], debug: bool) -> int:
     """Run and return the exit code; every failure is one message on stderr."""
     try:
         result = work()

@@ -97,10 +97,10 @@ def check(
         raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
     if asked.update and baseline is None:
         raise RequestError("--update writes a baseline: say which with --baseline FILE")
-    return _compared(baseline, against, suite, asked, to, terms)
+    return _compare_sides(baseline, against, suite, asked, to, terms)
 
 
-def _compared(
+def _compare_sides(
     baseline: Path | None, against: str | None, suite: Suite, asked: CheckFlags, to: Output,
     terms: CheckOptions,
 ) -> int:  # fmt: skip
@@ -126,7 +126,7 @@ def _compared(
                 report = check_against(cases, base, head, terms, stored)
             elif stored is not None:
                 report = check_baseline(cases, stored, head, terms, str(baseline))
-        _outputs(report, asked)
+        _write_outputs(report, asked)
         to.deliver(report, verbose=asked.verbose)
         if asked.update and baseline is not None:  # what was shown is accepted
             with working("recording"):
@@ -137,7 +137,7 @@ def _compared(
     return int(report.summary["exit_code"])
 
 
-def _outputs(report: Report, asked: CheckFlags) -> None:
+def _write_outputs(report: Report, asked: CheckFlags) -> None:
     """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
     from attnprof.render.tables.check import page

@@ -57,13 +57,13 @@ def completing(parameter: str) -> Callable[..., list[str]] | None:
     def complete(ctx: Context, incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         taken = {name.strip() for name in before.split(",")}
-        found = (name for name in _possible(parameter, ctx) if name not in taken)
+        found = (name for name in _possible_names(parameter, ctx) if name not in taken)
         return [before + comma + name for name in found if name.startswith(begun)]
 
     return complete
 
 
-def _possible(parameter: str, ctx: Context) -> Iterable[str]:
+def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
     """Return all names that a parameter of a command takes."""
     from attnprof import registry
 

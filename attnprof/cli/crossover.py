@@ -133,9 +133,9 @@ def crossover(
         if TIME in metrics:
             raise RequestError("--metric time: whole models are compared in flops and memory")
         typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
-        _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
+        _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):
-            found = _in_model(what.model, names, conditions, metrics, **how)
+            found = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(found)
         return
     axis, workload, given = over.asked(d, heads, conditions)
@@ -146,7 +146,7 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with working(f"comparing {first.name} and {second.name}"):
-        found = _between(first, second, workload, what, given, metrics, axis=axis, **how)
+        found = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
@@ -166,7 +166,7 @@ def _pair(
     return first, second
 
 
-def _between(
+def _pair_report(
     first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
@@ -180,11 +180,11 @@ def _between(
     scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        return _timed(meeting, given, kinds, metrics, **how)
+        return _report_with_times(meeting, given, kinds, metrics, **how)
     return crossover_report(meeting, given, kinds, metrics, **how)
 
 
-def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
     """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
@@ -199,7 +199,7 @@ def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
         return crossover_report(*asked, terms=terms, **how)
 
 
-def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
+def _refuse_model_flags(typed: dict[str, Any], conditions: request.Conditions) -> None:
     """Raise RequestError for a flag whose value a model's configuration already has."""
     usual = request.Conditions()
     also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
@@ -208,7 +208,7 @@ def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
         raise RequestError(f"--model has a configuration of its own: leave out {wrong[0]}")
 
 
-def _in_model(
+def _model_report(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
     """Return the report for two mechanisms in all layers of a model."""

@@ -101,7 +101,7 @@ def _derived_report(
         for line in notes:
             opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = _derived(found, phases, asked, forward_at_least=forward_at_least)
+            derivation = _derive_phases(found, phases, asked, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)
@@ -109,7 +109,7 @@ def _derived_report(
     return derivation, report
 
 
-def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
+def _derive_phases(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
     """Return the derivation; of the forward pass alone if the default phases cannot all run."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived

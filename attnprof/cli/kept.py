@@ -52,14 +52,14 @@ class KeptReport:
         if process_time() - self._start < _LONG:
             return
         with suppress(OSError, RequestError, PackageNotFoundError):
-            kept = {"notes": self.notes, **_loaded(filter(None, others))}
+            kept = {"notes": self.notes, **_dependencies(filter(None, others))}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**kept, "report": report.to_dict()})
             write_whole(self.path, text, known=True)
-            _bounded(self.path.parent)
+            _remove_oldest(self.path.parent)
 
 
-def _bounded(folder: Path) -> None:
+def _remove_oldest(folder: Path) -> None:
     """Remove a folder's oldest files until the rest has at most ``_MOST`` bytes."""
     held = 0
     for path in sorted(folder.iterdir(), key=lambda x: x.stat().st_mtime_ns, reverse=True):
@@ -72,7 +72,7 @@ def _digest(path: str) -> str:
     return sha256(read_bytes(path, JOURNAL_LIMIT)).hexdigest()
 
 
-def _loaded(others: Any) -> Mapping[str, Mapping[str, str]]:
+def _dependencies(others: Any) -> Mapping[str, Mapping[str, str]]:
     """Return where loaded modules come from: packages by version, other files by digest."""
     files = {str(path.resolve()) for path in others}
     packages, installed = set[str](), packages_distributions()

@@ -177,20 +177,20 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")
     texts = {
-        key: ",".join(map(str, _listed(table[key], f"{where}: {key}")))
+        key: ",".join(map(str, _as_list(table[key], f"{where}: {key}")))
         for key in (*SIZES, *NAMES) if key in table
     }  # fmt: skip
-    causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    causal = _as_list(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
         told = f"{where}: set = {shown(settings)}"
         raise RequestError(f"{told}: write names and values, like {{window=64}}")
     params = {
-        name: list(map(str, _listed(value, f"{where}: set {name}")))
+        name: list(map(str, _as_list(value, f"{where}: set {name}")))
         for name, value in settings.items()
     }
     args, inputs = (
-        _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
+        _as_list(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
     )
     grid = _grid(
         where, texts, lambda key: f"{where}: {key}", causal=causal, params=params, args=args,
@@ -200,7 +200,7 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
     return grid
 
 
-def _listed(
+def _as_list(
     value: Any, where: str, kinds: tuple[type, ...] = (str, int, float, bool),
     what: str = "texts or numbers",
 ) -> list[Any]:  # fmt: skip

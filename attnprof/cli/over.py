@@ -43,7 +43,7 @@ class Over:
         if {**typed, "batch": batch}.get(self.over):
             raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
         if self.over == "seq":
-            self._only_lengths()
+            self._refuse_other_flags()
             widths = request.parse_sizes(d or USUAL["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL['d'])}")
             count = request.parse_size(heads or USUAL["heads"], "--heads")
@@ -58,7 +58,7 @@ class Over:
             raise RequestError("--over kv_heads divides the heads: type how many, like --heads 32")
         return self._axis(d), conditions.workload(lengths[0], count, width), lengths
 
-    def _only_lengths(self) -> None:
+    def _refuse_other_flags(self) -> None:
         """Raise RequestError for flags of another ``--over`` than seq."""
         for flag, value in {"--d-model": self.d_model, "--range": self.span}.items():
             if value is not None:

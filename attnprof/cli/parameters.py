@@ -49,7 +49,7 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
             parameter.replace(name=name, annotation=hints[name], default=getattr(example, name))
             for name in (field.name for field in fields(group))
         ]
-    plain.sort(key=_place)
+    plain.sort(key=_help_position)
 
     @wraps(function)
     def run(**given: Any) -> Any:
@@ -64,7 +64,7 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _place(parameter: inspect.Parameter) -> int:
+def _help_position(parameter: inspect.Parameter) -> int:
     """Set a parameter's panel and completion; return the panel's position in help."""
     declared = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
     info = next(item for item in declared if isinstance(item, ParameterInfo))

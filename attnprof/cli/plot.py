@@ -64,7 +64,7 @@ def plot(
     reports = [load(path) for path in results]
     if not any(report.of(ProfileRecord) for report in reports):
         raise RequestError(f"{', '.join(map(str, results))}: no measured points; {DRAWN}")
-    reports = _chosen(reports, where)
+    reports = _select_points(reports, where)
     known: dict[str, Any] = {}
     if kind == "growth":
         from attnprof.measure.sweep.results import curve_crossings
@@ -77,7 +77,7 @@ def plot(
     note(f"wrote {output}")
 
 
-def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
+def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
     """Return reports with those points whose fields or parameters have the asked values."""
     kept = list(reports)
     for name, value in parse_set(where, "--where").items():

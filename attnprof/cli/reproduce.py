@@ -74,8 +74,8 @@ def reproduce(
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
-        found = _replayed(asked, plot, size)
-        failed = _written(found, asked.documents, reports) if reports is not None else {}
+        found = _replay_claims(asked, plot, size)
+        failed = _write_reports(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else replay.only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
         if fmt == "html":
@@ -86,9 +86,9 @@ def reproduce(
             opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
         if accept:
-            _accept(found, made)
+            _commit_results(found, made)
             found = replace(found, summary={**found.summary, "changed": [], "not_committed": []})
-    return _ended(found, failed)
+    return _finish(found, failed)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
 
 
-def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
+def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with working("replaying"):
         found = replay.replay(asked.claims, environment=opt.environment())
     number, more = asked.documents[0], {}
@@ -158,7 +158,7 @@ def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     return replace(found, summary={**found.summary, **more})
 
 
-def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
+def _write_reports(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
@@ -170,7 +170,7 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     return failed
 
 
-def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
+def _commit_results(found: Report, made: dict[str, dict[str, Any]]) -> None:
     """Make these results the committed ones that later replays are compared with."""
     for path in replay.accept(found.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
@@ -185,7 +185,7 @@ def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
                 opt.note(f"wrote {path}")
 
 
-def _ended(found: Report, failed: dict[str, str]) -> int:
+def _finish(found: Report, failed: dict[str, str]) -> int:
     """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")

@@ -89,7 +89,7 @@ class Compared:
         from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
 
         norms = some_of(self.norms, ("sphere", "spread"), "--norms")
-        sources, shape = _listed(self.source, "--input"), self.shape()
+        sources, shape = _split_names(self.source, "--input"), self.shape()
         files = [name for name in sources if is_file(name)]
         made = [name for name in sources or STRUCTURES if name not in files]
         for name in made:
@@ -115,13 +115,13 @@ class Compared:
         """Return every mechanism with every value of the parameters that tune it."""
         from attnprof.measure.tradeoff.candidates import candidates
 
-        names = _listed(self.attention, "--attention") or registry.names()
+        names = _split_names(self.attention, "--attention") or registry.names()
         typed = parse_set(self.settings).items()
         values = {key: parse_names(text, f"--set {key}=") for key, text in typed}
         return candidates(names, values, seq_len, head_dim)
 
 
-def _listed(given: Sequence[str] | None, flag: str) -> list[str]:
+def _split_names(given: Sequence[str] | None, flag: str) -> list[str]:
     return list(dict.fromkeys(name for text in given or () for name in parse_names(text, flag)))
 
 
@@ -175,11 +175,11 @@ def tradeoff(
     from attnprof.measure.request import Budget
 
     budget = Budget(samples, 0.0, max_time, warmup_s=0.05, least=min(3, samples)) if time else None
-    report = _compared(what, dtype, device, seeds or 3, seed, budget)
+    report = _compare(what, dtype, device, seeds or 3, seed, budget)
     to.deliver(replace(report, summary={**report.summary, "over": over}))
 
 
-def _compared(
+def _compare(
     what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
 ) -> Report:
     """Return the report of every mechanism on every input."""
