@@ -55,18 +55,18 @@ class FittedTable:
         cells = [[row[n].plain for row in self._rows if any(row)] for n in range(len(names))]
         empty = (its != [] and {text.strip() for text in its} <= {"", MISSING} for its in cells)
         places = [place for place, none in enumerate(empty) if place < self._keys or not none]
-        body = [max(map(_longest, column), default=0) for column in cells]
-        wrapped = list(map(_wrapped, names, body))
+        body = [max(map(_widest_line, column), default=0) for column in cells]
+        wrapped = list(map(_wrap_heading, names, body))
         bounds, whole = self._bounds(body, wrapped, room), self._bounds(body, names)
-        parts = self._parts(places, room, bounds[1])
-        if len(parts) > 1 and (same := self._same({n: cells[n] for n in places})):
+        parts = self._split_columns(places, room, bounds[1])
+        if len(parts) > 1 and (same := self._constant_columns({n: cells[n] for n in places})):
             told = (f"{names[n]} {text}".replace("\n", " ") for n, text in same.items())
             yield Hanging(f"In every row: {', '.join(told)}.")
-            parts = self._parts([n for n in places if n not in same], room, bounds[1])
+            parts = self._split_columns([n for n in places if n not in same], room, bounds[1])
         for part in parts:
-            fits = _taken([whole[1][n] for n in part]) <= room
-            widths = _shared(part, *(whole if fits else bounds), room)
-            for line in self._drawn(part, names if fits else wrapped, widths):
+            fits = _total_width([whole[1][n] for n in part]) <= room
+            widths = _share_width(part, *(whole if fits else bounds), room)
+            for line in self._draw_part(part, names if fits else wrapped, widths):
                 yield from line.render(console, end="\n")
             yield Text()
         if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
@@ -74,7 +74,7 @@ class FittedTable:
         if self._caption:
             yield Hanging(Text(f"{self._caption}\n", "dim"), 0)
 
-    def _same(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
+    def _constant_columns(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Return the columns with one text in all rows, and it; empty if no key would be left."""
         same = {n: column[0].strip() for n, column in cells.items() if len({*column}) == 1}
         whole = len(cells[0]) > 1 and not {*range(self._keys)} <= same.keys()
@@ -87,18 +87,20 @@ class FittedTable:
 
         In a ``room`` the longest key folds, too, if it leaves no width for a column beside it.
         """
-        most = list(map(max, body, map(_longest, headings)))
+        most = list(map(max, body, map(_widest_line, headings)))
         least = [
             width if place < self._keys or self._right[place] else min(width, FOLDED)
             for place, width in enumerate(most)
         ]
         *keys, longest = sorted(range(self._keys), key=least.__getitem__)
         others = [*(least[n] for n in keys), max(least[self._keys :], default=0)]
-        if room and (left := room - _taken([*others, 0])) < least[longest]:
+        if room and (left := room - _total_width([*others, 0])) < least[longest]:
             least[longest] = max(room // 3, min(room // 2, left))
         return most, least
 
-    def _parts(self, places: Sequence[int], room: int, least: Sequence[int]) -> list[list[int]]:
+    def _split_columns(
+        self, places: Sequence[int], room: int, least: Sequence[int]
+    ) -> list[list[int]]:
         """Return the columns of each part: as few parts as possible, about equally wide."""
         keys = [place for place in places if place < self._keys]
 
@@ -106,7 +108,7 @@ class FittedTable:
             parts = [keys]
             for place in places[len(keys) :]:
                 longer = [*parts[-1], place]
-                if parts[-1] != keys and _taken([least[n] for n in longer]) > room:
+                if parts[-1] != keys and _total_width([least[n] for n in longer]) > room:
                     parts.append([*keys, place])
                 else:
                     parts[-1] = longer
@@ -115,7 +117,7 @@ class FittedTable:
         fewest = len(split(room))
         return split(bisect_left(range(room), -fewest, key=lambda room: -len(split(room))))
 
-    def _drawn(
+    def _draw_part(
         self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int]
     ) -> Iterator[Text]:
         """Yield headings, a rule, and the rows, whose texts fold to their columns' widths."""
@@ -132,7 +134,7 @@ class FittedTable:
                 line.rstrip()
                 yield line
             if row is heads:
-                yield Text("─" * _taken(widths))
+                yield Text("─" * _total_width(widths))
 
 
 class Hanging:
@@ -156,7 +158,7 @@ def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
     for line in text.split("\n", allow_blank=True):
         begin = end = 0
         cuts = list[int]()
-        for piece in _pieces(line.plain, width - indent):
+        for piece in _breakable_pieces(line.plain, width - indent):
             at, end = end, end + len(piece)
             room = width - indent * bool(found or cuts)
             if at > begin and cell_len(line.plain[begin:end].rstrip()) > room:
@@ -167,31 +169,33 @@ def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
     return found
 
 
-def _pieces(line: str, width: int) -> Iterator[str]:
+def _breakable_pieces(line: str, width: int) -> Iterator[str]:
     """Yield words with the space after them; a word longer than a line in parts."""
     for word in _WORD.findall(line):
         parts = _PART.findall(word) if cell_len(word.rstrip()) > width else [word]
         yield from chain.from_iterable(chop_cells(part, width) for part in parts)
 
 
-def _taken(widths: Sequence[int]) -> int:
+def _total_width(widths: Sequence[int]) -> int:
     """Return the width of columns in a line, with the gaps between them."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _longest(text: str) -> int:
+def _widest_line(text: str) -> int:
     return max(map(cell_len, text.split("\n")))
 
 
-def _wrapped(heading: str, width: int) -> str:
+def _wrap_heading(heading: str, width: int) -> str:
     longest = max(map(cell_len, heading.split()), default=0)
     return "\n".join(line.plain for line in lines_of(Text(heading), max(width, longest)))
 
 
-def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def _share_width(
+    part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int
+) -> list[int]:
     """Return the widths of a part's columns; spare room goes evenly to those that want more."""
     widths = {place: least[place] for place in part}
-    left = room - _taken([*widths.values()])
+    left = room - _total_width([*widths.values()])
     while left > 0 and (short := [place for place in part if widths[place] < most[place]]):
         for place in short[:left]:
             widths[place] += 1
@@ -204,17 +208,17 @@ class FormulaText(Text):
 
     def folded(self, width: int) -> Text:
         """Return the formula in lines of this width."""
-        lines = (_terms(line, width) for line in self.plain.split("\n"))
+        lines = (_broken_at_terms(line, width) for line in self.plain.split("\n"))
         return Text("\n".join(chain.from_iterable(lines)))
 
     @classmethod
     def brief(cls, formula: str, most: int) -> "FormulaText":
         """Return as many of its first terms as fit in ``most`` characters, then ``…``."""
-        first, *rest = _terms(formula, most)
+        first, *rest = _broken_at_terms(formula, most)
         return cls(f"{first[:most]} …" if rest or len(first) > most else first)
 
 
-def _terms(line: str, width: int) -> Iterator[str]:
+def _broken_at_terms(line: str, width: int) -> Iterator[str]:
     """Yield a formula's lines, broken before a sign or after a comma.
 
     Of several places the one in the fewest brackets is taken, then the last. A term that is longer

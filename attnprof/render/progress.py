@@ -49,11 +49,11 @@ class LongWork(Protocol):
 
 def shown(work: LongWork) -> AbstractContextManager[Any]:
     """Show on stderr how far the work is while the body runs; nothing if it is quick."""
-    return _bar(work) if sys.stderr.isatty() else _lines(work)
+    return _progress_bar(work) if sys.stderr.isatty() else _write_lines(work)
 
 
 @contextmanager
-def _lines(work: LongWork) -> Iterator[None]:
+def _write_lines(work: LongWork) -> Iterator[None]:
     """Write a line now and then while the body runs, and one with the first forecast."""
     stream = sys.stderr
 
@@ -80,7 +80,7 @@ def _lines(work: LongWork) -> Iterator[None]:
         thread.join()
 
 
-def _bar(work: LongWork) -> AbstractContextManager[Any]:
+def _progress_bar(work: LongWork) -> AbstractContextManager[Any]:
     """Show a line on the terminal while the body runs, with a bar if the work can be counted."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Display

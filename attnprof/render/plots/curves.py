@@ -43,17 +43,17 @@ def draw_crossover(report: Report) -> style.Figure:
     kinds, records = [c["kind"] for c in curves], report.of(CrossoverRecord)
     over = records[0].over
     looks = style.looks([c["mechanism"] for c in curves], kinds)
-    figure, grid = _grid(units, widths, over)
+    figure, grid = _make_panels(units, widths, over)
     for place, (main, strip) in grid.items():
         here, ratios = (
             [c for c in its if (c["metric"], c["unit"], given_of(c)) == place]
             for its in (curves, report.summary.get("ratios", ()))
         )
         found = [r for r in records if (r.metric, r.unit, r.given) == place]
-        _curves(strip, ratios, {})
-        _curves(main, here, looks)
-        _mark((main, strip), here, found)
-        _name(main, found, SYMBOLS[place[0]] if over == "seq" else "x")
+        _draw_curves(strip, ratios, {})
+        _draw_curves(main, here, looks)
+        _mark_crossings((main, strip), here, found)
+        _write_crossings(main, found, SYMBOLS[place[0]] if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # else one that shares its scale was here
@@ -74,7 +74,7 @@ def _axis(over: str) -> str:
     return "sequence length" if over == "seq" else NAMES.get(over, over).removeprefix("the ")
 
 
-def _grid(
+def _make_panels(
     units: Sequence[tuple[str, str]], widths: Sequence[int], over: str
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
     """Return a figure with a panel and a strip for the ratio for each (metric, unit, width).
@@ -114,7 +114,9 @@ def _grid(
     return figure, found
 
 
-def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]) -> None:
+def _draw_curves(
+    axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]
+) -> None:
     """Draw costs in their mechanisms' looks, or ratios in grey, over the whole axis."""
     for curve in curves:
         own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
@@ -126,37 +128,39 @@ def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, styl
         axes.set_xlim(min(lengths), max(lengths))
 
 
-def _lengths(record: CrossoverRecord) -> list[float]:
+def _meeting_points(record: CrossoverRecord) -> list[float]:
     """Return where a record's two costs meet; empty if it was skipped or they never do."""
     last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
     one = [] if last is None else [last]
     return [] if record.skipped else record.all_crossings or one
 
 
-def _mark(panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]) -> None:
+def _mark_crossings(
+    panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]
+) -> None:
     """Draw a marker on each crossover inside the panels, and a vertical line through both."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
-        for length in _lengths(record):
-            height = _height(curves, record.kind, length)
+        for length in _meeting_points(record):
+            height = _value_at(curves, record.kind, length)
             for axes, at in zip(panels, (height, 1.0), strict=True) if height else ():
                 axes.plot([length], [at], color="black", markeredgewidth=0.9, zorder=5, **look)
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
 
-def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
+def _write_crossings(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
     """Write the crossovers' values in a corner of the panel, after the mark of their kind."""
     lines = []
     for record in records:
-        values = ", ".join(map(style.short_count, _lengths(record)))
+        values = ", ".join(map(style.short_count, _meeting_points(record)))
         none = "not known" if record.skipped else "no crossover"
         glyph = GLYPHS.get(record.kind, record.kind)
         lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
     style.in_corner(axes, "\n".join(lines), **style.ON_WHITE)
 
 
-def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
+def _value_at(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
     """Return a curve's value at a length, interpolated on logarithms; None outside the curve."""
     import numpy as np
 

@@ -33,14 +33,14 @@ def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
     for record in records:
         groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
     ordered = sorted(groups, key=lambda its: [(v is not None, v) for v in its])
-    return [(", ".join(map(_said, fields, values)), groups[values]) for values in ordered]
+    return [(", ".join(map(_field_text, fields, values)), groups[values]) for values in ordered]
 
 
 def _values(records: Records, field: str) -> set[Any]:
     return {getattr(record, field, None) for record in records}
 
 
-def _said(field: str, value: Any) -> str:
+def _field_text(field: str, value: Any) -> str:
     return f"{field} unknown" if value is None else FIELDS[field](value)
 
 
@@ -54,7 +54,7 @@ def fewer(records: Records, *axes: str) -> str:
 def shared(records: Records) -> str:
     """Return the fields that all these records share, in words for a caption."""
     same = {f: next(iter(its)) for f in FIELDS if len(its := _values(records, f)) == 1}
-    return ", ".join(_said(f, v) for f, v in same.items() if v is not None and v is not False)
+    return ", ".join(_field_text(f, v) for f, v in same.items() if v is not None and v is not False)
 
 
 class PanelGrid:

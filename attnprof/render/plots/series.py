@@ -154,13 +154,13 @@ def draw_growth(
     unit, memory_label = peak_memory(records, "peak_bytes_predicted", "peak_bytes_measured")
     for curves, (time, memory) in drawn.parts:
         for curve in curves:
-            _times(time, curve)
+            _draw_times(time, curve)
             predicted = curve.points("seq_len", "peak_bytes_predicted", unit)
             memory.plot(*predicted, **{**curve.look, "marker": "", "linewidth": 1.0})
             measured = curve.points("seq_len", "peak_bytes_measured", unit)
             memory.plot(*measured, **{**curve.look, "linestyle": "none"})
         one = next(curve.records[0] for curve in curves if curve.records)
-        used = _crossings(
+        used = _draw_crossings(
             time, sorted(its for at, *its in crossings if len(facets([at, one], "seq_len")) == 1)
         )
         ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
@@ -205,7 +205,7 @@ def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
     return unit, f"peak memory {said}"
 
 
-def _times(axes: style.Axes, curve: Series) -> None:
+def _draw_times(axes: style.Axes, curve: Series) -> None:
     lengths, times = curve.points("seq_len", "median_s")
     ends = [
         [abs(t - (getattr(r, end) or t)) for r, t in zip(curve.records, times, strict=True)]
@@ -214,7 +214,7 @@ def _times(axes: style.Axes, curve: Series) -> None:
     axes.errorbar(lengths, times, ends, capsize=2, elinewidth=0.8, **curve.look)
 
 
-def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
+def _draw_crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     """Circle the crossings and note their lengths on top; return the lines that this takes."""
     for point in points:
         axes.plot(*point, "o", markersize=6, mfc="none", mec="black", zorder=6)

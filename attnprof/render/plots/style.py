@@ -198,14 +198,14 @@ def caption(figure: Figure, *parts: str) -> None:
 
     Call it last: it limits the figure to the height of a page.
     """
-    text = _text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
+    text = _folded_text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
     figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
     figure.set_figheight(min(HEIGHT, figure.get_figheight()))
 
 
 def title(figure: Figure, text: str) -> None:
     """Write the title of a figure without a legend; :func:`legend` writes it otherwise."""
-    figure.suptitle(_text(figure, text, 15), fontsize=NORMAL)
+    figure.suptitle(_folded_text(figure, text, 15), fontsize=NORMAL)
 
 
 def in_lines(text: str, letters: int) -> str:
@@ -219,7 +219,7 @@ def in_lines(text: str, letters: int) -> str:
     return lines.replace("\v", "").replace("\xa0", " ")
 
 
-def _text(figure: Figure, text: str, letters_an_inch: int) -> str:
+def _folded_text(figure: Figure, text: str, letters_an_inch: int) -> str:
     """Return a text folded to the figure's width; the figure grows by its lines."""
     lines = in_lines(figure_text(text), int(figure.get_figwidth() * letters_an_inch))
     grow(figure, 1 + lines.count("\n"))
@@ -244,7 +244,7 @@ def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -
     how["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
     grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
     if title:
-        how |= {"title": _text(figure, title, 15), "title_fontsize": NORMAL}
+        how |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
     drawn = figure.legend(handles=marks, loc="outside upper center", **how)
     drawn.get_title().set_multialignment("center")
 

@@ -37,7 +37,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
         ran = [row for row in rows if not row.skipped]
         cells = (
-            [Text(r.mechanism), *(_compared(r, name, ran) for name in quantities)] for r in ran
+            [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
         )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
@@ -45,7 +45,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     yield Text(COMPARED, style="dim")
 
 
-def _compared(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
+def _compared_cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
     """Return a value, marked if it is the lowest and differs from the others as shown."""
     text = quantity_value(getattr(row, name), name)
     others = {quantity_value(getattr(r, name), name) for r in rows}

@@ -44,10 +44,10 @@ def tables(
         if found.get("answer"):
             yield from (Hanging(f"{found['answer']}."), "")
         yield _formulas(costs or rows)
-        yield from map(Hanging, (f"holds for: {domain}", *_how(found)))
+        yield from map(Hanging, (f"holds for: {domain}", *_method_lines(found)))
         yield ""
         if rows := found.get(f"{by}s"):
-            yield _modules(rows) if by == "module" else _places(rows, by)
+            yield _modules_table(rows) if by == "module" else _places_table(rows, by)
         elif by == "module":
             yield "It has no submodules."
 
@@ -60,7 +60,7 @@ def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
         kind = BOUNDS.get(row.bound, "") if row.expression else ""
-        formula = FormulaText(f"{kind}{_spread(row.expression)}")
+        formula = FormulaText(f"{kind}{_spread_maximum(row.expression)}")
         table.add_row(quantity_text(row.quantity), formula, _value(row))
     return table
 
@@ -70,7 +70,7 @@ def _value(row: DeriveRecord) -> str:
     return value and f"{floor(row.bound)}{value}"
 
 
-def _spread(expression: str | None) -> str:
+def _spread_maximum(expression: str | None) -> str:
     """Return a formula; a Max of several candidates with one candidate a line."""
     found = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
     inner = found[1] if found else ""
@@ -116,7 +116,7 @@ METHODS = {
 }
 
 
-def _how(found: Mapping[str, Any]) -> Iterator[str]:
+def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
     checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
     yield f"method: {METHODS.get(found['method'], found['method'])}{runs}"
@@ -144,7 +144,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         ).format_map(sizes)
 
 
-def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
+def _places_table(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
     values = ["value"] * any(row["flops_value"] is not None for row in found)
     table = FittedTable(
         by, "calls", "FLOPs", *values, title=f"by {by}", right=["calls", *values],
@@ -160,7 +160,7 @@ def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
     return table
 
 
-def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
+def _modules_table(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     """Return a row a submodule, with FLOPs as a formula; at a shape the others as numbers."""
     values = any(row["flops_value"] is not None for row in found)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
@@ -272,7 +272,7 @@ def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
         why = record.why or record.skipped or same
         yield from (Hanging(f"{why[:1].upper()}{why[1:]}."), "")
         sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
-        rows = ((title, _shown(formula)) for title, formula in sides.items())
+        rows = ((title, _short_formula(formula)) for title, formula in sides.items())
         yield FittedTable("", "formula", rows=rows)
         if record.values:
             yield _values(record)
@@ -282,11 +282,11 @@ def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
 
 def verify_formula_page(report: Report, **_how: object) -> str:
     """Return a Markdown table of the verdicts; JSON and CSV have the rest."""
-    records = [replace(r, ours=_shown(r.ours).plain) for r in report.of(VerificationRecord)]
+    records = [replace(r, ours=_short_formula(r.ours).plain) for r in report.of(VerificationRecord)]
     return render_markdown(replace(report, records=records), PAGE)
 
 
-def _shown(formula: str | None, most: int = READABLE) -> FormulaText:
+def _short_formula(formula: str | None, most: int = READABLE) -> FormulaText:
     return FormulaText.brief("no formula" if formula is None else formula, most)
 
 
@@ -299,7 +299,7 @@ def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
         where = record.place if placed else f"{record.of}, {record.phase}"
         quantity = [quantity_text(record.quantity)] * len(several)
         leading = record.leading_ours if record.up_to == "order" else None
-        sides = FormulaText(record.printed), _shown(leading or record.ours, BRIEF)
+        sides = FormulaText(record.printed), _short_formula(leading or record.ours, BRIEF)
         table.add_row(str(row), where, *quantity, *sides, _verdict(record))
     return table
 

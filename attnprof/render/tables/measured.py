@@ -51,7 +51,7 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
         if any(record.roofline_fraction for record in done):
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
-    yield from (Hanging(f"not measured: {line}") for line in _together(whys))
+    yield from (Hanging(f"not measured: {line}") for line in _grouped_texts(whys))
     yield from answer_line(report) if report.command != "profile" else ()
 
 
@@ -78,7 +78,7 @@ def _ceilings(known: Mapping[str, Any]) -> str:
     return f"{known['device']}: {rates}, {moved} ({known['source']})"
 
 
-def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
+def _grouped_texts(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
     """Yield each text once, after the mechanisms and lengths it belongs to."""
     of: dict[str, dict[str, dict[str, None]]] = {}
     for record, text in found:
@@ -95,17 +95,17 @@ def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
 def profile_notes(report: Report) -> list[str]:
     """Return notes on the points for stderr: checks, differences, noise."""
     records = report.of(ProfileRecord)
-    told = [(record, text) for record in records for text in _of_point(record)]
+    told = [(record, text) for record in records for text in _point_notes(record)]
     asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
     unknown = dict.fromkeys(
         name for name, record in asked
         if f"fvcore does not know {name} ×" not in " ".join(record.differences)
     )  # fmt: skip
     calls = f"fvcore has no rule for {', '.join(unknown)}; --format json tells their calls"
-    return [*_together(told), *([calls] if unknown else [])]
+    return [*_grouped_texts(told), *([calls] if unknown else [])]
 
 
-def _of_point(record: ProfileRecord) -> Iterator[str]:
+def _point_notes(record: ProfileRecord) -> Iterator[str]:
     if record.checked:
         checked = record.checked.replace("float64", "a run in float64").replace("; ", " and ")
         yield f"the output agrees with {checked}"

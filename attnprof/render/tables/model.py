@@ -30,8 +30,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
         yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
-        yield _whole(own)
-        yield from map(Hanging, _how(found))
+        yield _totals_table(own)
+        yield from map(Hanging, _method_lines(found))
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
@@ -41,7 +41,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     if memory := summary.get("memory"):
         yield _memory(memory, summary.get("memory_bound", "exact"))
     if phases := summary.get("phase_memory"):
-        yield _needed(phases)
+        yield _memory_needed_table(phases)
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _whole(rows: list[ModelRecord]) -> FittedTable:
+def _totals_table(rows: list[ModelRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
@@ -91,7 +91,7 @@ def _whole(rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _how(found: Mapping[str, Any]) -> Iterator[str]:
+def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if "missing" in found:
         yield f"no formulas: {found['missing']}"
     else:
@@ -129,7 +129,7 @@ def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     )
 
 
-def _needed(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
+def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
     parts = ("parameters", "cache", "peak", "needed")
     cells = (
         [phase, *(quantity_value(one[name], "bytes") for name in parts), format_value(one["fits"])]

@@ -33,9 +33,9 @@ def tables(
         yield _Listed("Claims", records, verdicts=True)
     elif "table" in asked or "figure" in asked:
         if "table" in asked:
-            yield from _regenerated(asked["table"])
+            yield from _recomputed_table(asked["table"])
         if "figure" in asked:
-            yield from _described(asked["figure"])
+            yield from _figure_table(asked["figure"])
         yield from _answers(amiss)
         if matches := [record.claim for record in records if record.verdict == "match"]:
             yield Text(f"match: {', '.join(matches)}", style="green")
@@ -109,7 +109,7 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
         yield ""
 
 
-def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield a document's statements on a figure beside those of our data."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
     said = [Text("differs", style="red"), Text("agrees", style="green")]
@@ -120,7 +120,7 @@ def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield FittedTable("what", "in the document", "ours", "", rows=rows)
 
 
-def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield a recomputed table."""
     yield Text(claims.title_of(values), style="bold")
     rows = values["rows"]

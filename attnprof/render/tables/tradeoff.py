@@ -69,11 +69,11 @@ def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:
     names: dict[str, Cell] = {
         "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
     }  # fmt: skip
-    shown = _known(done, COLUMNS, _cell)
+    shown = _filled_columns(done, COLUMNS, _cell)
     return record_table(done, {**names, **shown}, right=shown, title=title)
 
 
-def _known(
+def _filled_columns(
     records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
 ) -> dict[str, Cell]:
     """Return the columns in which a record has a value, by heading."""
@@ -152,7 +152,7 @@ def _distill_tables(report: Report) -> Iterator[RenderableType]:
             sizes = f"trained at {scale['tokens']} tokens, width {scale['width']}"
             seeds = plural(max(row.seeds for row in rows), "seed")
             done = [row for row in rows if row.skipped is None]
-            shown = _known(done, TRAINED, _of_student)
+            shown = _filled_columns(done, TRAINED, _student_cell)
             columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
             title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
             yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
@@ -165,7 +165,7 @@ def _distill_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(OF_STUDENTS, style="dim")
 
 
-def _of_student(row: DistillRecord, name: str) -> str:
+def _student_cell(row: DistillRecord, name: str) -> str:
     if name == "spread":
         ends = (row.cross_entropy_low, row.cross_entropy_high)
         both = [shown_value(end, "number") for end in ends if end is not None]

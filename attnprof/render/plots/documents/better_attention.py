@@ -1,4 +1,4 @@
-"""000's figures, drawn: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
+"""000's figures: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ ASIDE = 0.3
 
 @DRAWINGS.draws("1", height=3.4)
 def draw_diagram(figure: Figure, data: FigureData) -> str:
-    """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
+    """Draw Figure 1: a panel a mechanism, a block a row: what it is, and its inputs ``on``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     panels = style.split(figure, len(names), 1.5, sharey=True)
     style.label_panels(panels)
@@ -43,7 +43,7 @@ def draw_diagram(figure: Figure, data: FigureData) -> str:
 
 
 def _diagram(axes: Axes, rows: Rows) -> float:
-    """Draw one mechanism, inputs below; gives the height of its output."""
+    """Draw one mechanism, inputs below; return the height of its output."""
     ends: dict[str, Place] = {name: (x, 0.0) for name, x in INPUTS.items()}
     for name, place in ends.items():
         axes.text(*place, f"${name}$", fontsize=style.NORMAL, **style.CENTRED)
@@ -64,7 +64,7 @@ def _diagram(axes: Axes, rows: Rows) -> float:
 
 
 def _arrow(axes: Axes, start: Place, end: Place) -> None:
-    """From the top of one block to the other's bottom; from far away up first, then to its side."""
+    """Draw an arrow from one block's top to another's bottom or, if far aside, to its side."""
     (x0, y0), (x1, y1) = (start[0], start[1] + HALF_HEIGHT), end
     if abs(x0 - x1) > 2 * ASIDE:
         side = (x1 + (HALF_WIDTH if x0 > x1 else -HALF_WIDTH), y1)
@@ -76,7 +76,7 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
 
 @DRAWINGS.draws("2", height=2.3)
 def draw_by_width(figure: Figure, data: FigureData) -> str:
-    """Figure 2: a panel a way of counting and a length, curves by mechanism."""
+    """Draw Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
     grid = style.split(figure, len(panels))
     looks = {name: {**look, "marker": ""} for name, look in style.looks(MECHANISMS).items()}
@@ -99,7 +99,7 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
 
 
 def draw_heatmaps(data: FigureData) -> Figure:
-    """Figure 3: as ``attnprof heatmap standard efficient`` draws it."""
+    """Draw Figure 3 as ``attnprof heatmap standard efficient`` does."""
     summary = dict(data.facts["summary"])
     terms = {name: summary[name] for name in ("kind", "quantity", "phase")}
     records = [
@@ -117,7 +117,7 @@ DRAWINGS["3"] = draw_heatmaps
 
 @DRAWINGS.draws("4", height=2.4)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
-    """Figure 4: a surface a mechanism, all on one scale."""
+    """Draw Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
     from matplotlib.ticker import MultipleLocator
 

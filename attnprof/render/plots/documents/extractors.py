@@ -1,4 +1,4 @@
-"""002's sublayers drawn as steps from left to right (in a column downwards), as each waits."""
+"""002's sublayers as steps from left to right (in a column downwards), each after its inputs."""
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
@@ -15,7 +15,7 @@ INPUT = "input row"
 
 @DRAWINGS.draws("2", "3", "4", "5", "6", height=ROW)
 def draw_sublayer(figure: Figure, data: FigureData) -> str:
-    """One box a step, the critical path filled."""
+    """Draw one box a step, the critical path filled."""
     places = _places(data.rows)
     columns, rows = (max(place[axis] for place in places.values()) + 1 for axis in (0, 1))
     down, axes = style.narrow(), figure.subplots()
@@ -38,7 +38,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
 
 
 def _places(rows: Rows) -> dict[str, Place]:
-    """A column behind all a step waits for; the critical path below, other steps above it."""
+    """Return each step's position: right of all its inputs, the critical path below the others."""
     depth = {INPUT: 0}
     for row in rows:
         depth[row["step"]] = 1 + max(depth[name] for name in row["waits for"].split(" + "))
@@ -59,12 +59,12 @@ def _box(axes: Axes, place: Place, name: str, operations: str, *, filled: bool) 
 
 
 def _turned(place: Place, *, down: bool) -> Place:
-    """A place of steps from left to right where they go downwards, a quarter turned."""
+    """Return a position turned by a quarter, if steps go downwards."""
     return (place[1], -place[0]) if down else place
 
 
 def _arrow(axes: Axes, start: Place, end: Place, *, down: bool) -> None:
-    """Straight along a row; up from the input, down into what waits; an arc over a row's boxes."""
+    """Draw an arrow: straight along a row, up or down between rows, an arc over a row's boxes."""
     (x0, y0), (x1, y1) = start, end
     ahead, aside = (HALF_HEIGHT, HALF_WIDTH) if down else HALF
     angles = "angle,angleA={},angleB={}"
