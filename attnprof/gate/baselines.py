@@ -49,7 +49,7 @@ def baseline_record(
     )  # fmt: skip
 
 
-#: Fields that a record has from what was counted.
+#: Fields that a record takes from :class:`Counted`.
 _COUNTED = ("metrics", "formulas", "no_formula", "operations", "error")
 
 
@@ -181,7 +181,7 @@ def _check_values(row: Mapping[str, Any]) -> None:
             raise RequestError(f"formulas.{name}: {error}") from error
 
 
-#: Fields that may be missing; of all else every field must be there.
+#: Fields that may be missing in a file; classes not listed need every field.
 _OPTIONAL: dict[Any, set[str]] = {
     PointRequest: set(get_type_hints(PointRequest))
     - {"mechanism", "seq_len", "num_heads", "head_dim", "budget"},

@@ -16,7 +16,7 @@ from attnprof.units import format_bytes, format_count
 #: Number format and shape of a result.
 Result = tuple[str, str]
 _Rows = Sequence[Operation]
-#: Bytes of an entry, where it is not one.
+#: Bytes of an entry by number format; formats not listed have 1.
 _BYTES = {
     "complex128": 16,
     **dict.fromkeys(("float64", "complex64", "int64"), 8),
@@ -24,7 +24,7 @@ _BYTES = {
     **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
 }
 _FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
-#: Results told by name.
+#: How many results a sentence names.
 _SHOWN = 2
 _CAST = "_to_copy to "
 

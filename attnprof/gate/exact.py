@@ -20,7 +20,7 @@ from attnprof.trace.request.target import hints_for
 from attnprof.trace.sizes import evaluate
 from attnprof.units import format_count
 
-#: Changes named by name; the rest is counted.
+#: How many changes an explanation names; the others are counted.
 _MOST_NAMED = 3
 _BYTES = ("bytes_moved", "peak_bytes")
 
@@ -93,7 +93,7 @@ def _metric_record(
     )
 
 
-#: What of a change a metric sees; FLOPs by kind are not named apart by operation.
+#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
 SEEN: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
     "peak_bytes": lambda change: change.held,
@@ -117,7 +117,7 @@ def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mappin
     return named
 
 
-#: Powers that closed forms go up to.
+#: Highest power in a closed form.
 _HIGHEST = 64
 
 
@@ -148,7 +148,7 @@ def _rules() -> Rules:
     }  # fmt: skip
 
 
-#: Exponents as one reads them.
+#: Digits as superscripts.
 _HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -180,12 +180,12 @@ def _term(term: Any) -> str:
     return f"{sign} {'·'.join(shown)}"
 
 
-#: What a formula counts, as one reads it.
+#: Names of the quantities of formulas, for sentences.
 UNITS = {
     "other": "other operations", "flops": "FLOPs", "matmul_flops": "FLOPs of matrix products",
     "bytes_moved": "bytes moved", "peak_bytes": "bytes at the peak",
 }  # fmt: skip
-#: How much longer than here a long sequence is: what grows fastest has won by then.
+#: Factor from the case's length to a long one, where the fastest growing term leads.
 _LONG = 2**40
 _HERE = {1: "more", 0: "the same", -1: "fewer"}
 

@@ -28,7 +28,7 @@ from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.report import object_in
 
 PENALTY = 2.5
-#: Runs a level of times has at least; one alone may be chance.
+#: Least number of runs at a level of times; a single one may be chance.
 LEAST = 3
 #: Noise of times is never taken to be less than this share.
 LEAST_NOISE = 0.005

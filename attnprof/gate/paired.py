@@ -20,14 +20,14 @@ from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import order_rank
 from attnprof.processes.progress import tell
 
-#: Pairs of one process of each side, and processes after which a comparison is looked at; the
-#: later ones only where a result is still open and there is time.
+#: Pairs in one process of each side; numbers of processes after which the race is judged, the
+#: later ones only if the verdict is still open and there is time.
 PAIRS = 5
 LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32, 48, 64)
 #: Chance, in all looks together, that a bound lies on the wrong side.
 ALPHA = 0.03
 _LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
-#: The bounds are so many standard errors from the median, for normal noise and any of the looks.
+#: Distance of the bounds from the median in standard errors, for normal noise, at any look.
 _Z = 3.1
 _Z_SURE = NormalDist().inv_cdf(0.99)
 

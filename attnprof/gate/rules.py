@@ -21,7 +21,7 @@ INCONCLUSIVE, NOT_COMPARABLE = "inconclusive", "not-comparable"
 NEW, MISSING, ERROR = "new", "missing", "error"
 VERDICTS = (OK, IMPROVED, REGRESSED, INCONCLUSIVE, NOT_COMPARABLE, NEW, MISSING, ERROR)
 
-#: In the order of what a run ends with: what got worse, what could not be judged, what did.
+#: Verdicts in the order that decides a run: worse, not judged, judged and fine.
 WORST_FIRST = (
     REGRESSED, ERROR, MISSING, INCONCLUSIVE, NOT_COMPARABLE, NEW, IMPROVED, OK,
 )  # fmt: skip
@@ -116,10 +116,10 @@ class CheckOptions:
 
 
 TIME = "time"
-#: The metric of a record that speaks for a whole case: one that could not run, or is new.
+#: The metric of a record for a whole case, which could not run or is new.
 WHOLE = "case"
 FORMULA = "formula:"
-#: The place of what several lines bring about, where it cannot be told whose share is what.
+#: The place of a difference that several lines cause in unknown shares.
 TOGETHER = "together"
 
 
@@ -197,7 +197,7 @@ def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
     return found
 
 
-#: Metrics that are told before others, and how many operations are named.
+#: Metrics shown before others, and how many operations are named.
 TOTALS = ("bytes_moved", "flops", "peak_bytes")
 MOST_NAMES = 6
 

@@ -20,7 +20,7 @@ from attnprof.processes.progress import tell
 from attnprof.record import Report, SelfTestRecord
 from attnprof.units import plural
 
-#: Pieces of work in a call, all the same; a slowdown adds so many hundredths of them.
+#: Equal pieces of work in a call; a slowdown of 5 % adds 2 of 40.
 PIECES = 40
 FILE = "rehearsed.py"
 _SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""
@@ -64,7 +64,7 @@ class Projected(nn.Module):
 '''
 
 
-#: Modules of the file at shapes, of calls of about six milliseconds.
+#: Requests for the file's modules; a call takes about six milliseconds.
 REHEARSED = tuple(
     PointRequest(
         f"{FILE}:{module}", n, h, d, phase=phase, threads=1, params={
@@ -86,7 +86,7 @@ def write_revision(folder: Path, slowdown: float) -> None:
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
-#: What is told of: slower by these shares.
+#: Slowdowns that are tried, as shares of a call's time.
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 

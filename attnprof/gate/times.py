@@ -15,13 +15,13 @@ from attnprof.record import CheckRecord
 from attnprof.units import plural
 
 Tell = Callable[[str], None]
-#: The slowdown whose chance to be seen is told, and when that chance is good.
+#: A slowdown whose chance to be noticed is reported, and the chance that is good enough.
 SLOWDOWN, GOOD = 0.10, 0.95
-#: Wall-clock time is spoken of where it differs from processor time by this share.
+#: Wall-clock time is mentioned if it differs from processor time by this share.
 APART = 0.10
-#: Processes of one side whose times a baseline keeps, and blocks each.
+#: Processes whose times a baseline stores, and blocks of calls in each.
 STORED_PROCESSES, STORED_BLOCKS = 8, 5
-#: Seconds a case gets at least, and that a second try is worth.
+#: Least seconds for timing a case, also in a second attempt.
 LEAST_S = 2.0
 
 

@@ -19,21 +19,21 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-#: What is slow to import (fake tensors import ``torch._dynamo``), or starts threads that a fork
-#: would not have. An older tree may lack one: orders that need it will say so.
+#: Modules slow to import (fake tensors import ``torch._dynamo``), or that start threads a fork
+#: would lack. An older tree may not have one: orders that need it will say so.
 PRELOAD = (
     "torch", "torch._dynamo", "numpy", "psutil", "attnprof.measure.subject",
     "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.gate.counting",
     "attnprof.trace.request.lookup", "attnprof.trace.run.runs", "attnprof.trace.events",
     "attnprof.trace.solve.derive",
 )  # fmt: skip
-#: Calls before the clock counts: seconds of them, and at least so many.
+#: Warm-up before timing: seconds, and at least so many calls.
 WARM_S, WARM_CALLS = 0.03, 3
-#: What a process ends with whose code has closed the channel.
+#: Exit code of a process whose code has closed the channel for answers.
 MUTE = 74
-#: What has to stay where it is for as long as a process lives.
+#: Memory that stays allocated while the process lives, so that its holes stay.
 _KEPT: list[Any] = []
-#: Modules of this program, which both sides load from one place, and folders of packages.
+#: Modules of attnprof, which both sides load from one place; folders of installed packages.
 _OWN = ("__main__", "attnprof", "attnprof_forks", "attnprof_worker")
 _INSTALLED = {"site-packages", "dist-packages"}
 
