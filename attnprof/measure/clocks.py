@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Call = Callable[[], object]
 #: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
 ROUND = 10
-#: More samples than this many times the asked number say nothing new.
+#: Timing stops at this many times the asked number of samples.
 ENOUGH = 10
 #: GPU calls are queued behind a kernel that only waits where they are shorter than this, or where
 #: the host takes more than this share of their time to queue them: otherwise the gaps between

@@ -14,7 +14,7 @@ from attnprof.measure.request import PointRequest, UserModule, counted
 from attnprof.measure.subject import build_subject, make_inputs
 from attnprof.user_code import contained, error_text
 
-#: Operations that are followed before a run is given up; a thousand take about half a second.
+#: Operations after which a run is given up; a thousand take about half a second.
 OPERATIONS = 10_000
 #: FLOPs by operation name, ``aten.bmm`` and so on.
 Products = Counter[str]

@@ -50,7 +50,7 @@ def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
     return ProfileRecord(**asked, params=dict(request.params), skipped=skipped)
 
 
-#: Fields of a record that are those of its request.
+#: Fields that a record copies from its request.
 _ASKED = (
     "mechanism", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype", "device",
     "phase", "causal", "scope", "compiled",

@@ -114,9 +114,9 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
     return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")
 
 
-#: Least standard deviation of a logarithm of a ratio: what one process does not show of others.
+#: Least standard deviation of a ratio's logarithm: a single process hides how others differ.
 LEAST_SCATTER = 0.01
-#: Widest interval that is told, as a factor on either side: beyond it nothing is known.
+#: Widest reported interval, as a factor on either side; a wider end is unknown.
 WIDEST = 8.0
 
 

@@ -50,7 +50,7 @@ def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Repor
     return Report("sweep", records, summary, next(iter(places.values()), {}))
 
 
-#: What a point's wall time goes into.
+#: Fields that a point's wall time is split into.
 TIMES = ("measured_s", "compile_s", "overhead_s", "start_s")
 
 
@@ -91,7 +91,7 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     return with_times(together, found, conditions)
 
 
-#: In what curves agree that are compared with one another.
+#: Fields in which two curves must agree to be compared.
 _SIZES = (
     "phase", "causal", "compiled", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
 )  # fmt: skip

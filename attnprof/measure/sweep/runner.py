@@ -22,7 +22,7 @@ from attnprof.processes import forks
 from attnprof.processes.pool import run_apart
 from attnprof.workload import Workload
 
-#: What makes a point another point; how long it is measured does not.
+#: Fields that do not make a point a different one, such as how long it is measured.
 _NOT_IN_KEY = frozenset({"budget", "counts", "error", "check"})
 
 
@@ -163,7 +163,7 @@ class SweepOptions:
 Entry = dict[str, Any]
 #: Called before each task: how many are done, how many there are, which is next.
 _Progress = Callable[[int, int, Task], None]
-#: Runs tasks somewhere; results come back in any order.
+#: A function that runs tasks, here or elsewhere; entries come back in any order.
 Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
 

@@ -12,7 +12,7 @@ from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
 #: Scores that are held at once, and in all at most: 2**34 take minutes.
 SCORES, MOST_SCORES = 1 << 24, 1 << 34
-#: What is rounding, as a share: of weights below zero, and of sums that should be equal.
+#: Share that counts as rounding: of negative weights, and in sums that should be equal.
 ROUNDING = 1e-6
 #: Tokens up to which weights are compared: each row of them takes tokens/width calls.
 MOST_TOKENS = 4096

@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 #: Standard deviation of the logarithm of a row's length, where lengths are spread.
 SPREAD = 0.5
-#: Heads' widths that make a rank of low-rank inputs, and tokens that are near of local ones.
+#: Head width for each rank of low-rank inputs; share 1/32 of the tokens is near in local ones.
 WIDTH_A_RANK, PARTS = 16, 32
-#: By how much the score of what a row looks at exceeds the logarithm of the number of tokens.
+#: How far a row's highest score exceeds the logarithm of the number of tokens.
 MARGIN = 3.0
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -107,9 +107,9 @@ def _row_norms(x: Tensor) -> Tensor:
     return found.clamp(min=1e-300)
 
 
-#: What queries and keys are like.
+#: How queries and keys are drawn, by the structure's name.
 STRUCTURES: dict[str, Callable[[tuple[int, int, int, int], bool, Generator], Pair]] = {
     "random": _random, "peaked": _peaked, "local": _local, "low-rank": _low_rank,
 }  # fmt: skip
-#: How long rows of queries and keys are: all the same, or not.
+#: How rows of queries and keys are scaled: to one length a head, or to spread lengths.
 NORMS: dict[str, Callable[[Tensor, Generator], Tensor]] = {"sphere": _on_sphere, "spread": _spread}
