@@ -15,15 +15,15 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Seconds between two looks whether a child stands still, or has died where nothing tells of it.
+#: Seconds between two checks whether a child was stopped, or died without a signal to us.
 LOOK_S = 0.5
-#: How much of the end of a child's stderr is kept.
+#: Last bytes of a child's stderr that are kept.
 KEPT = 4000
-#: Seconds in which what was killed must be gone.
+#: Seconds in which killed processes must be gone.
 PATIENCE_S = 5.0
-#: What a child ends with that raised something nobody caught.
+#: Exit code of a child with an uncaught exception.
 RAISED = 70
-#: End at once; what runs here may replace the function of this name.
+#: Ends the process at once; bound here, since user code may replace ``os._exit``.
 leave = os._exit
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 

@@ -21,11 +21,11 @@ from attnprof.processes.forks import Ended
 from attnprof.processes.notices import loading
 from attnprof.processes.progress import asking
 
-#: Seconds a keeper may take longer than the work it keeps.
+#: Seconds that a keeper may take beyond the limit of its work.
 _GRACE_S = 10.0
 #: Seconds a server may take for its imports.
 STARTING_S = 300.0
-#: Bytes of a line that is an answer; what is longer was written by somebody's code.
+#: Most bytes of an answer's line; a longer one was written by user code.
 _LONGEST = 1 << 26
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
-#: Seconds without an answer that are worth a word, and seconds that are worth a forecast.
+#: Seconds without an answer after which progress says so; seconds left worth showing at once.
 SILENT_S, WORTH_S = 5.0, 10.0
 
 
@@ -39,7 +39,7 @@ class Progress:
     step: Step
     clock: Callable[[], float] = time.monotonic
     start: float = field(init=False)
-    #: sentences that are worth a line at once, the first forecast among them; None at the end
+    #: sentences to be shown at once, the first forecast among them; None at the end
     news: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
     _forecast: bool = False
 

@@ -27,7 +27,7 @@ from attnprof.processes.forks import Ended
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds a command gets to end when asked to, or after it has given its answer.
 GRACE_S = 5.0
-#: Seconds between two looks at what was left by processes that died.
+#: Seconds between two checks for orphans of processes that died.
 _LOOK_S = 0.5
 _DONE = struct.Struct("=8si")
 _MARK, _LOST = b"attnprof", b"outputs?"
@@ -41,7 +41,7 @@ class StoppedError(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-#: What a supervised command knows: where it says its end, where answers go, what its outputs are.
+#: State of a supervised command: memory for its end mark, stream of answers, its output files.
 _INSIDE: Any = SimpleNamespace(ending=None, answers=None, outputs=[])
 
 
