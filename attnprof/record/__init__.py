@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from attnprof.record.recognition import SCHEMA
     from attnprof.record.report import Report
 
-#: Where names are looked for, in this order.
+#: Modules in which a name is looked up, in this order.
 _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "measured")
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",

@@ -15,7 +15,7 @@ def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -
     return field(default=default, metadata=metadata)
 
 
-#: The kind of record each command makes, of the modules that are imported.
+#: The class of record by command, for modules imported so far.
 _KINDS: "dict[str, type[Record]]" = {}
 
 

@@ -195,7 +195,7 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     return [{name: (row[name] or "").strip() for name in names} for row in rows]
 
 
-#: Seconds that a pipe may take until somebody reads it.
+#: Seconds to wait for a reader of a pipe.
 PATIENCE_S = 5.0
 
 

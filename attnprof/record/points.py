@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.units import setting_text
 
-#: What a point is measured under, beside its mechanism and the sequence length.
+#: Fields of a point's conditions, besides its mechanism and sequence length.
 CONDITIONS = (
     "phase", "causal", "compiled", "scope", "batch_size", "d_model", "num_heads", "dtype", "device",
 )  # fmt: skip

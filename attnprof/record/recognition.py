@@ -19,7 +19,7 @@ from attnprof.errors import RequestError
 from attnprof.record.base import heading, record_kinds
 
 SCHEMA = "attnprof/1"
-#: What a figure says of the program that made it.
+#: Name of the program in a figure's metadata.
 MAKER = "attnprof"
 _ENDS = 4096
 _REPORT = re.compile(
@@ -37,7 +37,7 @@ _XML = {
 _DRAWING = ("plot", "heatmap", "reproduce")
 #: Files of a folder of reports whose columns are their document's.
 _REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
-#: PNG and PDF.
+#: Marks in the metadata of PNG and PDF.
 _BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 
 
@@ -138,7 +138,7 @@ def _in_order(cells: Iterable[str], headings: Iterable[str]) -> bool:
     return all(cell in left for cell in cells)
 
 
-#: What tells a file from others: its place with all links followed, and its number on the disk.
+#: Identity of a file: its real path, or its (device, number) on the disk.
 Identity = tuple[int, int] | str
 
 

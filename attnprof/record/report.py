@@ -133,7 +133,7 @@ _WORDS = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false",
     list: "a list", dict: "an object", NoneType: "null",
 }  # fmt: skip
-#: Fields that are at least 1, and formats and units of what is at least 0.
+#: Fields that are at least 1, and formats of fields that are at least 0.
 SIZES = ("batch_size", "seq_len", "d_model", "num_heads", "head_dim")
 _COUNTED = ("count", "bytes", "time")
 
