@@ -6,9 +6,9 @@ from typing import Any
 from attnprof.record import CompareRecord
 from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
 
-#: What is compared against, where it takes part.
+#: The mechanism that others are compared with, if it takes part.
 USUAL = "standard"
-#: Quantities of which there is less, not fewer, as a sentence says them.
+#: Names of quantities of which one has "less", not "fewer".
 AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
            **dict.fromkeys(("state_bytes", "state"), "decoding state"),
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip

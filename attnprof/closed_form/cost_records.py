@@ -248,7 +248,7 @@ def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, 
 
 
 # -- side by side ----------------------------------------------------------------------
-#: What can be won: lowest is best.
+#: Quantities in which the lowest mechanism wins.
 CONTESTED = (
     "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
 )  # fmt: skip

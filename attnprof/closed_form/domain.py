@@ -15,7 +15,7 @@ from attnprof.algebra.parser import parse
 from attnprof.record import CostRecord
 from attnprof.workload import SYMBOLS
 
-#: What closed forms have besides arithmetic, maxima and rounding.
+#: Functions and operators of closed forms besides arithmetic, maxima and rounding.
 _CALLS = {**{name: name for name in ("Mod", "Eq", "Ne", "Piecewise")}, "&": "And", "|": "Or"}
 _SIGNS = ("<", "<=", ">", ">=")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Cells evaluated together: their arrays stay in the processor's cache.
 CHUNK = 32_768
-#: Values up to here leave room for the sums and products on the way to them.
+#: Largest value in int64 that leaves room for intermediate sums and products.
 SAFE = 2**60
 
 QUANTITIES = (
