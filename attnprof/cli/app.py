@@ -67,11 +67,11 @@ Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows ex
   attnprof crossover standard linear --d 64
   attnprof derive my.py:MyAttention
 """
-#: Where a shell says that it wants a word completed, and what was typed so far.
+#: Environment variables of a shell's completion: the request, and the words typed so far.
 COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Commands that measure in processes of their own, and leave nothing behind however they end.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")
-#: Parameters that name what is run.
+#: Parameters that may name user code to run.
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 
 

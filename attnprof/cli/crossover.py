@@ -31,7 +31,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
-#: Quantities by the metric they are.
+#: The metric of each quantity.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
     "state_bytes": STATE, "time_s": TIME,

@@ -15,7 +15,7 @@ from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 
 _Probe = Callable[[], tuple[str, str]]
-#: Libraries whose version alone is told.
+#: Libraries of which only the version is shown.
 LIBRARIES = (
     "numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich", "ruptures", "junitparser",
 )  # fmt: skip

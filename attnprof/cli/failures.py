@@ -16,9 +16,9 @@ NEEDED = (
 )  # fmt: skip
 BUG = 70
 INTERRUPTED = 130
-#: What the system says where a stream or a disk takes no more.
+#: Error numbers of a stream or disk that takes no more.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-#: What torch and libraries say where memory is short, which Python calls MemoryError.
+#: Messages of torch and libraries for lack of memory, where Python has MemoryError.
 _SHORT = re.compile(
     r"can't allocate memory|out of memory|bad_alloc|[Cc]annot allocate memory|"
     r"can't start new thread|failed to map segment"

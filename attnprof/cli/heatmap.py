@@ -16,9 +16,9 @@ from attnprof.record import Report, write_whole
 from attnprof.render.plots.style import check_figure_path, is_figure_path
 
 POWERS = "1:1024:x2"
-#: Where the figure goes if nobody says.
+#: Default path of the figure.
 FIGURE = Path("heatmap.png")
-#: What a file's suffix says of its format, where --format does not.
+#: Format by a file's suffix, if --format is not typed.
 FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN}
 
 

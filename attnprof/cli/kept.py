@@ -16,9 +16,9 @@ from attnprof.errors import RequestError
 from attnprof.record.files import JOURNAL_LIMIT, read_bytes, read_json, write_whole
 from attnprof.record.report import Report
 
-#: Seconds of processor time, torch's import included, from which on it is worth it.
+#: Processor seconds, torch's import included, from which on a derivation is kept.
 _LONG = 6.0
-#: Bytes of all that is kept: the oldest goes first.
+#: Most bytes of all kept reports; the oldest are removed first.
 _MOST = 2**26
 
 

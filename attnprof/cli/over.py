@@ -11,7 +11,7 @@ from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
 
-#: Sizes that are not said.
+#: Default sizes.
 USUAL = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 
 

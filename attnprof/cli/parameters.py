@@ -25,7 +25,7 @@ PANELS = {
     "memory_limit try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }
-#: The panel of all others.
+#: The panel of all other flags.
 OUTPUT = "Output"
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 
@@ -75,7 +75,7 @@ def _help_position(parameter: inspect.Parameter) -> int:
     return [*PANELS, OUTPUT].index(info.rich_help_panel)
 
 
-#: Other names that flags are known by, which help does not show.
+#: Second names of flags, which help does not show.
 ALIASES = {"--calibration": "--file"}
 
 

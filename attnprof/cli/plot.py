@@ -20,7 +20,7 @@ from attnprof.record.recognition import is_journal
 from attnprof.render.plots import style
 from attnprof.render.plots.results import KINDS, draw_results
 
-#: What a file may hold.
+#: Message on the files that can be plotted.
 DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
 
 
