@@ -41,7 +41,7 @@ OUTCOMES = {
 }  # fmt: skip
 #: Causes named in the first sentence.
 MOST_PHRASES = 3
-#: What XML 1.0 cannot hold, not even escaped.
+#: Characters that XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
 

@@ -18,9 +18,9 @@ from attnprof.render.formats import csv_text, filled, markdown_table, render_csv
 from attnprof.render.plots.documents import picture, plot_figure
 from attnprof.units import MISSING, format_number
 
-#: A verdict as it is read.
+#: Words for each verdict.
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
-#: Columns of the counts of a replay: the summary's keys, and how they are called.
+#: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
 
@@ -131,7 +131,7 @@ def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
     yield from values["notes"]
 
 
-#: Sections of a document's claims: title, verdict, and the heading of what comes out here.
+#: Sections of a document's claims: title, verdict, and the heading of our result.
 SECTIONS = (
     ("Errata", "erratum", "right"),
     ("Not reproducible", "not-reproducible", "ours"),
@@ -214,7 +214,7 @@ def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
     return f"### Figure {values['name']}: {values['title']}\n\n{drawn}{table}"
 
 
-#: What the pages of documents' folders write in the same way.
+#: Template filters that all documents' pages share.
 FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
 
 

@@ -18,11 +18,11 @@ from attnprof.record.escapes import visible
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.units import format_value, is_numeric, plural
 
-#: A column's cells: a record's field, or what is written for a record.
+#: The cells of a column: the name of a field, or a function from a record to a text.
 Cell: TypeAlias = str | Callable[[Any], str | Text]
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
-#: The least that a table is drawn in.
+#: Least width of a table.
 LEAST_WIDTH = 20
 #: Formats of which all digits can be shown, with the unit that stands in each cell.
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",

@@ -10,7 +10,7 @@ from attnprof.units import plural
 
 Records = Sequence[Any]
 
-#: What tells points of a mechanism apart beside its parameters, and how a title says it.
+#: Fields in which points of one mechanism differ besides parameters, with their text in titles.
 FIELDS: Mapping[str, Callable[[Any], str]] = {
     "phase": str, "causal": lambda its: "causal" if its else "not causal",
     "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,

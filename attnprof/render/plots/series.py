@@ -11,11 +11,11 @@ from attnprof.render.plots import style, ticks
 from attnprof.render.plots.facets import PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import PHASES
 
-#: A panel's field, what it is divided by, and how its ticks are written.
+#: A panel's field, its unit as a divisor, and the formatter of its ticks.
 Panel = tuple[str, float, ticks.Label]
 #: Points from one line of notes at the top of a panel to the next.
 LINE = 8.5
-#: What a caption says of the crosses of :func:`rug`.
+#: Caption for the crosses of :func:`rug`.
 CROSS = "×:\xa0no result (OOM: out of memory)"
 
 

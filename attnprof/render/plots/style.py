@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-#: What every figure's module draws on; matplotlib is imported when one is drawn.
+#: Types of figures; matplotlib is imported when one is drawn.
 Axes: TypeAlias = "matplotlib.axes.Axes"
 Figure: TypeAlias = "matplotlib.figure.Figure"
 Look = Mapping[str, Any]
@@ -58,7 +58,7 @@ HEIGHT = 9.5
 _width: ContextVar[float] = ContextVar("width of figures", default=WIDTHS["page"])
 MIB = 2**20
 GREY = "0.45"
-#: A text around its place, and one that lies on curves.
+#: Looks of a text centred on its position, and of one that covers curves.
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 ON_WHITE: Any = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8}, "zorder": 6}
 

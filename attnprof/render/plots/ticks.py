@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-#: How a number is written at its tick.
+#: A function from a number to its tick's label.
 Label = Callable[[float], str]
-#: By unit, what numbers are divided by from there on, and how that is called.
+#: By unit, (divisor, label) pairs; numbers of at least the divisor use it.
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "[s]"), (1e-3, "[ms]"), (1e-6, "[µs]")),
     "B": ((2**40, "[TiB]"), (2**30, "[GiB]"), (2**20, "[MiB]"), (2**10, "[KiB]"), (1.0, "[B]")),
     "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
 }
 
-#: Numbers of a decade that are too few to read a scale by.
+#: Fewer ticks than this are too few to read a scale.
 _FEW = 3
 
 

@@ -13,7 +13,7 @@ from attnprof.render.tables.tradeoff import SETTINGS
 
 #: Distances below this are rounding.
 EXACT = 1e-9
-#: What may be the cost, by its name in ``--over``: its field, what its axis says, its unit.
+#: The cost's field, axis label and unit, by its name in ``--over``.
 AXES = {
     "flops": ("flops", "FLOPs", ""), "time": ("median_s", "median time", "s"),
     "memory": ("peak_bytes", "peak memory", "B"),
@@ -96,7 +96,7 @@ def draw_tradeoff(report: Report) -> style.Figure:
     )  # fmt: skip
 
 
-#: What has a panel, by its field: its name, and the unit of its ticks.
+#: Name and unit of each panel, by field.
 PANELS: Mapping[str, tuple[str, str]] = {
     "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
     "median_s": ("time", "s"),

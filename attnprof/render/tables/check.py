@@ -19,13 +19,13 @@ from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import Cell, quantity_value, record_table, shown_value
 from attnprof.units import plural
 
-#: All that a record says, for who wants every number.
+#: Columns of ``--verbose``.
 FULL = (
     "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
     "noise", "wall_ratio", "why", "place",
 )  # fmt: skip
 SELF_TEST = ("slowdown", "trials", "regressed", "inconclusive", "ratio", "noise", "case_s")
-#: Unseen in the comment; by it the next run finds the comment to write anew.
+#: A hidden mark, by which the next run finds the comment that it replaces.
 MARKER = "<!-- attnprof-check -->"
 #: Characters GitHub takes in a comment, and the rows of a table above which a page would pass them.
 LIMIT = 65_536

@@ -12,7 +12,7 @@ from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, shown_value
 from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural
 
-#: What each kind is, under the table.
+#: Explanation of each kind, below the table.
 MEANING = {
     "published": "as printed in the papers, memory as a sum of entries",
     "formula": "closed forms of the code as it runs, memory as its peak",

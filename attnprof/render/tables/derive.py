@@ -52,7 +52,7 @@ def tables(
             yield "It has no submodules."
 
 
-#: What a formula is said to be, by its bound.
+#: Words before a formula, by its bound.
 BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
 
 
@@ -232,7 +232,7 @@ def page(report: Report, **_how: object) -> str:
     return filled("derive.md", filters, summary=report.summary, rows=rows, mark=mark("derive"))
 
 
-#: What an operation may cost, and the heading of the column it has where one does.
+#: Costs of an operation, with the heading of their column if any operation has them.
 _COSTS = {
     "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
 }  # fmt: skip
@@ -246,7 +246,7 @@ PAGE = (
 
 #: Characters of a formula that are shown; JSON and CSV have all.
 READABLE, BRIEF = 240, 60
-#: What our formula is by its kind.
+#: Label of our formula by its kind.
 _OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 

@@ -15,7 +15,7 @@ from attnprof.units import MISSING, format_count, format_rate, plural
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
 PEAK = "peak over what was live before the call"
-#: Shown where a phase or a device has them, and what has to be said of them.
+#: Memory columns that only some phases or devices have, with a note for the caption.
 PARTS = {
     "activations_bytes": "activations: what the forward pass leaves, its output included",
     "gradients_bytes": "",

@@ -11,9 +11,9 @@ from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, floor, quantity_value
 from attnprof.units import MISSING, format_value, quantity_text
 
-#: What is shown of every part.
+#: Quantities shown of every part.
 _SHOWN = ("flops", "bytes_moved", "parameters")
-#: What is shown of the whole, as formulas.
+#: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 
 

@@ -15,7 +15,7 @@ from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.terminal import Cell, field_text, record_table, shown_value
 from attnprof.units import MISSING, joined, plural
 
-#: Columns of numbers: a field, or what :func:`_cell` makes of several, and its heading.
+#: Heading of each column, by its field or a name that :func:`_cell` knows.
 COLUMNS = {
     "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
     "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",

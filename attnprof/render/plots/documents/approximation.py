@@ -11,7 +11,7 @@ from attnprof.render.plots.style import MIB, Axes, Figure
 from attnprof.render.plots.ticks import plain, with_prefix
 
 DRAWINGS = Drawings()
-#: Quantity of the line, quantity of the points, what divides both, the axis's label, its title.
+#: Panels: the line's quantity, the points' quantity, divisor, axis label, title.
 PANELS = (
     ("flops", "matmul_flops_counted", 1.0, "FLOPs", "operations"),
     ("peak_bytes", "peak_bytes_measured", float(MIB), "peak memory [MiB]", "memory"),

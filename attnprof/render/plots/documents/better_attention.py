@@ -12,16 +12,16 @@ from attnprof.render.plots.ticks import with_prefix
 from attnprof.units import format_rate
 
 DRAWINGS = Drawings()
-#: In the order in which they are drawn: one that coincides with one before lies on it, in dashes.
+#: In drawing order: a curve that coincides with an earlier one lies on it, dashed.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
-#: Where inputs stand in a diagram, and what comes out where two branches meet.
+#: Column of each input in a diagram, and the name of a block's output with two inputs.
 INPUTS = {"Q": 0.0, "K": 1.0, "V": 2.0}
 JOINED = {"Q K": "scores", "scores V": "heads"}
 #: Blocks with weights are filled; all others are outlined.
 FILLS = {"Linear": style.SKY, "Linear*": style.ORANGE, "Slice": "white", "MatMul": style.GREEN}
 #: Half a block, where a column is one wide and a level one high.
 HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
-#: How far beside a block another may stand and still be joined by a straight arrow, halved.
+#: Half the sideways distance of two blocks up to which their arrow is straight.
 ASIDE = 0.3
 
 

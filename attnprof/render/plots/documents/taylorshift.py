@@ -10,7 +10,7 @@ from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
-#: Dashes of what is printed, and of what stands beside the rest.
+#: Dashes of printed curves, and of additional ones.
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
 #: Head widths by colour and marker, in order.
 WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
@@ -139,7 +139,7 @@ def _sampling(rows: Rows) -> str:
     )
 
 
-#: Panels of Figure 1: field, what its axis says, divisor, and the marks' names and letters.
+#: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
 PANELS = (
     (
         "time_s",
@@ -149,7 +149,7 @@ PANELS = (
     ),
     ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
 )
-#: What is predicted is dashed and hollow, what is measured solid and filled.
+#: Predicted marks are dashed and hollow, measured ones solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
     "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
@@ -160,7 +160,7 @@ FORMS: dict[str, dict[str, Any]] = {
     name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
     for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
 }
-#: Times by what the allocator does, and how a crossover of a name looks.
+#: Looks of times by the allocator's setting, and of a crossover by its name.
 SETTINGS: dict[str, dict[str, Any]] = {
     "kept": {"linewidth": 1.0},
     "default": {"linewidth": 0.9, "linestyle": DOTTED, "marker": "none"},
