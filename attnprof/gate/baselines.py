@@ -42,10 +42,10 @@ def baseline_record(
     case: Case, counted: Counted, times_s: Sequence[Sequence[float]] = ()
 ) -> BaselineRecord:
     """Return a case with its counts and times as one record of the file."""
-    found = asdict(replace(counted, operations=without_views(counted.operations)))
+    counts = asdict(replace(counted, operations=without_views(counted.operations)))
     return BaselineRecord(
         case=case.name, request=case.request.to_dict(), rule=case.rule,
-        times_s=[list(process) for process in times_s], **{name: found[name] for name in _COUNTED},
+        times_s=[list(process) for process in times_s], **{name: counts[name] for name in _COUNTED},
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
     _check(rows, list[Any], "records")
     if not rows:
         raise RequestError("it has no cases")
-    found: dict[str, BaselineRecord] = {}
+    records: dict[str, BaselineRecord] = {}
     for place, row in enumerate(rows):
         case = row.get("case") if isinstance(row, dict) else None
         where = f"records[{place}]" + (f" ({case})" if isinstance(case, str) else "")
@@ -140,10 +140,10 @@ def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
             name = _checked_name(row)
         except (AttnprofError, ValueError) as error:
             raise RequestError(f"{where}: {error}") from error
-        if name in found:
-            raise RequestError(f"{where}: records[{[*found].index(name)}] is the same case")
-        found[name] = BaselineRecord(**row)
-    return found
+        if name in records:
+            raise RequestError(f"{where}: records[{[*records].index(name)}] is the same case")
+        records[name] = BaselineRecord(**row)
+    return records
 
 
 def _checked_name(row: Any) -> str:

@@ -31,22 +31,22 @@ def causes(
     ``common`` to the whole run are no cause.
     """
     lines: dict[str, Lines] = {}
-    found: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
+    groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
     for record in (record for record in records if rules.told(record, common)):
-        case, here = record.case, Lines()
+        case, changed_lines = record.case, Lines()
         if record.metric not in (TIME, WHOLE) and case in before and case in after:
             if case not in lines:
                 lines[case] = _changes_by_line(changes(before[case], after[case]))
-            here = lines[case]
-        for line, part in _records_by_line(record, here):
-            everything = [change for some in here.values() for change in some]
-            names = _names(everything if line == TOGETHER else here.get(line, ()))
-            operations, parts = found.setdefault(_key(part, _path(line, case), names), ({}, []))
+            changed_lines = lines[case]
+        for line, part in _records_by_line(record, changed_lines):
+            everything = [change for some in changed_lines.values() for change in some]
+            names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
+            operations, parts = groups.setdefault(_key(part, _path(line, case), names), ({}, []))
             operations |= dict.fromkeys(names)
             parts.append(part)
-    if len({place for place, *_ in found} - {""}) > 1 and (TOGETHER,) in found:
-        found[TOGETHER,][0].clear()  # each line tells its own operations
-    return sorted((_cause(place, *cause) for (place, *_), cause in found.items()), key=_badness)
+    if len({place for place, *_ in groups} - {""}) > 1 and (TOGETHER,) in groups:
+        groups[TOGETHER,][0].clear()  # each line tells its own operations
+    return sorted((_cause(place, *cause) for (place, *_), cause in groups.items()), key=_badness)
 
 
 def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -105,15 +105,15 @@ def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, C
     amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
     name = record.metric.removeprefix(FORMULA)
     see = SEEN.get(name, attrgetter("flops"))
-    seen = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
-    if len(seen) > 1 and amount and before and record.metric in _SUMS:
-        for line, n in seen.items():
+    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
+    if len(amounts) > 1 and amount and before and record.metric in _SUMS:
+        for line, n in amounts.items():
             verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
             yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
         return
-    along = [line for line, n in seen.items() if n * amount > 0] or [*seen] or [*lines]
+    along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
     if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
-        along = [max(along, key=lambda line: abs(seen.get(line, 0)))]
+        along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
     yield along[0] if len(along) == 1 else TOGETHER, record
 
 

@@ -109,7 +109,7 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
     first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
     lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
-    found = []
+    result = []
     for key in dict.fromkeys(map(_key, (*now, *before))):
         old = [row for row in before if _key(row) == key]
         new = [row for row in now if _key(row) == key]
@@ -125,8 +125,8 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
             if times or moved or flops or gained or lost:
                 wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
                 upcast = max(wide, default="")
-                found.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
-    return found
+                result.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
+    return result
 
 
 def _key(row: Operation) -> tuple[str, str]:
@@ -161,11 +161,11 @@ def _without_results(rows: _Rows) -> _Rows:
 
 
 def _results(rows: _Rows) -> Counter[Result]:
-    found: Counter[Result] = Counter()
+    counts: Counter[Result] = Counter()
     for row in rows:
         if row.dtype:
-            found[row.dtype, row.shape] += row.times
-    return found
+            counts[row.dtype, row.shape] += row.times
+    return counts
 
 
 def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
@@ -185,9 +185,9 @@ def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
             for old, row in zip(before[i1:i2], now[j1:j2], strict=True):
                 went.setdefault(old.line, Counter())[row.line] += 1
             continue
-        for rows, found in ((before[i1:i2], gone), (now[j1:j2], new)):
+        for rows, lines_of_side in ((before[i1:i2], gone), (now[j1:j2], new)):
             for row in rows:
-                found.setdefault(_key(row), row.line)
+                lines_of_side.setdefault(_key(row), row.line)
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
     known = {(_key(row), became.get(row.line)) for row in before}
     lost = {key for key, line in known if line is None}

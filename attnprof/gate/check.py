@@ -123,24 +123,24 @@ def _count(
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
     same = stored is not None and not noted(fingerprint("cpu"), stored.fingerprint)
     before = stored.counted if stored is not None and same else {}
-    found: dict[str, list[Counted]] = {}
+    counts: dict[str, list[Counted]] = {}
     for done, case in enumerate(cases):
-        told = done, len(cases)
-        counted = _counts_of_case(case, sides, options, told, alone=True)
+        position = done, len(cases)
+        counted = _counts_of_case(case, sides, options, position, alone=True)
         *_, last = counted
         failed = [side.error for side in counted if UNTRIED in (side.error or "")]
         runs = "the baseline" if before.get(case.name, Counted()).as_guessed else ""
         runs = sides[0].label if counted[0].runs else runs
         if failed and not runs:
-            tell(f"trying other inputs for {case.name}: {failed[0]}", *told, at_once=True)
-            counted = _counts_of_case(case, sides, options, told, alone=False)
+            tell(f"trying other inputs for {case.name}: {failed[0]}", *position, at_once=True)
+            counted = _counts_of_case(case, sides, options, position, alone=False)
         elif failed:
             said = f"{last.error}; {runs} runs with these inputs"
             counted = [*counted[:-1], replace(last, error=said)]
         else:
             counted = [replace(side, as_guessed=side.runs) for side in counted]
-        found[case.name] = counted
-    return found
+        counts[case.name] = counted
+    return counts
 
 
 def _counts_of_case(
@@ -148,19 +148,19 @@ def _counts_of_case(
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
     """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
-    asked: list[Callable[[], Counted]] = []
+    answers: list[Callable[[], Counted]] = []
     formulas = case.formulas and options.formulas
     for side in sides:
         try:
             side.ask_count(case.request, formulas=formulas, alone=alone)
-            asked.append(side.counted)
+            answers.append(side.counted)
         except TreeError as error:
-            asked.append(partial(Counted, error=str(error)))
-    found = []
-    for side, answer in zip(sides, asked, strict=True):
+            answers.append(partial(Counted, error=str(error)))
+    counts = []
+    for side, answer in zip(sides, answers, strict=True):
         tell(f"counting {case.name} in {side.label}", *told)
-        found.append(answer())
-    return found
+        counts.append(answer())
+    return counts
 
 
 def _report(
@@ -176,18 +176,18 @@ def _report(
     for name in dict.fromkeys([*after, *before]):
         records += compare(name, before.get(name), after.get(name))
         records += [times[name]] if name in times else []
-    found = [record.verdict for record in records]
-    counts = Counter(found)
+    verdicts = [record.verdict for record in records]
+    counts = Counter(verdicts)
     noises = [record.noise for record in times.values() if record.noise is not None]
     device = cases[0].request.device
     return Report(
         "check", records,
         {
             **summary, "spent_s": spent_s, "rule": options.rule or "each case's own",
-            "inconclusive": options.inconclusive, "verdict": worst(found),
+            "inconclusive": options.inconclusive, "verdict": worst(verdicts),
             "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
             "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
-            "exit_code": exit_code(found, inconclusive_fails=options.inconclusive == FAIL),
+            "exit_code": exit_code(verdicts, inconclusive_fails=options.inconclusive == FAIL),
             "fingerprint": fingerprint(device), "not_comparable": summary.get("not_comparable"),
             "budget_s": options.budget_s, "noise": median(noises) if noises else None,
         },

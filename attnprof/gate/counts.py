@@ -141,12 +141,12 @@ def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Co
     guesses = first_guesses_alone() if alone else nullcontext()
     with _repeatable(case_request.seed), guesses:
         try:
-            found = _counts_of_run(case_request)
+            counted = _counts_of_run(case_request)
         except NotFoundError as error:
             return Counted(error=str(error), missing=True)
         except Exception as error:  # noqa: BLE001 - the gated code may raise anything
             return Counted(error=_reason(error))
-        return _with_formulas(found, case_request) if formulas else found
+        return _with_formulas(counted, case_request) if formulas else counted
 
 
 def _counts_of_run(request: PointRequest) -> Counted:
@@ -155,8 +155,8 @@ def _counts_of_run(request: PointRequest) -> Counted:
     sizes = request.workload.by_symbol()
     trace = count(run_of(request), sizes, request.phase, OPERATIONS)
     calls = list(trace.part(request.phase))
-    found = totals(trace, request.phase)
-    metrics = {name: int(found[name]) for name in _TOTALS}
+    all_totals = totals(trace, request.phase)
+    metrics = {name: int(all_totals[name]) for name in _TOTALS}
     metrics["dispatched_operations"] = len(calls)
     metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
     metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
@@ -202,15 +202,15 @@ def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForm
     """Derive closed forms for the branch that code takes at these sizes."""
     from attnprof.trace.solve.derive import derived
 
-    asked = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
-    return derived(target, [phase], asked).phases[phase]
+    sizes_above_one = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
+    return derived(target, [phase], sizes_above_one).phases[phase]
 
 
 def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
     """Return, as text, formulas that agree with the run's counts; and why others are missing."""
     from attnprof.trace.report.records import text, value_at
 
-    held: dict[str, str] = {}
+    texts: dict[str, str] = {}
     reasons = list(forms.notes)
     for name in QUANTITIES:
         expression = forms.formulas[name].expression
@@ -218,10 +218,10 @@ def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, s
         if written is None:
             reasons = reasons or ["none was found"]
         elif value_at(expression, found.sizes) == found.metrics[name]:
-            held[name] = written
+            texts[name] = written
         else:
             reasons.append("the closed form does not hold at this shape")
-    return held, reasons
+    return texts, reasons
 
 
 def _reason(error: Exception) -> str:

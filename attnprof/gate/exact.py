@@ -35,15 +35,15 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
     assert baseline is not None
     assert current is not None
-    found = changes(baseline, current)
+    differences = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
-    records = [_metric_record(case, name, baseline, current, found) for name in names]
+    records = [_metric_record(case, name, baseline, current, differences) for name in names]
     places = {f"formula:{record.metric}": record.place for record in records}
-    asked = all(side.formulas or side.no_formula for side in (baseline, current))
-    for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if asked else ():
+    with_formulas = all(side.formulas or side.no_formula for side in (baseline, current))
+    for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if with_formulas else ():
         record = _formula_record(case, name, baseline, current)
-        changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and found
-        place = (places.get(record.metric) or found[0].line) if changed else ""
+        changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and differences
+        place = (places.get(record.metric) or differences[0].line) if changed else ""
         records.append(replace(record, place=place))
     return records
 
@@ -77,13 +77,13 @@ def _metric_record(
     if now is None:
         return replace(record, verdict=rules.MISSING, why="not counted any more")
     amount = now - before
-    seen = SEEN.get(name, attrgetter("flops"))
-    causes = [change for change in found if seen(change)]
+    amount_of = SEEN.get(name, attrgetter("flops"))
+    causes = [change for change in found if amount_of(change)]
     if name not in SEEN and (same := [c for c in causes if c.flops == amount]):
         causes = same[:1]
     else:  # the largest first; all where none went the same way
-        along = [change for change in causes if seen(change) * amount > 0]
-        causes = sorted(along or causes, key=lambda change: -abs(seen(change)))
+        along = [change for change in causes if amount_of(change) * amount > 0]
+        causes = sorted(along or causes, key=lambda change: -abs(amount_of(change)))
     return replace(
         record,
         ratio=now / before if before else None,

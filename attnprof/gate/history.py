@@ -96,10 +96,10 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
     runs, left_out = [], []
     try:
-        found = sorted(folder.glob("*.json"), key=natural)
+        paths = sorted(folder.glob("*.json"), key=natural)
     except OSError as error:
         raise RequestError(f"cannot read {folder}: {error.strerror}") from error
-    for path in found:
+    for path in paths:
         try:
             runs.append(_run(path))
         except RequestError as error:

@@ -81,9 +81,9 @@ class TestGate:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
                 with self._base_tree as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms)
-                found = [rules.Cause(**row) for row in report.summary["causes"]]
+                grouped = [rules.Cause(**row) for row in report.summary["causes"]]
                 return self._accept_or_raise(
-                    case, self._base_tree.label, report.of(CheckRecord), found
+                    case, self._base_tree.label, report.of(CheckRecord), grouped
                 )
             before = self.baseline.counted.get(case.name)
             if self.update:
@@ -98,8 +98,8 @@ class TestGate:
             if changed and case.formulas and before.formulas:  # they take longer, and name it
                 now = count_apart(case.request, formulas=True)
                 records = compare(case.name, before, now)
-            found = causes(records, {case.name: before}, {case.name: now})
-            return self._accept_or_raise(case, self._file_name, records, found)
+            grouped = causes(records, {case.name: before}, {case.name: now})
+            return self._accept_or_raise(case, self._file_name, records, grouped)
 
     def _accept_or_raise(
         self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
@@ -109,19 +109,19 @@ class TestGate:
         :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
         has no counts.
         """
-        told = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
+        lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations
                 here, there = fingerprint("cpu"), self.baseline.fingerprint
-                told += [
+                lines += [
                     f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
                     for name in ("torch", "attnprof") if here[name] != there.get(name)
                 ]  # fmt: skip
-                told.append(_ACCEPT)
-            raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *told]))
+                lines.append(_ACCEPT)
+            raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *lines]))
         if {rules.ERROR, rules.MISSING} & verdicts:
-            raise CannotRunError("\n".join([f"{case.name} could not be compared:", *told]))
+            raise CannotRunError("\n".join([f"{case.name} could not be compared:", *lines]))
         if rules.IMPROVED in verdicts:
             hint = "" if self.against else f"; {_ACCEPT}"
             self.notes.append(f"{case.name} got better than {base}{hint}")
@@ -134,12 +134,12 @@ class TestGate:
                 f"two tests ask for {case.name} with other inputs: give a factory of its own, "
                 "with another name, to one of them"
             )
-        found = count_apart(case.request, formulas=case.formulas)
-        if found.error is not None:
-            raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
+        counted = count_apart(case.request, formulas=case.formulas)
+        if counted.error is not None:
+            raise CannotRunError(f"{case.name} cannot be recorded: {counted.error}")
         times = self.baseline.times_s.get(case.name, [])
-        self.updated[case.name] = baseline_record(case, found, times)
-        return compare(case.name, before or found, found)
+        self.updated[case.name] = baseline_record(case, counted, times)
+        return compare(case.name, before or counted, counted)
 
     def write(self) -> None:
         """Write the file if any case was recorded; cases that did not run keep their counts."""
@@ -174,9 +174,9 @@ def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
         import_module(name)
     answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
     if answer.given:
-        found = Counted.from_dict(answer.value)
-        if _NO_FORK not in (found.error or found.no_formula):
-            return found
+        outcome = Counted.from_dict(answer.value)
+        if _NO_FORK not in (outcome.error or outcome.no_formula):
+            return outcome
         return count(request, formulas)  # a test before has used autograd's threads
     said = f": {answer.ended.last_line}" if answer.ended.last_line else ""
     return Counted(error=f"the process that counted it {answer.ended.how}, without an answer{said}")

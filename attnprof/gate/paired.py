@@ -157,17 +157,17 @@ def _race_once(
 ) -> Race:  # fmt: skip
     chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
     looks = LOOKS + MORE_LOOKS if more else LOOKS
-    found, calls = Race(rule), 0
+    running, calls = Race(rule), 0
     while True:
-        pairs = len(found.log_ratios)
+        pairs = len(running.log_ratios)
         look = next((one for one in looks if one * PAIRS > pairs), looks[-1])
         tell(f"timing pairs of calls of {title}", pairs, look * PAIRS)
-        calls = _one_process(baseline, current, request, found, calls, chance)
-        found.spent_s = time.monotonic() - start
-        processes = len(found.log_ratios) // PAIRS
-        last = found.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
-        if (processes in looks or last) and found.look(last=last):
-            return found
+        calls = _one_process(baseline, current, request, running, calls, chance)
+        running.spent_s = time.monotonic() - start
+        processes = len(running.log_ratios) // PAIRS
+        last = running.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
+        if (processes in looks or last) and running.look(last=last):
+            return running
 
 
 def block_calls(call_s: float) -> int:

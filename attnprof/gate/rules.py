@@ -38,11 +38,11 @@ def exit_code(verdicts: Iterable[str], *, inconclusive_fails: bool = False) -> i
     1 takes precedence. ``missing`` and ``error`` could not be judged; ``inconclusive`` is among
     them only with ``inconclusive_fails``.
     """
-    found = set(verdicts)
-    if REGRESSED in found:
+    present = set(verdicts)
+    if REGRESSED in present:
         return 1
     unjudged = {MISSING, ERROR} | ({INCONCLUSIVE} if inconclusive_fails else set())
-    return 3 if found & unjudged else 0
+    return 3 if present & unjudged else 0
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ def sentence(record: CheckRecord) -> str:
 def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
     """Return the records, each repeated reason replaced by "as above"."""
     seen: set[str] = set()
-    found = []
+    shown = []
     for record in records:
         again = record.why in seen and record.why != ""
-        found.append(replace(record, why="as above", place="") if again else record)
+        shown.append(replace(record, why="as above", place="") if again else record)
         seen.add(record.why)
-    return found
+    return shown
 
 
 #: Metrics shown before others, and how many operations are named.

@@ -71,15 +71,15 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     Processor time is judged. Code that waits shows by the wall clock alone, which is noisier: there
     a slowdown by the lenient rule counts, and only where processor time does not explain it.
     """
-    found = raced.found
-    assert found is not None
+    judgement = raced.found
+    assert judgement is not None
     by_wall = paired.judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
-    verdict, said = found.verdict, []
+    verdict, said = judgement.verdict, []
     if verdict == rules.INCONCLUSIVE:
-        said.append(f"undecided after {found.processes} processes of each side: too much noise")
+        said.append(f"undecided after {judgement.processes} processes of each side: too much noise")
     if raced.alarm and verdict != rules.REGRESSED:
         said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
-    if by_wall.ratio / found.ratio > 1 + APART:
+    if by_wall.ratio / judgement.ratio > 1 + APART:
         waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
         verdict = rules.REGRESSED if waits else verdict
         said.append(
@@ -89,8 +89,8 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
         )  # fmt: skip
     return time_record(
         case, verdict, "; ".join(said), baseline=median(raced.baseline_s),
-        current=median(raced.current_s), ratio=found.ratio, ci_low=found.low,
-        ci_high=found.high, pairs=len(raced.log_ratios), noise=found.noise,
+        current=median(raced.current_s), ratio=judgement.ratio, ci_low=judgement.low,
+        ci_high=judgement.high, pairs=len(raced.log_ratios), noise=judgement.noise,
         wall_ratio=by_wall.ratio, log_ratios=[round(x, 5) for x in raced.log_ratios],
     )  # fmt: skip
 
@@ -113,33 +113,33 @@ def _percent(share: float) -> str:
 
 def power_text(case: Case, raced: Race) -> list[str]:
     """Return the chance to notice a slowdown at a case's noise, and the time 99 % would take."""
-    found, rule = raced.found, raced.rule
-    assert found is not None
-    chance = paired.power(found, rule, SLOWDOWN)
+    judgement, rule = raced.found, raced.rule
+    assert judgement is not None
+    chance = paired.power(judgement, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
     seen = f"a slowdown of {_percent(SLOWDOWN)} is seen with a probability of {_percent(chance)}"
     start = f"{case.name}: at this noise {seen}"
-    needed = paired.processes_for(found, rule, SLOWDOWN)
+    needed = paired.processes_for(judgement, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]
-    more = raced.spent_s * (needed / found.processes - 1)
+    more = raced.spent_s * (needed / judgement.processes - 1)
     return [f"{start}; give {more:.0f} s more for 99 %"]
 
 
 def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
     """Return processor seconds of a call on one side, a list a process; or raise TreeError."""
-    found: list[list[float]] = []
+    blocks: list[list[float]] = []
     calls = 0
     for _ in range(STORED_PROCESSES):
         try:
             side.ask_open(case.request)
             call_s = side.opened()
             calls = calls or paired.block_calls(call_s)
-            found.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
+            blocks.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
         finally:
             side.close()
-    return found
+    return blocks
 
 
 def stored_record(

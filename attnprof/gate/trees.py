@@ -133,11 +133,11 @@ class RunningTree:
     def counted(self) -> Counted:
         """Return the answer to :meth:`ask_count`; an error is part of it."""
         try:
-            found = self._answer()
+            counted = self._answer()
             self._ended()
         except TreeError as error:
             return Counted(error=str(error), missing=error.missing)
-        return Counted.from_dict({**found["counted"], **found["code"]})
+        return Counted.from_dict({**counted["counted"], **counted["code"]})
 
     def ask_open(self, request: PointRequest) -> None:
         """Order a module to be built and warmed up, until :meth:`close`."""
@@ -178,15 +178,15 @@ class RunningTree:
     def _answer(self) -> dict[str, Any]:
         """Return the answer to the last order."""
         with self._failing():
-            found = self._pool.answer(self._limit_s or LIMIT_S)
-        if "error" in found:
+            answer = self._pool.answer(self._limit_s or LIMIT_S)
+        if "error" in answer:
             self._open = False
             self._ended()
-            raise TreeError(found["error"], missing=found["missing"], side=self)
-        if "ended" in found:
+            raise TreeError(answer["error"], missing=answer["missing"], side=self)
+        if "ended" in answer:
             self._open = False
-            raise TreeError(_death(Ended(**found["ended"])))
-        return found
+            raise TreeError(_death(Ended(**answer["ended"])))
+        return answer
 
     def _ended(self) -> None:
         with self._failing():

@@ -101,19 +101,19 @@ def _code_of(name: str) -> _Line:
 def _outside_packages(files: Sequence[Any]) -> list[str]:
     """Return the real paths of files outside Python's library and installed packages."""
     standard = sysconfig.get_path("stdlib")
-    found = {
+    real_paths = {
         os.path.realpath(file) for file in files
         if isinstance(file, str) and not file.startswith(standard)
     }  # fmt: skip
-    return sorted(file for file in found if _INSTALLED.isdisjoint(Path(file).parts))
+    return sorted(file for file in real_paths if _INSTALLED.isdisjoint(Path(file).parts))
 
 
 @_with_exit_code
 def measure(order: _Line, say: Say, more: More) -> None:
     """Build and warm up a request's module, then time each block of calls that is ordered."""
     block = _open_module(order, say)
-    while (asked := more()) is not None and "calls" in asked:
-        say(block(asked["calls"]))
+    while (order_line := more()) is not None and "calls" in order_line:
+        say(block(order_line["calls"]))
 
 
 def _request(order: _Line) -> Any:
