@@ -44,20 +44,20 @@ def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     base, first = group[0]
     name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
     share = format_ratio(other.median_s or 0.0, first.median_s or 1.0)
-    told, also = f"{name} takes {share}× the time of {base}", "and"
+    sentence, also = f"{name} takes {share}× the time of {base}", "and"
     if other.ci_low_s and other.ci_high_s and first.ci_low_s and first.ci_high_s:
         low, high = other.ci_low_s / first.ci_high_s, other.ci_high_s / first.ci_low_s
         ends = f"{format_ratio(low)}× to {format_ratio(high)}× by the ends of both intervals"
         if low <= 1 <= high:
-            told, also = f"{name} takes as long as {base} within the noise", "and needs"
-        told += f" ({ends})"
+            sentence, also = f"{name} takes as long as {base} within the noise", "and needs"
+        sentence += f" ({ends})"
     ours, theirs = other.peak_bytes_measured, first.peak_bytes_measured
     if ours is not None and theirs:
         again = f"{also} {format_ratio(ours, theirs)}× its"
-        told += f" {again if ours != theirs else 'and needs the same'} peak memory"
+        sentence += f" {again if ours != theirs else 'and needs the same'} peak memory"
     if len(group) == 2:
-        return told
+        return sentence
     best = min((record for _, record in group), key=lambda record: record.median_s or 0.0)
     end = best.ci_high_s or best.median_s or 0.0
     fastest = [n for n, r in group if (r.ci_low_s or r.median_s or 0.0) <= end]
-    return f"{told}; fastest of {len(group)}: {' or '.join(fastest)}"
+    return f"{sentence}; fastest of {len(group)}: {' or '.join(fastest)}"

@@ -100,8 +100,8 @@ def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = N
 
 def point_environment(request: PointRequest) -> dict[str, Any]:
     """Return the environment that a point is measured in."""
-    found = describe_environment(request.device, request.seed)
-    return {**found, "threads": request.threads or found["threads"]}
+    environment = describe_environment(request.device, request.seed)
+    return {**environment, "threads": request.threads or environment["threads"]}
 
 
 def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:

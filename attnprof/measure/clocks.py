@@ -56,7 +56,7 @@ class Clock:
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
         """Time ``count`` calls; ``prepare`` runs before each, untimed."""
-        found = []
+        samples = []
         for _ in range(count):
             prepare()
             busy = self._cpu_ns()
@@ -65,8 +65,8 @@ class Clock:
             end = self._now_ns()
             busy = self._cpu_ns() - busy
             del kept  # freeing the result is no part of the call
-            found.append(Sample((end - start) / 1e9, busy / 1e9))
-        return found
+            samples.append(Sample((end - start) / 1e9, busy / 1e9))
+        return samples
 
 
 class CudaClock(Clock):
@@ -196,7 +196,7 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
     It ends once there are ``samples``, ``min_time_s`` is spent and the median's interval is within
     ``spread``; at the latest after ``max_time_s`` or ``ENOUGH`` times the samples.
     """
-    found: list[Sample] = []
+    samples: list[Sample] = []
     most = ENOUGH * budget.samples
     enabled = gc.isenabled()
     gc.collect(1)  # what is young; a full collection would take longer than many a point
@@ -206,24 +206,24 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
         warm_up(clock, prepare, call, budget.warmup_s)
         clock.adapt(prepare, call)
         start = clock.now_s()
-        while len(found) < most:
+        while len(samples) < most:
             # one call at first; then what a tenth of the time may hold, at most a round
-            longest = max((taken.wall_s for taken in found), default=budget.max_time_s)
+            longest = max((taken.wall_s for taken in samples), default=budget.max_time_s)
             share = int(budget.max_time_s / 10 / max(1e-9, longest))
-            missing = budget.samples - len(found)
-            left = missing if missing > 0 else most - len(found)
-            found += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
+            missing = budget.samples - len(samples)
+            left = missing if missing > 0 else most - len(samples)
+            samples += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
             spent = clock.now_s() - start
-            if spent >= budget.max_time_s and len(found) >= budget.least:
+            if spent >= budget.max_time_s and len(samples) >= budget.least:
                 break
-            if spent >= budget.min_time_s and len(found) >= budget.samples:
-                median = estimate_median([taken.wall_s for taken in found])
+            if spent >= budget.min_time_s and len(samples) >= budget.samples:
+                median = estimate_median([taken.wall_s for taken in samples])
                 if median.half_width <= budget.spread:
                     break
     finally:
         if enabled:
             gc.enable()
-    return found
+    return samples
 
 
 @contextmanager
@@ -251,18 +251,18 @@ def time_in_turns(
     rounds go on until ``max_time_s`` is spent, at least ``least`` and at most ``samples`` of them.
     """
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
-    found: list[list[float]] = [[] for _ in subjects]
-    pairs = list(zip(subjects, found, strict=True))
+    times_by_subject: list[list[float]] = [[] for _ in subjects]
+    pairs = list(zip(subjects, times_by_subject, strict=True))
     with threads(count):
         let_allocator_learn()
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
             clock.adapt(subject.prepare, subject.call)
         start = clock.now_s()
-        while len(found[0]) < budget.samples and not (
-            len(found[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s
+        while len(times_by_subject[0]) < budget.samples and not (
+            len(times_by_subject[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s
         ):
             for subject, times in pairs:
                 times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
             pairs.reverse()
-    return found
+    return times_by_subject

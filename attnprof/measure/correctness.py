@@ -72,13 +72,13 @@ def _verdict(request: PointRequest) -> Verdict:
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
         batch_size=1, phase="forward", causal=request.causal or kind == "decode",
     )  # fmt: skip
-    held: list[str] = []
+    references: list[str] = []
     wrong = None
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
             for against, output, expected, allowed in SmallModule(small).compared(kind):
-                held.append(against)
+                references.append(against)
                 off = _relative_difference(output, expected)
                 if not off <= allowed and wrong is None:  # not a number is wrong, too
                     wrong = (
@@ -92,7 +92,7 @@ def _verdict(request: PointRequest) -> Verdict:
         return Verdict(wrong)  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
-    return Verdict(wrong, "; ".join(held) or None)
+    return Verdict(wrong, "; ".join(references) or None)
 
 
 class SmallModule:
@@ -186,9 +186,9 @@ class SmallModule:
         with torch.enable_grad():
             module(*leaves, causal=self.request.causal).sum().backward()
         leaves += list(module.parameters())
-        found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
+        gradients = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
         module.zero_grad()
-        return torch.cat(found)
+        return torch.cat(gradients)
 
 
 def _is_bug(error: Exception, request: PointRequest) -> bool:

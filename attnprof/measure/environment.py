@@ -94,12 +94,12 @@ def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     A field that one side lacks counts as different. Another attnprof is no reason: :func:`noted`.
     """
     words = {"True": "on", "False": "off", "None": "not known"}
-    found = []
+    differences = []
     for name, title in TITLES.items():
         here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
         if a.get(name) != b.get(name):
-            found.append(f"{title} {here}, there {there}")
-    return "; ".join(found) or None
+            differences.append(f"{title} {here}, there {there}")
+    return "; ".join(differences) or None
 
 
 def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
@@ -191,16 +191,16 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     """Yield a mapping, filled in after the body: threads, load, switches, a GPU's clocks."""
     import torch
 
-    found: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "threads": torch.get_num_threads(), **conditions_now(),
     }  # fmt: skip
     before = _involuntary_switches()
-    yield found
+    yield conditions
     after = _involuntary_switches()
-    found["involuntary_switches"] = None if before is None else (after or 0) - before
-    found["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    conditions["involuntary_switches"] = None if before is None else (after or 0) - before
+    conditions["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if device.startswith("cuda"):
-        found |= gpu_state(torch, device)
+        conditions |= gpu_state(torch, device)
 
 
 def conditions_now() -> dict[str, str]:
@@ -220,8 +220,8 @@ def allocator() -> str:
     ``glibc MALLOC_MMAP_MAX_=0``; the C library's own settings decide which calls pay page faults.
     """
     preloaded = os.environ.get("LD_PRELOAD", "")
-    found = [name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preloaded]
-    library = found[0] if found else platform.libc_ver()[0] or "C library"
+    preloads = [name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preloaded]
+    library = preloads[0] if preloads else platform.libc_ver()[0] or "C library"
     settings = [f"{name}={os.environ[name]}" for name in sorted(os.environ)
                 if name.startswith("MALLOC_")]  # fmt: skip
     return " ".join([library, *settings])

@@ -151,18 +151,18 @@ def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
 def peak_of(events: Sequence[Event]) -> Peak:
     """Return the peak of live bytes within the marked call (or all), and a kernel's share of it."""
     start = next((e.start for e in events if e.name == MARK), 0)
-    running = own = plain_best = 0
+    running = scratch_bytes = plain_best = 0
     best, inner, kernel = 0, 0, ""
     for event, scratch, name in _mark_scratch(events):
         if event.start >= start and best == 0:  # what the call finds alive is held by it too
             best = plain_best = running
         running += event.size
-        own += event.size if scratch else 0
+        scratch_bytes += event.size if scratch else 0
         if event.start < start:
             continue
-        plain_best = max(plain_best, running - own)
+        plain_best = max(plain_best, running - scratch_bytes)
         if running > best:
-            best, inner, kernel = running, own, name if own else ""
+            best, inner, kernel = running, scratch_bytes, name if scratch_bytes else ""
     return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
 
 
@@ -192,12 +192,12 @@ def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event
         ours = event.name in PRODUCTS or any(mark in event.name for mark in KERNELS)
         if ours and (not outer or event.end > outer[-1].end):
             outer.append(event)
-    starts, found = [event.start for event in outer], {}
+    starts, kernels = [event.start for event in outer], {}
     for index, event in enumerate(memory):
         before = bisect_right(starts, event.start)
         if before and outer[before - 1].end >= event.start:
-            found[index] = outer[before - 1]
-    return found
+            kernels[index] = outer[before - 1]
+    return kernels
 
 
 @contextmanager
@@ -225,23 +225,23 @@ def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict
     not add up to the peak. For decoding: token caches, and the whole state. For a forward pass:
     none.
     """
-    found = {}
+    sizes = {}
     if phase != "decode":
         if subject.forward is None:
             return {}
         subject.reset()
-        found["activations_bytes"] = measure_held(subject.forward, device, torch)
-        found["optimizer_bytes"] = adamw_bytes(subject.module)
+        sizes["activations_bytes"] = measure_held(subject.forward, device, torch)
+        sizes["optimizer_bytes"] = adamw_bytes(subject.module)
     subject.prepare()
     subject.call()
     if phase != "decode":
-        found["gradients_bytes"] = _tensor_bytes(leaf.grad for leaf in subject.leaves)
+        sizes["gradients_bytes"] = _tensor_bytes(leaf.grad for leaf in subject.leaves)
     else:
         held = list(parts(subject.state))
-        found["kv_cache_bytes"] = _tensor_bytes(x.rows for x in held if isinstance(x, TokenCache))
-        found["state_bytes"] = _tensor_bytes(held)
+        sizes["kv_cache_bytes"] = _tensor_bytes(x.rows for x in held if isinstance(x, TokenCache))
+        sizes["state_bytes"] = _tensor_bytes(held)
     subject.reset()
-    return found
+    return sizes
 
 
 def adamw_bytes(module: Any) -> int:

@@ -204,15 +204,15 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
             often = "once" if breaks == 1 else f"{breaks} times"
             notes.append(f"{request.mechanism}: its graph breaks {often} when compiled")
     start = time.perf_counter()
-    found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
+    measured = _memory(request, subject, replace(record, parameters=actual, differences=notes))
     with watched(request.device) as conditions:
         timing = sample(clock, subject.prepare, subject.call, request.budget)
     times = [taken.wall_s for taken in timing]
     busy = [taken.cpu_s for taken in timing if taken.cpu_s is not None]
     conditions["cpu_share"] = cpu_share(times, busy)
-    found = replace(found, times_s=times, cpu_times_s=busy, clock=clock.name)
-    found = with_times(found, estimate_median(times), conditions)
-    return replace(found, measured_s=time.perf_counter() - start)
+    measured = replace(measured, times_s=times, cpu_times_s=busy, clock=clock.name)
+    measured = with_times(measured, estimate_median(times), conditions)
+    return replace(measured, measured_s=time.perf_counter() - start)
 
 
 def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:

@@ -36,16 +36,16 @@ class UserModule:
         """Return the module as a target, for the workload's mask and number format."""
         from attnprof.trace.request.lookup import target_of
 
-        found = target_of(
+        target = target_of(
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip
-        if others := set(found.symbols) - set(SYMBOLS):
+        if others := set(target.symbols) - set(SYMBOLS):
             raise RequestError(
                 f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
                 "and --input with B, N, h and d"
             )
-        return found
+        return target
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Return counts, bytes and peak at a shape. ``scope`` is ignored: it is a layer."""
@@ -84,11 +84,11 @@ def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
 
     phase = workload.phase
     trace = count(target, workload.by_symbol(), phase, most)
-    found = totals(trace, phase)
-    counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
+    all_totals = totals(trace, phase)
+    counts = {name: int(all_totals[name]) for name in (*KINDS, "bytes_moved")}
     left = (f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items())
-    stage = Stage(phase, (), Cost(**counts), allocates=int(found["peak_bytes"]))
-    return CostTable((stage,), int(found["parameters"]), notes=tuple(left))
+    stage = Stage(phase, (), Cost(**counts), allocates=int(all_totals["peak_bytes"]))
+    return CostTable((stage,), int(all_totals["parameters"]), notes=tuple(left))
 
 
 @cache
@@ -137,9 +137,9 @@ def configured(
     :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
     arguments where no module is named.
     """
-    own = [name for name in names if (is_own or is_module)(name)]
-    registered = [name for name in names if name not in own]
-    if (args or inputs) and not own:
+    modules = [name for name in names if (is_own or is_module)(name)]
+    registered = [name for name in names if name not in modules]
+    if (args or inputs) and not modules:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
     if settings and not registered:
         raise RequestError(
@@ -148,7 +148,7 @@ def configured(
     specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
     given = {"args": list(args or ()), "inputs": list(inputs or ())}
     params = {name: values for name, values in given.items() if values}
-    return [UserModule(name, params) if name in own else specs[name] for name in names]
+    return [UserModule(name, params) if name in modules else specs[name] for name in names]
 
 
 @dataclass(frozen=True)

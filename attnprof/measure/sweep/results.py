@@ -107,7 +107,7 @@ def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, floa
         key = (tuple(getattr(record, n) for n in _SIZES), record.mechanism, str(record.params))
         if record.median_s:
             curves.setdefault(key, {})[record.seq_len] = record
-    found = []
+    crossings = []
     for ((a, name, _), first), ((b, other, _), second) in combinations(curves.items(), 2):
         for low, high in pairwise(sorted(set(first) & set(second)) if a == b else ()):
             start, end, its_start, its_end = (
@@ -116,5 +116,5 @@ def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, floa
             if (start - its_start) * (end - its_end) < 0 and name != other:
                 share = (start - its_start) / (start - its_start - end + its_end)
                 time = math.exp(start + share * (end - start))
-                found.append((first[low], low * (high / low) ** share, time))
-    return found
+                crossings.append((first[low], low * (high / low) ** share, time))
+    return crossings

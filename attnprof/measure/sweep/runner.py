@@ -81,17 +81,17 @@ def _workloads(grid: Grid) -> list[Workload]:
         grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
         grid.seq_len,
     )  # fmt: skip
-    found = []
+    workloads = []
     for dtype, phase, causal, batch, width, heads, n in sizes:
         if width % heads:
             raise RequestError(
                 f"{heads} heads do not divide d_model {width}: give grids of their own for other "
                 "widths, or heads that divide all of them"
             )
-        found.append(
+        workloads.append(
             Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
         )
-    return found
+    return workloads
 
 
 def key_of(point: PointRequest, process: int = 0) -> str:

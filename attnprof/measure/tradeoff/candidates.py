@@ -29,16 +29,16 @@ def candidates(
     if the default follows from sizes, up to ``seq_len``. A name that no mechanism has is an error.
     """
     registry.configured(names, {name: given[0] for name, given in values.items()})
-    found: dict[Candidate, None] = {}
+    chosen_candidates: dict[Candidate, None] = {}
     for name in names:
         mechanism = registry.get(name)
-        own = {key: given for key, given in values.items() if key in mechanism.parameter_names()}
-        for chosen in product(*own.values()):
-            base = mechanism.with_params(dict(zip(own, chosen, strict=True)))
-            tuned = [key for key in mechanism.tuned if key not in own]
+        typed = {key: given for key, given in values.items() if key in mechanism.parameter_names()}
+        for chosen in product(*typed.values()):
+            base = mechanism.with_params(dict(zip(typed, chosen, strict=True)))
+            tuned = [key for key in mechanism.tuned if key not in typed]
             for each in _tuned(base, tuned, seq_len, head_dim):
-                found[Candidate(name, each)] = None
-    return list(found)
+                chosen_candidates[Candidate(name, each)] = None
+    return list(chosen_candidates)
 
 
 def _tuned(base: Mechanism, names: Sequence[str], n: int, d: int) -> Iterator[Mechanism]:

@@ -101,10 +101,12 @@ class ExactAttention:
         group = output.shape[1] // self.given.v.shape[1]
         least = 0.0
         for columns, identity in self._identity():
-            found = core(self.given.q, self.given.k, identity)[..., : columns.stop - columns.start]
-            again += found @ self.given.v[:, :, columns].repeat_interleave(group, 1)
-            least = min(least, float((found / sums).min()))
-            apart += (found / sums - self.weights(columns)).abs().sum(-1)
+            weights = core(self.given.q, self.given.k, identity)[
+                ..., : columns.stop - columns.start
+            ]
+            again += weights @ self.given.v[:, :, columns].repeat_interleave(group, 1)
+            least = min(least, float((weights / sums).min()))
+            apart += (weights / sums - self.weights(columns)).abs().sum(-1)
         if not float((again - output).norm()) <= ROUNDING * float(output.norm()):
             return None, "its output is not linear in the values"
         if not (least >= -ROUNDING and bool((sums > 0).all())):
@@ -117,15 +119,15 @@ class ExactAttention:
         tokens, width = shape[2:]
         for first in range(0, tokens, width):
             columns = slice(first, min(tokens, first + width))
-            found = self.given.v.new_zeros(shape)
+            values = self.given.v.new_zeros(shape)
             place = torch.arange(columns.start, columns.stop)
-            found[:, :, place, place - first] = 1
-            yield columns, found
+            values[:, :, place, place - first] = 1
+            yield columns, values
 
 
 _TINY = 1e-300
 
 
 def _row_norms(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norms

@@ -91,20 +91,20 @@ def _costs_and_errors(
     table = mechanism.cost(workload, "core")
     check_memory(mechanism, workload)
     count = draws_of(mechanism, workload, terms)
-    found: list[Distance] = []
+    distances: list[Distance] = []
     for seed in range(terms.seed, terms.seed + count):
         core = seeded(candidate, workload, terms, seed)
         with refusals(candidate.name):
-            distance = exact.distance(core, distribution=not found)
+            distance = exact.distance(core, distribution=not distances)
         if distance is None:
             raise CannotRunError(f"{candidate.name} gives NaN or infinite numbers in float64")
-        found.append(distance)
-    errors = [distance.relative for distance in found]
+        distances.append(distance)
+    errors = [distance.relative for distance in distances]
     return {
         "seeds": count, "error_relative": median(errors), "error_relative_low": min(errors),
         "error_relative_high": max(errors),
-        "error_worst_row": median(distance.worst_row for distance in found),
-        "error_distribution": found[0].distribution, "weights": found[0].weights,
+        "error_worst_row": median(distance.worst_row for distance in distances),
+        "error_distribution": distances[0].distribution, "weights": distances[0].weights,
         "flops": int(table.flops), "bytes_moved": int(table.total.bytes_moved),
         "peak_bytes": int(table.peak()),
     }  # fmt: skip
@@ -116,17 +116,17 @@ def _with_times(
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
     """Return the rows with times of every candidate that ran, on the first input of each size."""
     known: dict[Workload, dict[Candidate, Any]] = {}
-    found = []
+    timed_groups = []
     for rows, given in zip(groups, inputs, strict=True):
         workload = workload_of(given, terms)
         if workload not in known:
             runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
             known[workload] = times_of(runs, given, terms, budget)
-        found.append([
+        timed_groups.append([
             _with_time(row, known[workload].get(c))
             for c, row in zip(candidates, rows, strict=True)
         ])  # fmt: skip
-    return found
+    return timed_groups
 
 
 def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:

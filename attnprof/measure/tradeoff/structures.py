@@ -103,8 +103,8 @@ def _spread(x: Tensor, made: Generator) -> Tensor:
 
 
 def _row_norms(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return found.clamp(min=1e-300)
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.clamp(min=1e-300)
 
 
 #: How queries and keys are drawn, by the structure's name.

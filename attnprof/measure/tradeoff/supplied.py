@@ -34,13 +34,13 @@ def supplied(path: str) -> QueriesKeysValues:
     for a file that cannot be read without running code, and for tensors that do not fit together.
     """
     data = read_bytes(path, LIMIT)
-    found = READERS[Path(path).suffix.lower()](path, data)
-    if not isinstance(found, Mapping):
-        raise RequestError(f"{path} holds {shown(found)}, not tensors by name: save {EXAMPLE}")
-    if missing := [name for name in NAMES if name not in found]:
-        there = ", ".join(sorted(map(str, found))[:8]) or "nothing"
+    tensors = READERS[Path(path).suffix.lower()](path, data)
+    if not isinstance(tensors, Mapping):
+        raise RequestError(f"{path} holds {shown(tensors)}, not tensors by name: save {EXAMPLE}")
+    if missing := [name for name in NAMES if name not in tensors]:
+        there = ", ".join(sorted(map(str, tensors))[:8]) or "nothing"
         raise RequestError(f"{path} has no '{missing[0]}': it holds {there}; save {EXAMPLE}")
-    q, k, v = (_checked(path, name, found[name]) for name in NAMES)
+    q, k, v = (_checked(path, name, tensors[name]) for name in NAMES)
     _check_sizes(path, q, k, v)
     return QueriesKeysValues(path, q, k, v)
 
