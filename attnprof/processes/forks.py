@@ -93,25 +93,25 @@ def ignore_signals() -> None:
 
 def children(pid: int) -> list[int]:
     """Return the ids of a process's children, zombies included."""
-    found: list[int] = []
+    pids: list[int] = []
     if Path("/proc/thread-self/children").exists():
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text(encoding="ascii").split())
-        return found
+                pids += map(int, (task / "children").read_text(encoding="ascii").split())
+        return pids
     import psutil  # the kernel has no list of them
 
     with contextlib.suppress(psutil.Error):
-        found = [child.pid for child in psutil.Process(pid).children()]
-    return found
+        pids = [child.pid for child in psutil.Process(pid).children()]
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
     """Return the ids of all processes below one, nearest first."""
-    found = children(pid)
-    for child in found:
-        found += children(child)
-    return found
+    pids = children(pid)
+    for child in pids:
+        pids += children(child)
+    return pids
 
 
 def kill(pid: int) -> None:

@@ -55,8 +55,8 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
             return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
         ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
         given = ended.code == 0 and value.exists()
-        found = json.loads(value.read_text(encoding="utf-8")) if given else None
-        return Outcome(ended, found, given)
+        result = json.loads(value.read_text(encoding="utf-8")) if given else None
+        return Outcome(ended, result, given)
 
 
 def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
@@ -155,11 +155,11 @@ class Pool:
             self._read(end, limit_s)
             line, _, self._rest = self._rest.partition(b"\n")
             with contextlib.suppress(ValueError):  # what somebody's code has written there
-                found = json.loads(line)
-                if isinstance(found, dict) and found.get("id") == (
+                message = json.loads(line)
+                if isinstance(message, dict) and message.get("id") == (
                     self.runs if number is None else number
                 ):
-                    return found
+                    return message
 
     def _read(self, end: float, limit_s: float) -> None:
         """Read until a line is complete; wake the server if a child stopped it."""

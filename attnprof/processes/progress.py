@@ -82,14 +82,14 @@ class Progress:
     def sentence(self) -> str:
         """Return ``timing standard: 3 of 12, 25 s so far, about 75 s left``."""
         now, step = self.clock(), self.step
-        told = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
-        told.append(f"{seconds_text(self.so_far_s())} so far")
+        parts = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
+        parts.append(f"{seconds_text(self.so_far_s())} so far")
         if (left := self._left_s(now)) is not None:
-            told.append(f"about {seconds_text(left)} left")
+            parts.append(f"about {seconds_text(left)} left")
         if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
-            told.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
-        return f"{step.text}: {', '.join(told)}"
+            parts.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
+        return f"{step.text}: {', '.join(parts)}"
 
     def _left_s(self, now: float) -> float | None:
         """Return the seconds left: as forecast, or at the pace since the count began."""

@@ -59,7 +59,7 @@ def supervised(work: Callable[[], int], subject: str) -> int:
     """
     folders.run_folder()
     ending = mmap.mmap(-1, _DONE.size)
-    asked, asking = os.pipe()
+    requests_in, asking = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -68,15 +68,15 @@ def supervised(work: Callable[[], int], subject: str) -> int:
     with _listening(ASKING) as events:
         keeper = os.fork()
         if keeper:
-            os.close(asked)
+            os.close(requests_in)
             status = _watch(keeper, asking, events, received)
             forks.end_descendants()
             folders.close_run()
     if keeper:
         return _outcome(status, received, subject)
     os.close(asking)
-    keeper = _become_keeper(subject, ending, asked)
-    os.close(asked)
+    keeper = _become_keeper(subject, ending, requests_in)
+    os.close(requests_in)
     return _run_command(work, ending, keeper)
 
 
@@ -270,11 +270,11 @@ def keep_outputs() -> None:
 
 def _outputs() -> list[tuple[int, int]]:
     """Return device and inode of the files for answers and stderr; -1 if one was closed."""
-    found = []
+    identities = []
     for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
             now = os.fstat(stream)
-            found.append((now.st_dev, now.st_ino))
+            identities.append((now.st_dev, now.st_ino))
         except OSError:
-            found.append((-1, -1))
-    return found
+            identities.append((-1, -1))
+    return identities
