@@ -70,8 +70,8 @@ class CrossoverRecord(Record, commands=("crossover",)):
 # -- curves of figures -----------------------------------------------------------------
 def places_of(curve: Mapping[str, Any]) -> list[int]:
     """Return the values of a curve's axis."""
-    found: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
-    return found
+    values: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
+    return values
 
 
 def given_of(curve: Mapping[str, Any]) -> int:

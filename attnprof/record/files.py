@@ -112,15 +112,15 @@ def json_of(text: str, *, ours: bool = True) -> Any:
         "object_pairs_hook": _parse_object,
     }  # fmt: skip
     try:
-        found = json.loads(text, **(strict if ours else {}))
+        value = json.loads(text, **(strict if ours else {}))
     except RecursionError as error:
         raise ValueError(_DEEP) from error
-    level = [found]
+    level = [value]
     for _ in range(DEPTH):
         inner = (node.values() if type(node) is dict else node for node in level if node)
         level = [item for items in inner for item in items if type(item) in (dict, list)]
-        if type(found) not in (dict, list) or not level:
-            return found
+        if type(value) not in (dict, list) or not level:
+            return value
     raise ValueError(_DEEP)
 
 

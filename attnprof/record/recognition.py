@@ -78,17 +78,17 @@ def writers_of(path: Path) -> set[str]:
     rows: list[str] = []
     if _REGENERATED.fullmatch(path.name) and page.is_file():
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = {name for name, pattern in _XML.items() if pattern.search(text)}
-    found |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
-    found |= {"check --badge"} if _BADGE.match(text) else set()
+    names = {name for name, pattern in _XML.items() if pattern.search(text)}
+    names |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
+    names |= {"check --badge"} if _BADGE.match(text) else set()
     if report := _REPORT.match(text.lstrip()):
-        found.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
+        names.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
     marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
-    found |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
-    found |= set(_commands_with_header(lines[0] if lines else ""))
+    names |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
+    names |= set(_commands_with_header(lines[0] if lines else ""))
     if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
-        found.add("reproduce")
-    return {name or "of another version" for name in found}
+        names.add("reproduce")
+    return {name or "of another version" for name in names}
 
 
 def is_journal(path: Path) -> bool:
@@ -161,8 +161,8 @@ class Destinations:
         An input never is. Without force, neither is a file that attnprof did not write, or wrote by
         another command. ``told`` is the flag and path for the message.
         """
-        own = identities(path)
-        if not self.inputs.keys().isdisjoint(own):
+        ids = identities(path)
+        if not self.inputs.keys().isdisjoint(ids):
             raise _is_input(told)
         if only_inputs or self.force:
             return
@@ -170,7 +170,7 @@ class Destinations:
         if is_ours(path):
             writers = writers_of(path)
             allowed = (
-                self._marks_of_output(told) & writers or not self.command or own & self.extended
+                self._marks_of_output(told) & writers or not self.command or ids & self.extended
             )
             if not writers or allowed:
                 return
@@ -219,9 +219,9 @@ def reading_back() -> AbstractContextManager[None]:
 def taken_as_input(path: str | Path) -> None:
     """Note that the command reads a file; :class:`RequestError` if it also writes it."""
     if command := _COMMAND.get():
-        own = identities(path)
-        command.inputs |= dict.fromkeys(own, str(path))
-        for one in own & command.outputs.keys():
+        ids = identities(path)
+        command.inputs |= dict.fromkeys(ids, str(path))
+        for one in ids & command.outputs.keys():
             raise _is_input(command.outputs[one])
 
 
@@ -244,31 +244,31 @@ def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> No
     command.force = force
     if is_stream(path):
         return
-    own, told = identities(path), f"{flag} {path}"
-    for one in own & command.outputs.keys():
-        if command.outputs[one] != told:
-            raise RequestError(f"{told} is the file of {command.outputs[one]}, too: name two")
-    command.outputs |= dict.fromkeys(own, told)
-    command.extended |= own if extended else set()
-    command.check(path, told, only_inputs=extended)
+    ids, label = identities(path), f"{flag} {path}"
+    for one in ids & command.outputs.keys():
+        if command.outputs[one] != label:
+            raise RequestError(f"{label} is the file of {command.outputs[one]}, too: name two")
+    command.outputs |= dict.fromkeys(ids, label)
+    command.extended |= ids if extended else set()
+    command.check(path, label, only_inputs=extended)
 
 
 def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
     """Check an output again just before it is written: a file may have appeared since."""
     if (command := _COMMAND.get()) and not is_stream(path):
         # by its place first: a replaced file may have left its number to another
-        own = (os.path.realpath(path), *identities(path))
-        names = [command.outputs[one] for one in own if one in command.outputs]
+        ids = (os.path.realpath(path), *identities(path))
+        names = [command.outputs[one] for one in ids if one in command.outputs]
         command.check(path, names[0] if names else str(path), only_inputs=only_inputs)
 
 
 def identities(path: str | Path) -> set[Identity]:
     """Return a file's real path and, if it exists, its (device, number)."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except (OSError, ValueError):
         return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
-    return {os.path.realpath(path), (found.st_dev, found.st_ino)}
+    return {os.path.realpath(path), (status.st_dev, status.st_ino)}
 
 
 def is_stream(path: Path) -> bool:

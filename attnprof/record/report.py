@@ -198,7 +198,7 @@ def told(hint: Any) -> str:
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """Return a member that must be an object; an empty one if it is missing."""
-    found = data.get(name, {})
-    if not isinstance(found, dict):
-        raise RequestError(f"{where}: {name} is {shown(found)}, not an object")
-    return found
+    member = data.get(name, {})
+    if not isinstance(member, dict):
+        raise RequestError(f"{where}: {name} is {shown(member)}, not an object")
+    return member
