@@ -205,19 +205,19 @@ def _formula_records(
     if asked.in_symbols:
         forms = _symbolic_rows(write, mechanism, symbolic(workload), scope)[first:]
     plain, general = (Counter(row.base for row in side) for side in (rows, forms))
-    found: dict[tuple[str, str, str], Any] = {}
+    forms_by_key: dict[tuple[str, str, str], Any] = {}
     for row in forms:
         for name, value in row.values.items():
             if row.place or plain[row.base] == general[row.base]:
-                found[*row.key, name] = value
+                forms_by_key[*row.key, name] = value
             elif plain[row.base] == 1 and name not in MEMORY:
-                found[*row.base, name] = found.get((*row.base, name), 0) + value
+                forms_by_key[*row.base, name] = forms_by_key.get((*row.base, name), 0) + value
     who = identity(mechanism, workload, scope)
     return [
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
             value=value, convention="flops" if write is executed_rows else "operations",
-            **asked.texts(found.get((*row.key, name))),
+            **asked.texts(forms_by_key.get((*row.key, name))),
         )
         for row in rows
         for name, value in row.values.items()
@@ -262,7 +262,7 @@ def compare_records(
     Equal lowest values win together; where all are equal nobody wins. A mechanism that refuses is
     a record with the reason. Raises :class:`RequestError` where every one refuses.
     """
-    found: list[CompareRecord] = []
+    totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
         values = {name: {getattr(record, name) for record in records} for name in CONTESTED}
@@ -270,10 +270,10 @@ def compare_records(
         lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
         for record in records:
             won = [name for name, least in lowest.items() if getattr(record, name) == least]
-            found.append(replace(record, wins=",".join(won)))
-    if all(record.skipped for record in found):
-        raise RequestError(found[0].skipped or "")
-    return found
+            totals.append(replace(record, wins=",".join(won)))
+    if all(record.skipped for record in totals):
+        raise RequestError(totals[0].skipped or "")
+    return totals
 
 
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:

@@ -56,12 +56,12 @@ def _shortened(text: str, sizes: Mapping[str, int]) -> str:
         return calls.setdefault(call, sympy.Symbol(f"z_{len(calls)}", real=True))
 
     def least(*sides: Any) -> Any:
-        found = _minimum(sides, ones)
-        return named(f"Min{_bracketed(sides)}") if found is None else found
+        short = _minimum(sides, ones)
+        return named(f"Min{_bracketed(sides)}") if short is None else short
 
     def most(*sides: Any) -> Any:
-        found = maximum_of(sides)
-        return named(f"Max{_bracketed(found.args)}") if isinstance(found, sympy.Max) else found
+        short = maximum_of(sides)
+        return named(f"Max{_bracketed(short.args)}") if isinstance(short, sympy.Max) else short
 
     def rounded(rule: Any, value: Any) -> Any:
         return rule(value) if value.is_number else named(f"{rule}({value})")
@@ -74,11 +74,11 @@ def _shortened(text: str, sizes: Mapping[str, int]) -> str:
         **{sign: lambda *parts, sign=sign: named(f" {sign} ".join(map(str, parts)))
            for sign in _SIGNS},
     }  # fmt: skip
-    found = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
+    short = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
     texts = {str(name): call for call, name in calls.items()}
-    while "z_" in found:
-        found = re.sub(r"z_\d+", lambda match: texts[match[0]], found)
-    return found
+    while "z_" in short:
+        short = re.sub(r"z_\d+", lambda match: texts[match[0]], short)
+    return short
 
 
 def _bracketed(parts: Iterable[Any]) -> str:
@@ -95,7 +95,7 @@ def _minimum(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
         for name in SYMBOLS
     }  # fmt: skip
     moved = [sympy.expand(side.subs(above)) for side in sides]
-    for side, its in zip(sides, moved, strict=True):
-        if all(sympy.expand(other - its).is_nonnegative for other in moved):
-            return side if its.free_symbols else its
+    for side, candidate in zip(sides, moved, strict=True):
+        if all(sympy.expand(other - candidate).is_nonnegative for other in moved):
+            return side if candidate.free_symbols else candidate
     return None

@@ -61,28 +61,28 @@ def curves_of(
 
     Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
     """
-    found = []
+    curves = []
     for mechanism in mechanisms:
         mechanism.check(workload, scope)
         for quantity in quantities:
-            asked = (scope, workload.phase, workload.causal, quantity, "any")
+            terms = (scope, workload.phase, workload.causal, quantity, "any")
             printed = [
                 Curve(mechanism.name, "published", quantity, form.source, workload, form.formula)
                 for form in mechanism.published()
-                if (form.scope, form.phase, form.causal, form.quantity, form.heads) == asked
+                if (form.scope, form.phase, form.causal, form.quantity, form.heads) == terms
             ]
             if "published" in kinds:
-                found += printed[:1]
+                curves += printed[:1]
             if "formula" in kinds:
                 count = partial(quantity_of, mechanism, scope=scope, quantity=quantity)
-                found.append(Curve(mechanism.name, "formula", quantity, None, workload, count))
-    if not found:
+                curves.append(Curve(mechanism.name, "formula", quantity, None, workload, count))
+    if not curves:
         names = ", ".join(mechanism.name for mechanism in mechanisms)
         raise RequestError(
             f"no document prints {' or '.join(quantities)} against the number of heads for "
             f"{names} (scope {scope}, phase {workload.phase}); use --kind formula"
         )
-    return found
+    return curves
 
 
 def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
@@ -172,17 +172,17 @@ def heads_report(
 
 def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
     best = min(values, key=lambda h: (values[h], h))
-    found = optimum(curve, d_model, best)
+    lowest = optimum(curve, d_model, best)
     return {
         "mechanism": curve.mechanism, "kind": curve.kind, "quantity": curve.quantity,
         "source": curve.source,
-        "optimum_head_dim": float(found.root.at) if found.root else None,
-        "optimum_num_heads": float(d_model / found.root.at) if found.root else None,
+        "optimum_head_dim": float(lowest.root.at) if lowest.root else None,
+        "optimum_num_heads": float(d_model / lowest.root.at) if lowest.root else None,
         "best_divisor": best,
         "best_divisors": [h for h in values if values[h] == values[best]],  # where several are
-        "closed_form": root_text(found),
-        "equation": f"{text(found.equation)} = 0" if found.equation else None,
-        "trend": trend(found, d_model, list(values.values())),
+        "closed_form": root_text(lowest),
+        "equation": f"{text(lowest.equation)} = 0" if lowest.equation else None,
+        "trend": trend(lowest, d_model, list(values.values())),
     }  # fmt: skip
 
 

@@ -109,8 +109,8 @@ def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
     phase, causal, scope = named.phase, named.causal, asked.scope
     pairs = comparable(asked.a, asked.b)
-    found = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
-    if not found:
+    matching = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
+    if not matching:
         possible = dict.fromkeys(
             f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
             f"{' --causal' if x.causal else ''}{' --heads 1' if x.heads == 'one' else ''}"
@@ -124,7 +124,7 @@ def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
             f"{instead if pairs else 'nothing is printed for both on the same terms:'} "
             "use --kind formula"
         )
-    pair = found[0]
+    pair = matching[0]
 
     def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
         return [published_values(form, heads, asked.seq_lens, widths) for form in pair]
