@@ -171,13 +171,13 @@ def _pair_report(
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
-    own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = list(KINDS) if not own else [DERIVED if axis.name == "seq" else MEASURED]
+    foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
+    kinds = list(KINDS) if not foreign else [DERIVED if axis.name == "seq" else MEASURED]
     kinds = kinds if set(metrics) - {TIME} else []
     if TIME in metrics:
         kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
-    scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
         return _report_with_times(meeting, given, kinds, metrics, **how)
@@ -218,8 +218,8 @@ def _model_report(
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
     meeting = Meeting(first, second, workload, "model")
-    found = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
-    return replace(found, summary={"model": source, **found.summary})
+    report = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
+    return replace(report, summary={"model": source, **report.summary})
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report) -> str:

@@ -61,10 +61,10 @@ class KeptReport:
 
 def _remove_oldest(folder: Path) -> None:
     """Remove a folder's oldest files until the rest has at most ``_MOST`` bytes."""
-    held = 0
+    total_bytes = 0
     for path in sorted(folder.iterdir(), key=lambda x: x.stat().st_mtime_ns, reverse=True):
-        held += path.stat().st_size
-        if held > _MOST:
+        total_bytes += path.stat().st_size
+        if total_bytes > _MOST:
             path.unlink()
 
 
@@ -76,14 +76,14 @@ def _dependencies(others: Any) -> Mapping[str, Mapping[str, str]]:
     """Return where loaded modules come from: packages by version, other files by digest."""
     files = {str(path.resolve()) for path in others}
     packages, installed = set[str](), packages_distributions()
-    own = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+    standard_library = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if not isinstance(path, str) or not Path(path).is_file():
             continue
         if "site-packages" in Path(path).parts:
             packages.update(installed.get(name.partition(".")[0], ()))
-        elif not path.startswith(own):
+        elif not path.startswith(standard_library):
             files.add(str(Path(path).resolve()))
     return {
         "packages": {name: version(name) for name in sorted(packages)},

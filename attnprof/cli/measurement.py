@@ -105,8 +105,8 @@ class Points(opt.Modules):
 
     def texts(self) -> dict[str, str]:
         """Return the typed texts of sizes and names, by field."""
-        found = {key: getattr(self, key, None) for key in (*SIZES, *NAMES)}
-        return {key: text for key, text in found.items() if text is not None}
+        texts = {key: getattr(self, key, None) for key in (*SIZES, *NAMES)}
+        return {key: text for key, text in texts.items() if text is not None}
 
     def flags(self) -> list[str]:
         """Return the flags that were typed."""
@@ -204,10 +204,10 @@ def _as_list(
     value: Any, where: str, kinds: tuple[type, ...] = (str, int, float, bool),
     what: str = "texts or numbers",
 ) -> list[Any]:  # fmt: skip
-    found = list(value) if isinstance(value, list) else [value]
-    if not all(isinstance(item, kinds) for item in found):
+    items = list(value) if isinstance(value, list) else [value]
+    if not all(isinstance(item, kinds) for item in items):
         raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
-    return found
+    return items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> "list[Case]":
     """
     from attnprof.gate.rules import rule_named
 
-    found: list[Case] = []
+    cases: list[Case] = []
     for table, where in tables_of(path, "case"):
         grid = grid_of(table, where, CASE_KEYS)
         for key in CASE_KEYS[1:]:
@@ -261,11 +261,11 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> "list[Case]":
             rule_named(rule)
         except RequestError as error:
             raise RequestError(f"{where}: {error}") from error
-        found += _cases(
+        cases += _cases(
             grid, limit_s, rule=rule, timed=table.get("time", True),
             formulas=table.get("formula", True), compiled=table.get("compile", False),
         )  # fmt: skip
-    return found
+    return cases
 
 
 def _cases(

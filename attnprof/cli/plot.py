@@ -110,11 +110,11 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """Return the devices' ceilings: from the results, else from this machine's calibration."""
-    found = {}
+    ceilings = {}
     for report in reports:
         told = report.summary.get("roofline")
         if not is_ceiling(told, {"device": str, **RATES}):
             told = with_roofline(report, path).summary.get("roofline")
         if isinstance(told, dict):
-            found[told["device"]] = told
-    return list(found.values())
+            ceilings[told["device"]] = told
+    return list(ceilings.values())

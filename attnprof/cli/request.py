@@ -27,13 +27,13 @@ def parse_sizes(text: str, flag: str) -> list[int]:
 
     Whole numbers from 1 to 2**40, at most 100000; ``flag`` is what a message names.
     """
-    found: dict[int, None] = {}
+    sizes: dict[int, None] = {}
     for part in text.split(","):
         for value in _part(part.strip(), flag):
-            found[value] = None
-            if len(found) > MOST:
+            sizes[value] = None
+            if len(sizes) > MOST:
                 raise RequestError(f"{flag} {text}: more than {MOST} values; take a larger step")
-    return list(found)
+    return list(sizes)
 
 
 def check_points(count: int, flag: str) -> None:
@@ -55,7 +55,7 @@ def parse_size(text: str, flag: str) -> int:
 
 def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
     """Return ``B=1,N=4096``, and further such texts, as a mapping; empty for none."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for text in filter(None, texts or ()):
         for part in text.split(","):
             typed, equals, value = (piece.strip() for piece in part.partition("="))
@@ -65,9 +65,9 @@ def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
                     f"{flag} {short(text)}: type names and sizes, like B=1,N=4096,h=8,d=64"
                 )
             size = parse_size(value, f"{flag} {typed} =")
-            if found.setdefault(name, size) != size:
-                raise RequestError(f"{flag}: {name} is {found[name]} and {size}; type one of them")
-    return found
+            if sizes.setdefault(name, size) != size:
+                raise RequestError(f"{flag}: {name} is {sizes[name]} and {size}; type one of them")
+    return sizes
 
 
 def parse_names(text: str, flag: str = "--attention") -> list[str]:
@@ -185,13 +185,13 @@ def closed_form_request(
 
 def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, str]:
     """Return ``k=v`` texts as a mapping; the last one of a name counts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise RequestError(f"{flag} {text}: type a name, '=' and a value, like window=256")
-        found[name.strip()] = value.strip()
-    return found
+        values[name.strip()] = value.strip()
+    return values
 
 
 def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
@@ -215,14 +215,14 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
     def is_module(name: str) -> bool:  # no specification of a mechanism
         from attnprof.user_code import loaded
 
-        found = loaded(name)
-        return not (isinstance(found, type) and issubclass(found, Mechanism))
+        module = loaded(name)
+        return not (isinstance(module, type) and issubclass(module, Mechanism))
 
     own = [name for name in names if ":" in name and is_module(name)]
     registered = [name for name in names if name not in own]
     if (modules.args or modules.inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
-    found: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
+    targets: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
     args, inputs = list(modules.args or ()), list(modules.inputs or ())
     for name in own:
         from attnprof.trace.request.lookup import target_of
@@ -230,12 +230,12 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         target = target_of(
             name, modules.args, modules.inputs, None, None, conditions.causal, conditions.dtype
         )
-        found[name] = replace(target, asked={"args": args, "inputs": inputs})
+        targets[name] = replace(target, asked={"args": args, "inputs": inputs})
         for line in target.notes:
             opt.note(f"{target.name}: {line}")
         if "d" not in target.symbols:
             opt.note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
-    return [found[name] for name in names]
+    return [targets[name] for name in names]
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -245,7 +245,7 @@ def parse_bytes(text: str | None, flag: str) -> int | None:
     """Return the bytes of ``2GiB``, ``500MB`` or a number; None stays None."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not found:
+    matched = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if not matched:
         raise RequestError(f"{flag} {text}: type a size like 2GiB or 500MB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    return int(float(matched[1]) * _UNITS[matched[2] or ""])

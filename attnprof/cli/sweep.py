@@ -96,9 +96,9 @@ def sweep(
     )
     elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
     executor = elsewhere if running.workers or running.scheduler else here
-    found = _run(tasks_of(planned, running.processes), files, options, executor)
-    to.deliver(with_roofline(found))
-    return 0 if found.summary["measured"] else CannotRunError.exit_code
+    report = _run(tasks_of(planned, running.processes), files, options, executor)
+    to.deliver(with_roofline(report))
+    return 0 if report.summary["measured"] else CannotRunError.exit_code
 
 
 def _run(
