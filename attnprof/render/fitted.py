@@ -154,19 +154,19 @@ def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
         text = text.folded(width)
     if text.cell_len <= width and "\n" not in text.plain:
         return [text]
-    found: list[Text] = []
+    lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         begin = end = 0
         cuts = list[int]()
         for piece in _breakable_pieces(line.plain, width - indent):
             at, end = end, end + len(piece)
-            room = width - indent * bool(found or cuts)
+            room = width - indent * bool(lines or cuts)
             if at > begin and cell_len(line.plain[begin:end].rstrip()) > room:
                 cuts.append(begin := at)
-        found += line.divide(cuts)
-    for line in found:
+        lines += line.divide(cuts)
+    for line in lines:
         line.rstrip()
-    return found
+    return lines
 
 
 def _breakable_pieces(line: str, width: int) -> Iterator[str]:
@@ -227,9 +227,9 @@ def _broken_at_terms(line: str, width: int) -> Iterator[str]:
     indent = " " * (len(line) - len(re.sub(r"^(Max\((?=.*,$))?\s*", "", line)))
     while cell_len(line) > width > len(indent):
         depths = list(accumulate((sign in "([{") - (sign in ")]}") for sign in line))
-        ends = [found.end() for found in re.finditer(r" (?=[+-] )|, ", line[: width + 1])]
+        ends = [matched.end() for matched in re.finditer(r" (?=[+-] )|, ", line[: width + 1])]
         ends = [end for end in ends if end > len(indent) + width // 4]
-        factors = [found.end() for found in re.finditer(r"(?<!\*)\*(?!\*)|[/(]", line[:width])]
+        factors = [matched.end() for matched in re.finditer(r"(?<!\*)\*(?!\*)|[/(]", line[:width])]
         last = factors[-1] if factors else width
         end = min(ends, key=lambda at: (depths[at - 1], -at), default=last)
         yield line[:end].rstrip()

@@ -74,17 +74,17 @@ def outcomes(report: Report) -> dict[Fate, list[str]]:
     """Return the names of the cases by their fate, the worst first."""
     cases = by_case(report).items()
     worst = {name: rules.worst(row.verdict for row in named(rows, report)) for name, rows in cases}
-    found: dict[Fate, list[str]] = {}
+    by_fate: dict[Fate, list[str]] = {}
     for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
-        found.setdefault(OUTCOMES[worst[name]], []).append(name)
-    return found
+        by_fate.setdefault(OUTCOMES[worst[name]], []).append(name)
+    return by_fate
 
 
 def headline(report: Report) -> str:
     """Return ``2 of 6 cases got worse: my.py:15 added clone; FLOPs are unchanged``."""
-    if not (found := outcomes(report)):
+    if not (by_fate := outcomes(report)):
         return "Nothing was checked."
-    (first, worst), *others = found.items()
+    (first, worst), *others = by_fate.items()
     every = causes_of(report)
     said = [*filter(None, (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first))]
     if (left := len(said) - MOST_PHRASES) > 0:
@@ -92,7 +92,7 @@ def headline(report: Report) -> str:
     changed = {name.removeprefix(rules.FORMULA) for cause in every for name in cause.metrics}
     same = "flops" in {record.metric for record in report.of(CheckRecord)} - changed
     same = same and first is OUTCOMES[rules.REGRESSED]
-    total = sum(map(len, found.values()))
+    total = sum(map(len, by_fate.values()))
     subject = cases_text(worst, total) if others else f"All {total} cases"
     subject = worst[0] if total == 1 else subject
     rest = f" {joined([f'{len(some)} {its.words}' for its, some in others])}." if others else ""
@@ -223,9 +223,9 @@ def _escaped(text: str) -> str:
 
 def render_badge(report: Report) -> str:
     """Return the JSON of a shields.io badge: how many cases are fine, or are not."""
-    found = outcomes(report)
-    worst, cases = next(iter(found.items()), (OUTCOMES[rules.OK], []))
-    total = plural(sum(map(len, found.values())), "case")
+    by_fate = outcomes(report)
+    worst, cases = next(iter(by_fate.items()), (OUTCOMES[rules.OK], []))
+    total = plural(sum(map(len, by_fate.values())), "case")
     message = f"{len(cases)} of {total} {worst.words}" if worst.level else f"{total} ok"
     if worst is OUTCOMES[rules.REGRESSED]:
         message = plural(len(cases), "regression")

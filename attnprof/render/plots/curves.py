@@ -45,15 +45,15 @@ def draw_crossover(report: Report) -> style.Figure:
     looks = style.looks([c["mechanism"] for c in curves], kinds)
     figure, grid = _make_panels(units, widths, over)
     for place, (main, strip) in grid.items():
-        here, ratios = (
+        panel_curves, ratios = (
             [c for c in its if (c["metric"], c["unit"], given_of(c)) == place]
             for its in (curves, report.summary.get("ratios", ()))
         )
-        found = [r for r in records if (r.metric, r.unit, r.given) == place]
+        panel_records = [r for r in records if (r.metric, r.unit, r.given) == place]
         _draw_curves(strip, ratios, {})
-        _draw_curves(main, here, looks)
-        _mark_crossings((main, strip), here, found)
-        _write_crossings(main, found, SYMBOLS[place[0]] if over == "seq" else "x")
+        _draw_curves(main, panel_curves, looks)
+        _mark_crossings((main, strip), panel_curves, panel_records)
+        _write_crossings(main, panel_records, SYMBOLS[place[0]] if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # else one that shares its scale was here
@@ -90,17 +90,17 @@ def _make_panels(
     style.check_rows(rows, low, "--d 16,32,64")
     figure = style.new_figure(0.3 + (max(low, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
-    found: dict[tuple[str, str, int], _Pair] = {}
+    panels: dict[tuple[str, str, int], _Pair] = {}
     said = _axis(over)
     if over == "seq" and figure.get_figwidth() / columns < 1.3:
         said = "tokens"
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
-        one, two = found.get((*its, widths[0]), (None, None)) if several else (None, None)
+        one, two = panels.get((*its, widths[0]), (None, None)) if several else (None, None)
         main = figure.add_subplot(spec[2 * row, column], sharey=one)
         strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
-        found[*its, d] = main, strip
+        panels[*its, d] = main, strip
         main.set_title(f"d = {d}" if over == "seq" else f"{d:,} tokens")
         left = not several or column == 0
         for axes in (main, strip):
@@ -111,7 +111,7 @@ def _make_panels(
         main.set_ylabel(UNITS.get(its[1], its[1]).replace(" [", "\n[" if rows > 3 else " [") * left)
         strip.set_ylabel("ratio" * (column == 0))
         strip.set_xlabel(said * (row == rows - 1 or not several))
-    return figure, found
+    return figure, panels
 
 
 def _draw_curves(

@@ -60,9 +60,9 @@ class Scale:
         from matplotlib.ticker import MaxNLocator
 
         evenly = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values
-        found = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
-        one = [1.0] * (self.two_sided and all(abs(v - 1) > 1e-9 for v in found))
-        return [v for v in sorted([*found, *one]) if self.low < v < self.high]
+        ratios = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
+        one = [1.0] * (self.two_sided and all(abs(v - 1) > 1e-9 for v in ratios))
+        return [v for v in sorted([*ratios, *one]) if self.low < v < self.high]
 
     @property
     def colours(self) -> str:
@@ -124,7 +124,7 @@ def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str
 
 def draw_heatmap(report: Report) -> style.Figure:
     """Return the figure: one panel a head count, one colour scale for all."""
-    its, cells = report.summary, report.to_frame()
+    values, cells = report.summary, report.to_frame()
     heads = list(dict.fromkeys(cells["num_heads"]))
     rows, columns = sorted(set(cells["seq_len"])), sorted(set(cells["d_model"]))
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
@@ -138,19 +138,19 @@ def draw_heatmap(report: Report) -> style.Figure:
         table = table.reindex(index=rows, columns=columns)
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
     grid.label("model width d_model", "sequence length")
-    a, b = its["mechanism_a"], its["mechanism_b"]
-    named = f"{quantity_text(its['quantity'])} of {PHASES[its['phase']]}: {a} / {b}"
+    a, b = values["mechanism_a"], values["mechanism_b"]
+    named = f"{quantity_text(values['quantity'])} of {PHASES[values['phase']]}: {a} / {b}"
     style.title(grid.figure, named[0].upper() + named[1:])
     colour_bar(panels, mesh, scale)
-    sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
+    sources = " and ".join(dict.fromkeys(filter(None, (values["source_a"], values["source_b"]))))
     style.caption(
         grid.figure,
-        f"{its['kind']} ({sources})" if sources else its["kind"],
-        f"scope {its['scope']}",
-        "causal" * its["causal"],
+        f"{values['kind']} ({sources})" if sources else values["kind"],
+        f"scope {values['scope']}",
+        "causal" * values["causal"],
         f"mean and max: how much more {a} costs than {b}",
         f"hatched: {a} costs less" * scale.hatched(panels),
-        "crossed out: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
+        "crossed out: heads do not divide d_model" * bool(values["not_divisible_d_model"]),
     )
     return grid.figure
 

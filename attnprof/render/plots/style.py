@@ -138,16 +138,16 @@ def looks(
 
     A name may map to its mechanism, whose colour it has; else the least used colour.
     """
-    own = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
-    shades, found = dict[str, str](), dict[str, dict[str, Any]]()
-    for name in dict.fromkeys(own.values()):
+    mechanisms = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
+    shades, looks_by_name = dict[str, str](), dict[str, dict[str, Any]]()
+    for name in dict.fromkeys(mechanisms.values()):
         its, used = COLOURS.get(name, ""), list(shades.values())
         shades[name] = its if its and its not in used else min(PALETTE, key=used.count)
-    for place, (name, mechanism) in enumerate(own.items()):
+    for place, (name, mechanism) in enumerate(mechanisms.items()):
         line = {"linestyle": DASHES[place % 5]} if len(set(kinds)) < 2 else {}
         marker = {"marker": MARKERS[place % 9], "markersize": 3}
-        found[name] = {"color": shades[mechanism], **line, **marker}
-    return found
+        looks_by_name[name] = {"color": shades[mechanism], **line, **marker}
+    return looks_by_name
 
 
 def label_panels(axes: Sequence[Axes]) -> None:

@@ -73,11 +73,11 @@ def draw_pareto(
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points that no other point beats in both values."""
-    found: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for x, y in sorted(points):
-        if not found or y < found[-1][1]:
-            found.append((x, y))
-    return found
+        if not best or y < best[-1][1]:
+            best.append((x, y))
+    return best
 
 
 def draw_tradeoff(report: Report) -> style.Figure:

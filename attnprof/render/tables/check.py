@@ -54,17 +54,17 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
                 names, title = (FULL[:5], "") if formulas else (FULL, name)
                 yield record_table(rows, names, title=title, keys=2)
     yield Text(gate.headline(report), "bold")
-    found, cases = gate.causes_of(report), gate.outcomes(report)
-    if any(rules.TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
-        found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
+    causes, cases = gate.causes_of(report), gate.outcomes(report)
+    if any(rules.TIME in cause.metrics for cause in causes if cause.verdict == rules.REGRESSED):
+        causes = [cause for cause in causes if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
-    wide = max((len(cause.verdict) for cause in found[:MOST_CAUSES]), default=0) + 1
-    for cause in found[:MOST_CAUSES]:
+    wide = max((len(cause.verdict) for cause in causes[:MOST_CAUSES]), default=0) + 1
+    for cause in causes[:MOST_CAUSES]:
         where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
         verdict = (f"{cause.verdict:{wide}}", gate.OUTCOMES[cause.verdict].style)
         said = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
         yield Hanging(Text.assemble(verdict, said), wide)
-    if (left := len(found) - MOST_CAUSES) > 0:
+    if (left := len(causes) - MOST_CAUSES) > 0:
         yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
 

@@ -179,10 +179,10 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
         some = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", some)
     yield _optima(report)
-    found = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
-    if found:
-        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in found)
-        forms = (FormulaText(one["equation"]) for one in found)
+    optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
+    if optima:
+        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in optima)
+        forms = (FormulaText(one["equation"]) for one in optima)
         cells = zip(names, forms, strict=True)
         yield FittedTable("", EQUATION, rows=cells)
     yield Text(BY_HEADS, style="dim")
@@ -281,15 +281,15 @@ def _growth(report: Report) -> list[RenderableType]:
     )  # fmt: skip
     notes: list[str] = []
     for name, group in groupby(records, key=lambda record: record.variant):
-        found = {record.quantity: record for record in group}
-        flops, peak = found["flops"], found["peak_bytes"]
-        faster = [record for record in found.values() if record.verdict == "grows faster"]
+        records_by_name = {record.quantity: record for record in group}
+        flops, peak = records_by_name["flops"], records_by_name["peak_bytes"]
+        faster = [record for record in records_by_name.values() if record.verdict == "grows faster"]
         verdict = "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
         table.add_row(
-            name, _claim(flops), _exponent(found["matmul_flops"]), _exponent(flops),
+            name, _claim(flops), _exponent(records_by_name["matmul_flops"]), _exponent(flops),
             _claim(peak), _exponent(peak), verdict if faster else "agrees",
         )  # fmt: skip
-        notes += _notes(name, found)
+        notes += _notes(name, records_by_name)
     caption = GROWTH.format(head_dim=records[0].head_dim)
     return [*answer_line(report), table, *map(Hanging, notes), Text(caption, style="dim")]
 

@@ -76,8 +76,8 @@ def _fixed_size_text(row: CrossoverRecord) -> str:
 
 def _sides_sentence(rows: list[CrossoverRecord]) -> str:
     """Return who is cheaper below and above, if it is the same in every row; else ""."""
-    found = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
-    below, above = found.pop() if len(found) == 1 else (None, None)
+    pairs = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
+    below, above = pairs.pop() if len(pairs) == 1 else (None, None)
     if below is None or above is None:
         return ""
     several = any(row.verdict == "several" for row in rows)
@@ -178,22 +178,22 @@ def _timed_text(row: CrossoverRecord) -> str:
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """Return what a row has no column for: several crossings, refusals, formulas' sources."""
-    found, ranges = [], dict[str, list[str]]()
+    remarks, ranges = [], dict[str, list[str]]()
     for row in rows:
         what = f"{_fixed_size_text(row)} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
-            found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
+            remarks.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
-            found.append(f"{what} skipped: {row.skipped}")
+            remarks.append(f"{what} skipped: {row.skipped}")
         elif row.unit == "s":
-            found.append(f"{what}: {_timed_text(row)}")
+            remarks.append(f"{what}: {_timed_text(row)}")
         elif said := _searched_text(row):
             ranges.setdefault(said, []).append(what)
         if row.bound and row.unit != "s":
-            found.append(f"{what}: {row.bound}")
-    found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
+            remarks.append(f"{what}: {row.bound}")
+    remarks += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
     searched = dict.fromkeys(
         _metric_label(r.metric, r.kind) for r in rows if r.method == "searched"
     )
@@ -202,8 +202,8 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
         why = "sizes are rounded up or down, so there is no closed form"
         if rows[0].d_model:
             why = f"only numbers of heads that divide d_model {rows[0].d_model} count"
-        found.append(f"{', '.join(searched)}: {why}; searched by integers{most}")
-    found += [
+        remarks.append(f"{', '.join(searched)}: {why}; searched by integers{most}")
+    remarks += [
         f"{_metric_label(row.metric, 'published')} from {row.source}" for row in rows if row.source
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(remarks))

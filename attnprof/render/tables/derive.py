@@ -72,8 +72,8 @@ def _value(row: DeriveRecord) -> str:
 
 def _spread_maximum(expression: str | None) -> str:
     """Return a formula; a Max of several candidates with one candidate a line."""
-    found = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
-    inner = found[1] if found else ""
+    match = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
+    inner = match[1] if match else ""
     depths = list(accumulate((sign == "(") - (sign == ")") for sign in inner))
     if not depths or min(depths) < 0:
         return expression or "no formula"
@@ -101,8 +101,8 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
         return shapes_text(shapes)
     sizes = {name: [shape[name] for shape in shapes] for name in shapes[0]}
     ends = (
-        f"{name} from {min(own):,} to {max(own):,}" if min(own) < max(own) else f"{name}={own[0]}"
-        for name, own in sizes.items()
+        f"{name} from {min(ns):,} to {max(ns):,}" if min(ns) < max(ns) else f"{name}={ns[0]}"
+        for name, ns in sizes.items()
     )
     return f"{len(shapes)} shapes: {', '.join(ends)}"
 

@@ -106,10 +106,10 @@ def _skipped(records: Sequence[TradeoffRecord]) -> Iterator[str]:
             reason = row.skipped.removeprefix(f"{row.mechanism} ")
             names = reasons.setdefault(reason, {}).setdefault((row.input, row.norms), [])
             names += [row.mechanism] if row.mechanism not in names else []
-    for reason, found in reasons.items():
-        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in found)
-        where = f" ({joined(some)})" if len(found) < len(inputs) else ""
-        names = list(dict.fromkeys(name for its in found.values() for name in its))
+    for reason, rows_by_input in reasons.items():
+        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in rows_by_input)
+        where = f" ({joined(some)})" if len(rows_by_input) < len(inputs) else ""
+        names = list(dict.fromkeys(name for its in rows_by_input.values() for name in its))
         yield f"not compared{where}: {joined(names)}: {reason}"
 
 

@@ -71,11 +71,11 @@ def _arrow(axes: Axes, start: Place, end: Place, *, down: bool) -> None:
     right, left = (x0 + ahead, y0), (x1 - ahead, y1)
     top, onto = (x0, y0 + aside), (x1, y1 + aside)
     if y0 < y1:
-        found = top, left, angles.format(90 - 90 * down, -90 * down)
+        path = top, left, angles.format(90 - 90 * down, -90 * down)
     elif y0 > y1:
-        found = right, onto, angles.format(-90 * down, 90 - 90 * down)
+        path = right, onto, angles.format(-90 * down, 90 - 90 * down)
     elif x1 - x0 > 1:
-        found = top, onto, "arc3,rad=-0.25"
+        path = top, onto, "arc3,rad=-0.25"
     else:
-        found = right, left, "arc3"
-    draw_arrow(axes, _turned(found[0], down=down), _turned(found[1], down=down), found[2])
+        path = right, left, "arc3"
+    draw_arrow(axes, _turned(path[0], down=down), _turned(path[1], down=down), path[2])

@@ -271,10 +271,10 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
 
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
-    found = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
+    lengths = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
     if name == "time":
-        found["by default"] = facts["ours"]["time_default"]
-    known = {look: length for look, length in found.items() if length is not None}
+        lengths["by default"] = facts["ours"]["time_default"]
+    known = {look: length for look, length in lengths.items() if length is not None}
     for look, length in known.items():
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
         if look != "by default" or length == max(known.values()):
