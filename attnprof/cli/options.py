@@ -25,7 +25,7 @@ from attnprof.cli.progress import working
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
-from attnprof.record.recognition import claimed, is_stream
+from attnprof.record.recognition import is_stream, note_output
 from attnprof.render import progress
 from attnprof.render.plots.style import WIDTHS, check_figure_path
 from attnprof.workload import DTYPES, SCOPES
@@ -188,7 +188,7 @@ def ensure_writable(
             f"cannot write {flag} {path}: {why}; give a path in a folder that exists "
             "and can be written"
         )
-    claimed(path, flag, force=force, extended=extended)
+    note_output(path, flag, force=force, extended=extended)
 
 
 def _unwritable(path: Path) -> str:

@@ -69,7 +69,7 @@ def reproduce(
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports, "--reports ")
-        for path in pages.files_there(reports, asked.documents):
+        for path in pages.existing_files(reports, asked.documents):
             opt.ensure_writable(path, force=force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []

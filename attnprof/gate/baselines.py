@@ -20,7 +20,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
 from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
-from attnprof.record.report import fits, told
+from attnprof.record.report import fits, type_text
 
 #: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
 #: what their results are, layout 2 had a row for every view, too.
@@ -208,6 +208,6 @@ def _check(value: Any, hint: Any, where: str) -> None:
         for name, item in pairs:
             _check(item, inner[-1], place.format(where, name))
     elif not fits(value, hint):
-        raise RequestError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
+        raise RequestError(f"{where or 'it'} is {shown(value)}, not {type_text(hint)}")
     elif isinstance(value, float) and not math.isfinite(value):
         raise RequestError(f"{where} is {value}, not a finite number")

@@ -32,7 +32,7 @@ def causes(
     """
     lines: dict[str, Lines] = {}
     groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
-    for record in (record for record in records if rules.told(record, common)):
+    for record in (record for record in records if rules.is_worth_showing(record, common)):
         case, changed_lines = record.case, Lines()
         if record.metric not in (TIME, WHOLE) and case in before and case in after:
             if case not in lines:

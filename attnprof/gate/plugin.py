@@ -27,7 +27,7 @@ MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the counts are, and whether to record them."""
+    """Add options for the file of counts, and for recording it."""
     group = parser.getgroup("attnprof", "counts of attention modules")
     group.addoption("--attnprof-baseline", metavar="FILE", help=f"recorded counts ({DEFAULT})")
     group.addoption(

@@ -140,7 +140,7 @@ class Cause:
     cases: Sequence[str]
 
 
-def told(record: CheckRecord, common: str | None = None) -> bool:
+def is_worth_showing(record: CheckRecord, common: str | None = None) -> bool:
     """Return whether a record is worth showing: not ok, or with a reason of its own.
 
     Times that cannot be compared for a reason ``common`` to all are not shown one by one.
@@ -186,7 +186,7 @@ def sentence(record: CheckRecord) -> str:
     return ": ".join(filter(None, (head, record.why))) or record.verdict
 
 
-def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
+def without_repeats(records: Sequence[CheckRecord]) -> list[CheckRecord]:
     """Return the records, each repeated reason replaced by "as above"."""
     seen: set[str] = set()
     shown = []

@@ -74,7 +74,7 @@ def places_of(curve: Mapping[str, Any]) -> list[int]:
     return values
 
 
-def given_of(curve: Mapping[str, Any]) -> int:
+def fixed_size_of(curve: Mapping[str, Any]) -> int:
     """Return the fixed size of a curve: its length, or over lengths its head width."""
     return int(curve["seq_len"] if "at" in curve else curve["head_dim"])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.record.recognition import check_unlost, is_stream, taken_as_input
+from attnprof.record.recognition import check_unlost, is_stream, note_input
 
 MIB = 1 << 20
 #: Bytes that are read at most: of suites, grids and tables, of saved reports, of a sweep's results.
@@ -61,7 +61,7 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
         raise refusal(path, why_of(error), hint) from error
     if len(data) > limit:  # /proc has files that say they are empty
         raise refusal(path, _too_large(len(data), limit), hint)
-    taken_as_input(path)
+    note_input(path)
     return data
 
 

@@ -216,7 +216,7 @@ def reading_back() -> AbstractContextManager[None]:
     return one_command(tracked=False)
 
 
-def taken_as_input(path: str | Path) -> None:
+def note_input(path: str | Path) -> None:
     """Note that the command reads a file; :class:`RequestError` if it also writes it."""
     if command := _COMMAND.get():
         ids = identities(path)
@@ -232,10 +232,10 @@ def take_modules(texts: Iterable[str]) -> None:
         inside = place.replace(".", "/")
         for name in (place, f"{inside}.py", f"{inside}/__init__.py"):
             if name.endswith(".py") and stat.S_ISREG(_mode(Path(name))):
-                taken_as_input(name)
+                note_input(name)
 
 
-def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
+def note_output(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
     """Note a file as an output; RequestError if it must not be written.
 
     An ``extended`` one is kept and added to.

@@ -149,11 +149,11 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     for item, hint, default in _fields(kind):  # type: ignore[arg-type] # classes are hashable
         if item.name not in row:
             if not fits(default, hint):
-                raise RequestError(f"{where}: {item.name} is missing, {told(hint)}")
+                raise RequestError(f"{where}: {item.name} is missing, {type_text(hint)}")
             continue
         value = row[item.name]
         if not fits(value, hint) and not (value is None and hint is float):  # NaN is saved as null
-            raise RequestError(f"{where}: {item.name} is {shown(value)}, not {told(hint)}")
+            raise RequestError(f"{where}: {item.name} is {shown(value)}, not {type_text(hint)}")
         least, meta = 1 if item.name in SIZES else 0, item.metadata
         if least or meta.get("format") in _COUNTED or meta.get("unit") == "s":
             inner = value.values() if isinstance(value, dict) else value
@@ -186,14 +186,14 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, kind) and all(fits(item, inner[-1]) for item in items)
 
 
-def told(hint: Any) -> str:
+def type_text(hint: Any) -> str:
     """Return an annotated type in words."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
-        return " or ".join(dict.fromkeys(told(one) for one in inner))
+        return " or ".join(dict.fromkeys(type_text(one) for one in inner))
     words = _WORDS.get(kind, "a value")
     of = inner[-1] if kind in (list, dict) else Any
-    return words if of is Any else f"{words} of which each is {told(of)}"
+    return words if of is Any else f"{words} of which each is {type_text(of)}"
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _badness(record: CheckRecord) -> tuple[int, float]:
 def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
     """Return the records that are worth showing."""
     common = report.summary.get("not_comparable")
-    return [record for record in records if rules.told(record, common)]
+    return [record for record in records if rules.is_worth_showing(record, common)]
 
 
 def causes_of(report: Report) -> list[rules.Cause]:

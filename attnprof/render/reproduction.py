@@ -60,14 +60,14 @@ def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
     if isinstance(record.published, bool):
         holds = "holds" if record.ours else "does not hold"
         return record.says, holds if isinstance(record.ours, bool) else value_text(record.ours)
-    printed, ours = different(record.published, record.ours)
+    printed, ours = differing_parts(record.published, record.ours)
     return value_text(printed), value_text(ours)
 
 
-def different(a: Any, b: Any) -> tuple[Any, Any]:
+def differing_parts(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both values without what they share; whole if they are equal or no mappings."""
     if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
-        pairs = {name: different(a[name], b[name]) for name in a if a[name] != b[name]}
+        pairs = {name: differing_parts(a[name], b[name]) for name in a if a[name] != b[name]}
         theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
         return theirs, ours
     return a, b
@@ -249,7 +249,7 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     return filled("reproduction.html", filters, **shown, **known)
 
 
-def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
+def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:
     """Return the files in a folder of reports that a replay would write."""
     names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
     own = [path for number in numbers for name in names

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
-from attnprof.record.crossovers import given_of, places_of
+from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
 from attnprof.units import NAMES, plural
@@ -39,14 +39,14 @@ def draw_crossover(report: Report) -> style.Figure:
     """
     curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
-    widths = list(dict.fromkeys(map(given_of, curves)))
+    widths = list(dict.fromkeys(map(fixed_size_of, curves)))
     kinds, records = [c["kind"] for c in curves], report.of(CrossoverRecord)
     over = records[0].over
     looks = style.looks([c["mechanism"] for c in curves], kinds)
     figure, grid = _make_panels(units, widths, over)
     for place, (main, strip) in grid.items():
         panel_curves, ratios = (
-            [c for c in its if (c["metric"], c["unit"], given_of(c)) == place]
+            [c for c in its if (c["metric"], c["unit"], fixed_size_of(c)) == place]
             for its in (curves, report.summary.get("ratios", ()))
         )
         panel_records = [r for r in records if (r.metric, r.unit, r.given) == place]
@@ -157,7 +157,7 @@ def _write_crossings(axes: style.Axes, records: Sequence[CrossoverRecord], symbo
         none = "not known" if record.skipped else "no crossover"
         glyph = GLYPHS.get(record.kind, record.kind)
         lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
-    style.in_corner(axes, "\n".join(lines), **style.ON_WHITE)
+    style.write_in_corner(axes, "\n".join(lines), **style.ON_WHITE)
 
 
 def _value_at(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
@@ -231,4 +231,4 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     else:
         text += f",\n{'right' if right else 'left'} of every divisor"
     side, x = ("right", 0.97) if right else ("left", 0.03)
-    style.in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
+    style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)

@@ -79,4 +79,4 @@ def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
-    style.on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)
+    style.write_on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)

@@ -89,7 +89,7 @@ def _surface(records: Records) -> style.Figure:
     grid.label("model width d_model", "sequence length")
     panels = [axes for (axes,) in grid.panels]
     colour_bar(panels, mesh, scale)
-    style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
+    style.title(grid.figure, f"FLOPs of {series.pass_text(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
     fewer_here = f"hatched: fewer than {base.label}" * scale.hatched(panels)
@@ -117,7 +117,7 @@ def _surface3d(records: Records) -> style.Figure:
             few = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
             getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
         axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
-        style.in_depth(axes, "sequence length", "model width", "")
+        style.set_3d_view(axes, "sequence length", "model width", "")
     over = "over sequence length and model width"
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
@@ -175,7 +175,7 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
         xs = [ends[0], rate / speed, max(ends[1], 2 * rate / speed)]
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
         said = f"{figure_text(dtype)} {format_rate(rate)}"
-        style.beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
+        style.write_beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
 
 
 def _pareto(records: Records) -> style.Figure:

@@ -88,7 +88,7 @@ def length_axis(
     """Set both axes logarithmic: sizes below, round numbers left, room for notes on top."""
     log_log(axes)
     axes.grid(visible=True)
-    axes.set_xlim(*around(lengths))
+    axes.set_xlim(*padded_range(lengths))
     ticks.mark_sizes(axes.xaxis, lengths)
     if axes.get_yscale() == "linear":
         axes.set_yticks([])  # there are no values
@@ -96,7 +96,7 @@ def length_axis(
         ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
-def around(sizes: Sequence[int]) -> tuple[float, float]:
+def padded_range(sizes: Sequence[int]) -> tuple[float, float]:
     """Return the range of a logarithmic axis of these sizes, with a margin."""
     beside = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
     return min(sizes) / beside, max(sizes) * beside
@@ -129,13 +129,13 @@ class Multiples:
         """Return the figure with a title, a legend of curves, and a caption."""
         figure = self.grid.figure
         looks = {curve.label: {**curve.look, **look} for curve in self.curves}
-        title = f"{what} of {a_pass(self.records)} {over}".strip() + ", by mechanism"
+        title = f"{what} of {pass_text(self.records)} {over}".strip() + ", by mechanism"
         style.draw_legend(figure, looks, (), title, marked=False)
         style.caption(figure, shared(self.records), *told)
         return figure
 
 
-def a_pass(records: Records) -> str:
+def pass_text(records: Records) -> str:
     """Return what was run, for a title: ``a forward pass``."""
     phases = {record.phase for record in records}
     return PHASES.get(phases.pop(), "a pass") if len(phases) == 1 else "a pass"
@@ -236,7 +236,7 @@ def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) ->
     """Write a text at the top of a panel, ``line`` lines down; return the lines that it takes."""
     how: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
     said, how["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
-    style.beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
+    style.write_beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
     return 1 + said.count("\n")
 
 
@@ -249,7 +249,7 @@ def rug(
     """
     from matplotlib.transforms import ScaledTranslation
 
-    low, high = map(math.log, around(sizes))
+    low, high = map(math.log, padded_range(sizes))
     figure: Any = axes.figure
     for curve in curves:
         failed = [record for record in curve.records if record.skipped]

@@ -156,7 +156,7 @@ def label_panels(axes: Sequence[Axes]) -> None:
         panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
 
 
-def in_depth(axes: Any, *labels: str) -> None:
+def set_3d_view(axes: Any, *labels: str) -> None:
     """Set a 3-D panel's view, and the names of its axes near their numbers."""
     axes.view_init(elev=22, azim=-125)
     axes.set_box_aspect((1, 1, 0.75), zoom=1.1)
@@ -170,21 +170,21 @@ def short_count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100_000 else f"{value:,.1f}".removesuffix(".0")
 
 
-def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
+def write_in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
     """Write a text below a position near the top of a panel, in shares of its size."""
     axes.text(x, y, text, transform=axes.transAxes, va="top", fontsize=SMALL, **look)
 
 
-def beside(axes: Axes, text: str, point: Place, offset: Place, **look: Any) -> None:
+def write_beside(axes: Axes, text: str, point: Place, offset: Place, **look: Any) -> None:
     """Write a text ``offset`` points from a point of the data."""
     axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
-def on_top(axes: Axes, text: str, x: float, *, left: bool, color: str = BLACK) -> None:
+def write_on_top(axes: Axes, text: str, x: float, *, left: bool, color: str = BLACK) -> None:
     """Write a text at the top of a panel, beside a vertical line."""
     look = {"color": color, "va": "top", "ha": "right" if left else "left"}
     offset = -2 if left else 2, -1
-    beside(axes, text, (x, 1.0), offset, xycoords=("data", "axes fraction"), **look)
+    write_beside(axes, text, (x, 1.0), offset, xycoords=("data", "axes fraction"), **look)
 
 
 def sources_of(records: Sequence[Any]) -> str:

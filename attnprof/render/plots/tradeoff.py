@@ -51,7 +51,7 @@ def draw_pareto(
             for point, record in zip(points, shown, strict=True) if named else ():
                 values = [record.params.get(name) for name in settings[record.mechanism]]
                 said = figure_text(", ".join(str(value) for value in values if value is not None))
-                style.beside(axes, said, point, (3, 3), color=curve.look["color"])
+                style.write_beside(axes, said, point, (3, 3), color=curve.look["color"])
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]

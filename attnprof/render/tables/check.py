@@ -47,7 +47,7 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         for formulas in (False, True):
             rows = [
                 r
-                for r in rules.told_once(records)
+                for r in rules.without_repeats(records)
                 if r.metric.startswith(rules.FORMULA) == formulas
             ]
             if rows:
@@ -88,7 +88,7 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    told = {name: rules.told_once(gate.named(rows, report)) for name, rows in cases.items()}
+    told = {name: rules.without_repeats(gate.named(rows, report)) for name, rows in cases.items()}
     changed = [record for rows in told.values() for record in rows]
     quiet = [
         [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]

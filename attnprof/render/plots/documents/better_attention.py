@@ -136,7 +136,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         axes.set_zlim(0, top)
         title = f"{name}: at most {format_rate(height.max(), 'FLOPs')}"
         axes.set_title(title, fontsize=style.NORMAL)
-        style.in_depth(axes, "$d_m$", "$l$", "FLOPs")
+        style.set_3d_view(axes, "$d_m$", "$l$", "FLOPs")
         axes.zaxis.set_major_formatter(with_prefix())
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))

@@ -232,7 +232,7 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longe
             axes.plot([mark["seq_len"]], [mark["value"] / unit], marker="o", zorder=5,
                       markeredgecolor=style.BLACK, markeredgewidth=0.8, **look)  # fmt: skip
         lines.append(f"{names[mark['name']]} $=$ {style.short_count(round(mark['seq_len']))}")
-    style.in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
+    style.write_in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
 @DRAWINGS.draws("2", height=2.0)
@@ -279,7 +279,7 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
         if look != "by default" or length == max(known.values()):
             left = length == min(known.values())
-            style.on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
+            style.write_on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
