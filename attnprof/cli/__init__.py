@@ -1,1 +1,1 @@
-"""One file a command: parse, one call, render, exit code."""
+"""The command line: one file a command, which parses, asks one room, renders and exits."""

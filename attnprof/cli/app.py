@@ -1,4 +1,4 @@
-"""The console entry point: finds a command's file, runs it, ends with the contract's exit code."""
+"""The console entry point: find a command's file, run it, end with a documented exit code."""
 
 import atexit
 import contextlib
@@ -67,11 +67,11 @@ Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows ex
   attnprof crossover standard linear --d 64
   attnprof derive my.py:MyAttention
 """
-#: Where a shell says that it wants a word completed, and what was typed so far.
+#: Environment variables of a shell's completion: the request, and the words typed so far.
 COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Commands that measure in processes of their own, and leave nothing behind however they end.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")
-#: Parameters that name what is run.
+#: Parameters that may name user code to run.
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 
 
@@ -94,12 +94,12 @@ def main(args: list[str] | None = None) -> None:
         if COMPLETING not in os.environ:
             announce()
     arguments = [argument for argument in arguments if argument != "--debug"]
-    code = _guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
+    code = _run_guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
     raise SystemExit(code)  # sys.exit may be replaced
 
 
 def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
-    """Parse and run; what the parser refuses is one line like every other message."""
+    """Parse and run; an error of the parser becomes one line like every other message."""
     for argument in arguments:
         if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
             raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
@@ -122,11 +122,11 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
         if not message:
             raise
         command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message}{_example(error)} (see: {command} --help)") from error
+        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
 
 
-def _example(error: Any) -> str:
-    """What to type for a flag whose value is no number; empty for other errors of the parser."""
+def _number_hint(error: Any) -> str:
+    """Return what to type for a flag whose value is no number; "" for other parser errors."""
     found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     if not found or not flag.startswith("--"):
@@ -137,7 +137,7 @@ def _example(error: Any) -> str:
 
 
 def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
-    """The command line: the asked command for real, the others by name and summary only."""
+    """Return the command line: the typed command in full, the others by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=asked not in COMMANDS or COMPLETING in os.environ,
@@ -149,7 +149,7 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
         for name, summary in commands.items():
             known = app.command(name, help=summary, rich_help_panel=panel)
             if name == asked:
-                run = _ending(name, debug=debug, is_main=is_main)
+                run = _with_exit_code(name, debug=debug, is_main=is_main)
                 shown = "\n\n".join(  # for any width: paragraphs in one line, but for the examples
                     f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
                     for text in cleandoc(run.__doc__ or "").replace("[", "\\[").split("\n\n")
@@ -160,13 +160,13 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     return app
 
 
-def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
-    """The command's function, ending with an exit code: before Typer sees its exceptions."""
+def _with_exit_code(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
+    """Return the command's function, wrapped to end with an exit code before Typer sees errors."""
     function = in_groups(command_function(name))
 
     @wraps(function)
     def run(**given: Any) -> None:
-        work = partial(_guarded, lambda: function(**given), debug)
+        work = partial(_run_guarded, lambda: function(**given), debug)
         with one_command(names_in(given.values()), command=name):
             if (subject := foreign_code(name, given) if is_main else None) is None:
                 raise typer.Exit(work())
@@ -192,11 +192,11 @@ def _globals(
     version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
-    """What holds for every command."""
+    """Declare the flags of every command."""
 
 
 def command_function(name: str) -> Callable[..., Any]:
-    """A command's function: the one named like its file, ``list_`` for ``list``."""
+    """Return a command's function: the one named like its file, ``list_`` for ``list``."""
     own = name.replace("-", "_")
     found = vars(import_module(f"attnprof.cli.{own}"))
     function: Callable[..., Any] = found.get(f"{own}_") or found[own]
@@ -204,7 +204,10 @@ def command_function(name: str) -> Callable[..., Any]:
 
 
 def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """What to call the code that is run, by its name if it has one; None where it is all ours."""
+    """Return what to call the user's code that a command runs; None if all code is ours.
+
+    It is named as the user typed it, ``my.py:A``, else by the command.
+    """
     names: list[str] = []
     if command != "reproduce":
         values = (given.get(parameter) for parameter in TARGETS)
@@ -221,13 +224,13 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
 
 
 def names_in(values: Iterable[Any]) -> list[str]:
-    """What was typed, each name of a list by itself: it may be a file of code."""
+    """Return the typed texts, lists split at commas: each may name a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for found in listed for text in found if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]
 
 
-def _guarded(work: Callable[[], Any], debug: bool) -> int:
+def _run_guarded(work: Callable[[], Any], debug: bool) -> int:
     """Run and return the exit code; every failure is one message on stderr."""
     try:
         result = work()

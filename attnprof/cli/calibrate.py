@@ -75,7 +75,7 @@ def calibrate(
 
 
 def _report(found: Calibration, wanted: list[str], path: Path) -> Report:
-    """A row a number format, with what else is known of the device."""
+    """Return a row a number format, and what else is known of the device."""
     from attnprof.measure.environment import describe_environment
 
     known = found.ceilings

@@ -23,7 +23,7 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """How differences are judged, and what is written beside the result."""
+    """How differences are judged, and which files are written besides the result."""
 
     rule: str | None = Option(
         None, metavar="RULE", help="sensitive, default or lenient; else each case's own."
@@ -97,14 +97,14 @@ def check(
         raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
     if asked.update and baseline is None:
         raise RequestError("--update writes a baseline: say which with --baseline FILE")
-    return _compared(baseline, against, suite, asked, to, terms)
+    return _compare_sides(baseline, against, suite, asked, to, terms)
 
 
-def _compared(
+def _compare_sides(
     baseline: Path | None, against: str | None, suite: Suite, asked: CheckFlags, to: Output,
     terms: CheckOptions,
 ) -> int:  # fmt: skip
-    """Count and time both sides, write what was found; with ``--update`` record it anew."""
+    """Count and time both sides and write the report; with ``--update`` record a new baseline."""
     named = baseline is None or suite.suite is not None or suite.flags()
     with working("reading the suite"):
         cases = suite.cases() if named else []
@@ -126,7 +126,7 @@ def _compared(
                 report = check_against(cases, base, head, terms, stored)
             elif stored is not None:
                 report = check_baseline(cases, stored, head, terms, str(baseline))
-        _outputs(report, asked)
+        _write_outputs(report, asked)
         to.deliver(report, verbose=asked.verbose)
         if asked.update and baseline is not None:  # what was shown is accepted
             with working("recording"):
@@ -137,8 +137,8 @@ def _compared(
     return int(report.summary["exit_code"])
 
 
-def _outputs(report: Report, asked: CheckFlags) -> None:
-    """Files beside the result, and what GitHub reads; all before the exit code is told."""
+def _write_outputs(report: Report, asked: CheckFlags) -> None:
+    """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
     from attnprof.render.tables.check import page
 

@@ -1,4 +1,4 @@
-"""What a shell can complete: names of mechanisms, phases, quantities, claims and the like."""
+"""What a shell completes: names of mechanisms, phases, quantities, claims and the like."""
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -50,21 +50,21 @@ MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms",
 
 
 def completing(parameter: str) -> Callable[..., list[str]] | None:
-    """The function that Typer asks for what a parameter's text may become; None for any text."""
+    """Return the function that completes a parameter's text for Typer; None for free text."""
     if parameter not in (*NAMES, *MECHANISMS, "settings", "claim", "table", "figure"):
         return None
 
     def complete(ctx: Context, incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         taken = {name.strip() for name in before.split(",")}
-        found = (name for name in _possible(parameter, ctx) if name not in taken)
+        found = (name for name in _possible_names(parameter, ctx) if name not in taken)
         return [before + comma + name for name in found if name.startswith(begun)]
 
     return complete
 
 
-def _possible(parameter: str, ctx: Context) -> Iterable[str]:
-    """All names that a parameter of a command takes."""
+def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
+    """Return all names that a parameter of a command takes."""
     from attnprof import registry
 
     if parameter in MECHANISMS:

@@ -60,7 +60,7 @@ def cost(
 def _records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, asked: Asked
 ) -> list[CostRecord]:
-    """Records of every mechanism at every length; one that refuses is a row with its reason."""
+    """Return the records of every mechanism at every length; a refusal is a row with the reason."""
     records: list[CostRecord] = []
     refusals: list[RequestError] = []
     for mechanism in mechanisms:

@@ -31,7 +31,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
-#: Quantities by the metric they are.
+#: The metric of each quantity.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
     "state_bytes": STATE, "time_s": TIME,
@@ -40,7 +40,7 @@ METRIC_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCosts:
-    """Which costs are compared, and of what."""
+    """Which costs are compared: metrics, kinds, scope, model."""
 
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
@@ -80,7 +80,7 @@ class Timing:
     )
 
     def flags(self) -> list[str]:
-        """The flags that were typed."""
+        """Return the flags that were typed."""
         usual = Timing(
             threads=None, wait_policy="default", kept=False, calibration=None, on=None,
             journal=None, longest_call=2.0,
@@ -133,9 +133,9 @@ def crossover(
         if TIME in metrics:
             raise RequestError("--metric time: whole models are compared in flops and memory")
         typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
-        _check_only({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
+        _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):
-            found = _in_model(what.model, names, conditions, metrics, **how)
+            found = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(found)
         return
     axis, workload, given = over.asked(d, heads, conditions)
@@ -146,7 +146,7 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with working(f"comparing {first.name} and {second.name}"):
-        found = _between(first, second, workload, what, given, metrics, axis=axis, **how)
+        found = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
@@ -154,7 +154,7 @@ def crossover(
 def _pair(
     names: list[str], conditions: request.Conditions, modules: opt.Modules
 ) -> tuple[Any, Any]:
-    """Two different mechanisms or modules; TaylorShift's forms where none is named."""
+    """Return two different mechanisms or modules; TaylorShift's two forms if none is named."""
     default = list(request.TAYLORSHIFT)
     names = names or default
     if len(names) != 2 or names[0] == names[1]:
@@ -166,26 +166,26 @@ def _pair(
     return first, second
 
 
-def _between(
+def _pair_report(
     first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
-    """The report for two mechanisms or modules."""
-    own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = list(KINDS) if not own else [DERIVED if axis.name == "seq" else MEASURED]
+    """Return the report for two mechanisms or modules."""
+    foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
+    kinds = list(KINDS) if not foreign else [DERIVED if axis.name == "seq" else MEASURED]
     kinds = kinds if set(metrics) - {TIME} else []
     if TIME in metrics:
         kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
     kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
-    scope = what.scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        return _timed(meeting, given, kinds, metrics, **how)
+        return _report_with_times(meeting, given, kinds, metrics, **how)
     return crossover_report(meeting, given, kinds, metrics, **how)
 
 
-def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
-    """The report with rows of time."""
+def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
+    """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
@@ -199,8 +199,8 @@ def _timed(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
         return crossover_report(*asked, terms=terms, **how)
 
 
-def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
-    """RequestError for flags that say what a model's configuration says."""
+def _refuse_model_flags(typed: dict[str, Any], conditions: request.Conditions) -> None:
+    """Raise RequestError for a flag whose value a model's configuration already has."""
     usual = request.Conditions()
     also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
     wrong = [flag for flag, given in {**typed, **also}.items() if given]
@@ -208,22 +208,22 @@ def _check_only(typed: dict[str, Any], conditions: request.Conditions) -> None:
         raise RequestError(f"--model has a configuration of its own: leave out {wrong[0]}")
 
 
-def _in_model(
+def _model_report(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
-    """The report for two mechanisms in all layers of a model."""
+    """Return the report for two mechanisms in all layers of a model."""
     from attnprof.crossovers.models import rivals
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
     meeting = Meeting(first, second, workload, "model")
-    found = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
-    return replace(found, summary={"model": source, **found.summary})
+    report = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
+    return replace(report, summary={"model": source, **report.summary})
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report) -> str:
-    """The sentence that belongs to memory rows of a document beside rows of running code."""
+    """Return why a document's memory differs from the code's, if both are shown."""
     rows = [row for row in found.of(CrossoverRecord) if row.metric == "memory"]
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):
@@ -234,7 +234,7 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
 
 
 def _metrics(what: ComparedCosts, phase: str) -> list[str]:
-    """Metrics asked for, by ``--metric`` or as quantities; else those that the kinds have."""
+    """Return the metrics of ``--metric`` or ``--quantity``, else all that the kinds have."""
     if what.metric is not None and what.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
     if what.metric is not None:

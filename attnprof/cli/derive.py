@@ -88,7 +88,7 @@ def _derived_report(
     target: str, modules: Any, phases: list[str], asked: Any, *, forward_at_least: bool,
     quantity: str | None, in_steps: bool, notes: list[str], how: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
-    """What is derived, and its report; what was guessed is noted."""
+    """Derive the target and return it with its report; guesses are noted."""
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
@@ -101,7 +101,7 @@ def _derived_report(
         for line in notes:
             opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = _derived(found, phases, asked, forward_at_least=forward_at_least)
+            derivation = _derive_phases(found, phases, asked, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)
@@ -109,8 +109,8 @@ def _derived_report(
     return derivation, report
 
 
-def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
-    """The derivation; of the forward pass alone where nobody asked for the others it has not."""
+def _derive_phases(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
+    """Return the derivation; of the forward pass alone if the default phases cannot all run."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived
     from attnprof.trace.solve.small_runs import ChanceError

@@ -15,7 +15,7 @@ from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 
 _Probe = Callable[[], tuple[str, str]]
-#: Libraries whose version alone is told.
+#: Libraries of which only the version is shown.
 LIBRARIES = (
     "numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich", "ruptures", "junitparser",
 )  # fmt: skip
@@ -41,26 +41,28 @@ def doctor(*, to: Output) -> int:
 
 
 def probes() -> Iterator[DoctorRecord]:
-    """Every check in order; none of them raises."""
-    yield _tried("python", lambda: (f"{platform.python_version()} ({sys.executable})", "ok"))
-    yield _tried("platform", lambda: (platform.platform(), "ok"))
-    yield _tried("attnprof", lambda: (attnprof.__version__, "ok"))
+    """Yield the record of every check in order; none of them raises."""
+    yield _probe_record("python", lambda: (f"{platform.python_version()} ({sys.executable})", "ok"))
+    yield _probe_record("platform", lambda: (platform.platform(), "ok"))
+    yield _probe_record("attnprof", lambda: (attnprof.__version__, "ok"))
     for name in LIBRARIES:
-        yield _tried(name, partial(lambda name: (version(name), "ok"), name), f"pip install {name}")
-    torch_record = _tried("torch", _torch, "pip install torch")
+        yield _probe_record(
+            name, partial(lambda name: (version(name), "ok"), name), f"pip install {name}"
+        )
+    torch_record = _probe_record("torch", _torch, "pip install torch")
     yield torch_record
-    yield _tried("processor", _processor)
+    yield _probe_record("processor", _processor)
     if torch_record.status != "ok":
         return
-    yield _tried("CUDA", _cuda)
-    yield _tried("torch's FLOP counter", _torch_counter, "profile leaves flops_torch empty")
-    yield _tried("fvcore's counter", _fvcore_counter, "profile leaves macs_fvcore empty")
-    yield _tried("memory on CPU", _cpu_memory, "profile leaves peak_bytes_measured empty")
-    yield _tried("figures", _figures, "pip install matplotlib; --plot and heatmap need it")
+    yield _probe_record("CUDA", _cuda)
+    yield _probe_record("torch's FLOP counter", _torch_counter, "profile leaves flops_torch empty")
+    yield _probe_record("fvcore's counter", _fvcore_counter, "profile leaves macs_fvcore empty")
+    yield _probe_record("memory on CPU", _cpu_memory, "profile leaves peak_bytes_measured empty")
+    yield _probe_record("figures", _figures, "pip install matplotlib; --plot and heatmap need it")
 
 
-def _tried(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:
-    """The probe's row; whatever it raises is what was found."""
+def _probe_record(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:
+    """Return a check's record; an exception is its result."""
     try:
         found, status = probe()
     except PackageNotFoundError:
@@ -101,14 +103,14 @@ def _cuda() -> tuple[str, str]:
 
 
 def _torch_counter() -> tuple[str, str]:
-    """A product of fake tensors: counted without memory for its result."""
+    """Count a product of fake tensors, whose result takes no memory."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         torch.mm(torch.empty(SIZE, SIZE), torch.empty(SIZE, SIZE))
-    return _counted(counter.get_total_flops(), 2 * SIZE**3, "FLOPs on fake tensors")
+    return _count_result(counter.get_total_flops(), 2 * SIZE**3, "FLOPs on fake tensors")
 
 
 def _fvcore_counter() -> tuple[str, str]:
@@ -117,11 +119,11 @@ def _fvcore_counter() -> tuple[str, str]:
 
     analysis = FlopCountAnalysis(torch.nn.Linear(SIZE, SIZE, bias=False), torch.zeros(SIZE, SIZE))
     macs = analysis.unsupported_ops_warnings(enabled=False).total()
-    return _counted(int(macs), SIZE**3, "MACs")
+    return _count_result(int(macs), SIZE**3, "MACs")
 
 
 def _cpu_memory() -> tuple[str, str]:
-    """Torch's profiler sees an allocation of known size."""
+    """Let torch's profiler see an allocation of known size."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -130,10 +132,10 @@ def _cpu_memory() -> tuple[str, str]:
     with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         held = torch.empty(SIZE, 1024)
     sizes: list[Any] = [event.cpu_memory_usage for event in seen.events()]
-    return _counted(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
+    return _count_result(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
 
 
-def _counted(found: int, expected: int, what: str) -> tuple[str, str]:
+def _count_result(found: int, expected: int, what: str) -> tuple[str, str]:
     if found == expected:
         return f"works: {found} {what}", "ok"
     return f"counts {found} {what} where {expected} are due", "broken"

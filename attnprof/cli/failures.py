@@ -1,4 +1,4 @@
-"""What is said of an exception, and the exit code that a command ends with for it."""
+"""Turn an exception that ends a command into its message and exit code."""
 
 import errno
 import re
@@ -16,9 +16,9 @@ NEEDED = (
 )  # fmt: skip
 BUG = 70
 INTERRUPTED = 130
-#: What the system says where a stream or a disk takes no more.
+#: Error numbers of a stream or disk that takes no more.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-#: What torch and libraries say where memory is short, which Python calls MemoryError.
+#: Messages of torch and libraries for lack of memory, where Python has MemoryError.
 _SHORT = re.compile(
     r"can't allocate memory|out of memory|bad_alloc|[Cc]annot allocate memory|"
     r"can't start new thread|failed to map segment"
@@ -26,7 +26,7 @@ _SHORT = re.compile(
 
 
 def failure(error: BaseException, debug: bool) -> tuple[str, int]:
-    """The message and the exit code of what was raised: a refusal, an end, or a bug."""
+    """Return the message and the exit code of an exception: a refusal, an end, or a bug."""
     if isinstance(error, AttnprofError):
         return str(error), error.exit_code
     ends: BaseException | None = None if isinstance(error, Exception) else error
@@ -54,7 +54,7 @@ def failure(error: BaseException, debug: bool) -> tuple[str, int]:
 
 
 def _refusal(error: BaseException) -> tuple[str, int] | None:
-    """The message and the exit code of what Python, the system or a library refused; else None."""
+    """Return message and code if Python, the system or a library refused; else None."""
     if isinstance(error, RecursionError) and str(error):  # Python's own says how deep
         told = f"what was asked is nested too deeply ({error}): write it flatter"
         return told, RequestError.exit_code
@@ -77,7 +77,7 @@ def _refusal(error: BaseException) -> tuple[str, int] | None:
 
 
 def _is_short_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or one that it came of, says that memory was refused."""
+    """Return whether an exception, or one that caused it, means lack of memory."""
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None:
@@ -93,7 +93,7 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 
 def _memory_is_limited() -> bool:
-    """Whether this process may have less memory than there is (``ulimit -v``)."""
+    """Return whether this process may have less memory than there is (``ulimit -v``)."""
     try:
         import resource
     except ImportError:  # not on this system

@@ -16,15 +16,15 @@ from attnprof.record import Report, write_whole
 from attnprof.render.plots.style import check_figure_path, is_figure_path
 
 POWERS = "1:1024:x2"
-#: Where the figure goes if nobody says.
+#: Default path of the figure.
 FIGURE = Path("heatmap.png")
-#: What a file's suffix says of its format, where --format does not.
+#: Format by a file's suffix, if --format is not typed.
 FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """How the ratios are written and drawn, and where; what must not be written is refused."""
+    """Flags for how the ratios are written and drawn, and where; a bad path is refused at once."""
 
     plot: Path | None = Option(
         None, metavar="FILE",
@@ -44,7 +44,7 @@ class Written:
     exact: opt.ExactOption = False
 
     def targets(self) -> tuple[list[Path], Path | None]:
-        """Figures to draw and the file the data goes to, each known to be writable."""
+        """Return the figures to draw and the data's file, once all are known to be writable."""
         if self.plot is not None:
             check_figure_path(self.plot)
         figures = [path for path in (self.plot, self.output) if path and is_figure_path(path)]
@@ -69,7 +69,7 @@ class Written:
         return figures, data
 
     def deliver(self, report: Report, figures: Sequence[Path], data: Path | None) -> None:
-        """Draw the report, its cells beside each figure, and write it."""
+        """Draw the report, write its cells beside each figure, and print it."""
         from attnprof.render.formats import render_csv
 
         for path in figures:
@@ -129,7 +129,7 @@ def heatmap(
 
 
 def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
-    """Names of A and B, from the arguments or from --attention; the same one twice is fine."""
+    """Return the names of A and B, from the arguments or --attention; both may be the same."""
     names = names_of(pair or (), attention) or ["standard", "efficient"]
     count = len(pair or names) if attention is None else attention.count(",") + 1
     if count != 2:

@@ -29,5 +29,5 @@ def history(
     from attnprof.gate.history import history_report
 
     metrics = None if metric is None else parse_names(metric, "--metric")
-    found = history_report(folder, case, metrics, note)
-    to.deliver(replace(found, environment=environment()))
+    report = history_report(folder, case, metrics, note)
+    to.deliver(replace(report, environment=environment()))

@@ -1,4 +1,4 @@
-"""Derivations that took a while are kept, and read while what they depend on is unchanged."""
+"""Keep derivations that took a while, until a file or package that they depend on changes."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from attnprof.errors import RequestError
 from attnprof.record.files import JOURNAL_LIMIT, read_bytes, read_json, write_whole
 from attnprof.record.report import Report
 
-#: Seconds of processor time, torch's import included, from which on it is worth it.
+#: Processor seconds, torch's import included, from which on a derivation is kept.
 _LONG = 6.0
-#: Bytes of all that is kept: the oldest goes first.
+#: Most bytes of all kept reports; the oldest are removed first.
 _MOST = 2**26
 
 
 class KeptReport:
-    """The report of a request: what is said of it on stderr, and the files and packages behind it.
+    """A kept report of one request, with its notes for stderr and the code it depends on.
 
-    It lies in the user's cache folder; packages are told apart by their versions, other files by
-    what is in them.
+    It lies in the user's cache folder. It depends on packages, by version, and on other files, by
+    digest of their content.
     """
 
     def __init__(self, *request: Any) -> None:
@@ -37,7 +37,7 @@ class KeptReport:
         self._start = process_time()
 
     def read(self) -> Report | None:
-        """The report, with ``notes``; None where there is none or something has changed."""
+        """Return the report, and set ``notes``; None if it is not kept or has changed."""
         with suppress(OSError, ValueError, KeyError, TypeError, RequestError, PackageNotFoundError):
             kept = read_json(self.path, JOURNAL_LIMIT)
             packages = {name: version(name) for name in kept["packages"]}
@@ -48,23 +48,23 @@ class KeptReport:
         return None
 
     def write(self, report: Report, *others: Path | None) -> None:
-        """Keep it if it took long: with the modules that are loaded now, and other files."""
+        """Keep the report if it took long, with the modules loaded now and ``others``."""
         if process_time() - self._start < _LONG:
             return
         with suppress(OSError, RequestError, PackageNotFoundError):
-            kept = {"notes": self.notes, **_loaded(filter(None, others))}
+            kept = {"notes": self.notes, **_dependencies(filter(None, others))}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**kept, "report": report.to_dict()})
             write_whole(self.path, text, known=True)
-            _bounded(self.path.parent)
+            _remove_oldest(self.path.parent)
 
 
-def _bounded(folder: Path) -> None:
-    """Remove the oldest files of a folder until the rest is no more than may be kept."""
-    held = 0
+def _remove_oldest(folder: Path) -> None:
+    """Remove a folder's oldest files until the rest has at most ``_MOST`` bytes."""
+    total_bytes = 0
     for path in sorted(folder.iterdir(), key=lambda x: x.stat().st_mtime_ns, reverse=True):
-        held += path.stat().st_size
-        if held > _MOST:
+        total_bytes += path.stat().st_size
+        if total_bytes > _MOST:
             path.unlink()
 
 
@@ -72,18 +72,18 @@ def _digest(path: str) -> str:
     return sha256(read_bytes(path, JOURNAL_LIMIT)).hexdigest()
 
 
-def _loaded(others: Any) -> Mapping[str, Mapping[str, str]]:
-    """Versions of the packages, and digests of all other files, that modules come from."""
+def _dependencies(others: Any) -> Mapping[str, Mapping[str, str]]:
+    """Return where loaded modules come from: packages by version, other files by digest."""
     files = {str(path.resolve()) for path in others}
     packages, installed = set[str](), packages_distributions()
-    own = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+    standard_library = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if not isinstance(path, str) or not Path(path).is_file():
             continue
         if "site-packages" in Path(path).parts:
             packages.update(installed.get(name.partition(".")[0], ()))
-        elif not path.startswith(own):
+        elif not path.startswith(standard_library):
             files.add(str(Path(path).resolve()))
     return {
         "packages": {name: version(name) for name in sorted(packages)},

@@ -54,7 +54,7 @@ def list_(
 
 
 def _plugins() -> list[MechanismRecord]:
-    """Rows of entry points, which are not imported: what they cost is not known yet."""
+    """Return rows for plug-ins by metadata, without importing them: their costs are unknown."""
     rows = []
     for point, broken in registry.plugins():
         where = registry.origin(point)

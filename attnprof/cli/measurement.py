@@ -1,4 +1,4 @@
-"""How points are measured, and which: of a grid, or of a suite of cases."""
+"""The flags of measuring commands: which points, of a grid or a suite of cases, and how."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ ON: Any = Option(
 def set_wait_policy(name: str) -> None:
     """Set how OpenMP's threads wait; torch reads it when it is imported, once.
 
-    ``default`` keeps what the user's own programs have, so that times are theirs.
+    ``default`` is that of the user's own programs, so that times are like theirs.
     """
     policies = ("default", "passive", "active")
     if name.lower() not in policies:
@@ -54,7 +54,7 @@ def set_wait_policy(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """How a point is measured."""
+    """How a point is measured: number of samples, seconds, seed, threads."""
 
     samples: int = Option(20, metavar="N", help="Times to take, if --max-time allows.")
     min_time: float = Option(0.5, metavar="SECONDS", help="Time a point at least this long.")
@@ -69,7 +69,7 @@ class Measurement:
     compiled: bool = Option(False, "--compile", help="Measure what torch.compile makes of it.")
 
     def terms(self) -> dict[str, Any]:
-        """What is asked of every point: how long it may take, and how it is run."""
+        """Return the fields of every point's request: its budget, and how it is run."""
         from attnprof.measure.request import Budget
 
         budget = Budget(self.samples, self.min_time, self.max_time, spread=self.spread)
@@ -104,23 +104,23 @@ class Points(opt.Modules):
     settings: opt.SetOption = None
 
     def texts(self) -> dict[str, str]:
-        """What was typed of the sizes and names."""
-        found = {key: getattr(self, key, None) for key in (*SIZES, *NAMES)}
-        return {key: text for key, text in found.items() if text is not None}
+        """Return the typed texts of sizes and names, by field."""
+        texts = {key: getattr(self, key, None) for key in (*SIZES, *NAMES)}
+        return {key: text for key, text in texts.items() if text is not None}
 
     def flags(self) -> list[str]:
-        """The flags that were typed."""
+        """Return the flags that were typed."""
         lists = [f"--{flag}" for name, flag in LISTS.items() if getattr(self, name)]
         return [*map(_flag, self.texts()), *lists]
 
     def need(self, command: str, instead: str) -> None:
-        """:class:`RequestError` where a grid is not said whole; ``instead`` is what to type."""
+        """Raise RequestError if mechanisms or lengths are missing; ``instead`` is what to type."""
         for key in ("attention", "seq"):
             if getattr(self, key) is None:
                 raise RequestError(f"{command} needs --{key} {instead}")
 
     def grid(self, causal: str = "no") -> "Grid":
-        """The grid; a ``--set`` value may be a list: ``window=64,128``."""
+        """Return the grid; a ``--set`` value may be a list: ``window=64,128``."""
         known = {"no": [False], "yes": [True], "both": [False, True]}
         params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
         if causal not in known:
@@ -136,7 +136,7 @@ def _flag(key: str) -> str:
 
 
 def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> "Grid":
-    """The grid of sizes and names as texts; ``flag`` is what a message calls a key."""
+    """Return the grid of sizes and names as texts; ``flag`` names a key in messages."""
     from attnprof.measure.sweep.runner import Grid
 
     axes: dict[str, Any] = {
@@ -153,12 +153,12 @@ def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **mo
 
 
 def grids_from_file(path: Path) -> "list[Grid]":
-    """The ``[[grid]]`` tables of a TOML file; :class:`RequestError` says what is wrong where."""
+    """Return the ``[[grid]]`` tables of a TOML file; RequestError names the place."""
     return [grid_of(table, where) for table, where in tables_of(path, "grid")]
 
 
 def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
-    """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message."""
+    """Return the ``[[name]]`` tables of a TOML file, each with its place for messages."""
     tables = read_toml(path).get(name)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         tables = []
@@ -168,7 +168,7 @@ def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
 
 
 def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "Grid":
-    """One table as a grid; keys in ``more`` are for the caller."""
+    """Return one table as a grid; keys in ``more`` are left to the caller."""
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
         if key not in known:
@@ -177,20 +177,20 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")
     texts = {
-        key: ",".join(map(str, _listed(table[key], f"{where}: {key}")))
+        key: ",".join(map(str, _as_list(table[key], f"{where}: {key}")))
         for key in (*SIZES, *NAMES) if key in table
     }  # fmt: skip
-    causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    causal = _as_list(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
         told = f"{where}: set = {shown(settings)}"
         raise RequestError(f"{told}: write names and values, like {{window=64}}")
     params = {
-        name: list(map(str, _listed(value, f"{where}: set {name}")))
+        name: list(map(str, _as_list(value, f"{where}: set {name}")))
         for name, value in settings.items()
     }
     args, inputs = (
-        _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
+        _as_list(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
     )
     grid = _grid(
         where, texts, lambda key: f"{where}: {key}", causal=causal, params=params, args=args,
@@ -200,19 +200,19 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
     return grid
 
 
-def _listed(
+def _as_list(
     value: Any, where: str, kinds: tuple[type, ...] = (str, int, float, bool),
     what: str = "texts or numbers",
 ) -> list[Any]:  # fmt: skip
-    found = list(value) if isinstance(value, list) else [value]
-    if not all(isinstance(item, kinds) for item in found):
+    items = list(value) if isinstance(value, list) else [value]
+    if not all(isinstance(item, kinds) for item in items):
         raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
-    return found
+    return items
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite(Points):
-    """Which cases, and what is asked of each."""
+    """Which cases are checked, and whether they are timed and derived."""
 
     suite: Path | None = Option(
         None, metavar="FILE", help=r"TOML with \[\[case]] tables (default: a suite of ours)."
@@ -226,7 +226,7 @@ class Suite(Points):
     )
 
     def cases(self) -> "list[Case]":
-        """The cases of the file, of the flags, or of the built-in suite."""
+        """Return the cases of the file, of the flags, or of the built-in suite."""
         flags = self.flags()
         if self.suite is not None:
             if flags:
@@ -243,14 +243,14 @@ class Suite(Points):
 
 
 def suite_from_file(path: Path, limit_s: float | None = None) -> "list[Case]":
-    """The cases of the ``[[case]]`` tables: every combination of a table's lists.
+    """Return the cases of the ``[[case]]`` tables: all combinations of a table's lists.
 
     ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
     :class:`RequestError`, naming the place.
     """
     from attnprof.gate.rules import rule_named
 
-    found: list[Case] = []
+    cases: list[Case] = []
     for table, where in tables_of(path, "case"):
         grid = grid_of(table, where, CASE_KEYS)
         for key in CASE_KEYS[1:]:
@@ -261,11 +261,11 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> "list[Case]":
             rule_named(rule)
         except RequestError as error:
             raise RequestError(f"{where}: {error}") from error
-        found += _cases(
+        cases += _cases(
             grid, limit_s, rule=rule, timed=table.get("time", True),
             formulas=table.get("formula", True), compiled=table.get("compile", False),
         )  # fmt: skip
-    return found
+    return cases
 
 
 def _cases(

@@ -112,7 +112,7 @@ def model(
 
 
 def _file_of(path: Path) -> Path | None:
-    """The file that a configuration was read from, if it was one."""
+    """Return the file that a configuration was read from, if it is one."""
     return path / "config.json" if path.is_dir() else path if path.is_file() else None
 
 
@@ -120,7 +120,7 @@ def _derived(
     kept: KeptReport, config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
     inputs: Sequence[str], logits: str, **how: Any,
 ) -> Report:  # fmt: skip
-    """The report, kept for the next time it is asked for."""
+    """Derive the report and keep it for the next request like this."""
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 

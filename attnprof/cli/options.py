@@ -25,7 +25,7 @@ from attnprof.cli.progress import working
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
-from attnprof.record.recognition import claimed, is_stream
+from attnprof.record.recognition import is_stream, note_output
 from attnprof.render import progress
 from attnprof.render.plots.style import WIDTHS, check_figure_path
 from attnprof.workload import DTYPES, SCOPES
@@ -34,7 +34,7 @@ note = progress.note
 
 
 class Format(StrEnum):
-    """How a result is written."""
+    """The formats of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -43,7 +43,7 @@ class Format(StrEnum):
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
-    """The value, or :class:`RequestError` with what is possible."""
+    """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
         what = flag.removeprefix("--").replace("-", " ")
         raise RequestError(f"{flag} {value}: unknown {what}; {closest(value, list(possible))}")
@@ -51,24 +51,24 @@ def one_of(value: str, possible: Sequence[str], flag: str) -> str:
 
 
 def among(flag: str, possible: Sequence[str]) -> Callable[[str | None], str | None]:
-    """A flag's callback: its value is one of these, where it has one."""
+    """Return a flag's callback that accepts these values, and None."""
     return lambda value: value if value is None else one_of(value, possible, flag)
 
 
 def scope(words: str) -> Any:
-    """A ``--scope``, with ``words`` for its help."""
+    """Return a ``--scope`` flag with ``words`` for its help."""
     return Option(metavar="SCOPE", callback=among("--scope", SCOPES), help=words)
 
 
 def _device(text: str) -> str:
-    """A device's name as it is; whether it is there shows when it is used."""
+    """Return a device's name as it is; whether it exists shows when it is used."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise RequestError(f"unknown device '{text}': possible are auto, cpu, cuda and cuda:1")
     return text
 
 
 def whole(default: int | None, flag: str, words: str, least: int, most: int | None = None) -> Any:
-    """A flag that takes a whole number of ``least`` or more, with ``words`` for its help."""
+    """Return a flag for a whole number of at least ``least``, with ``words`` for its help."""
 
     def checked(value: int | None) -> int | None:
         return None if value is None else at_least(flag, value, least, most)
@@ -142,7 +142,7 @@ SizeOption = Annotated[str, Option(
 
 @dataclass(frozen=True, kw_only=True)
 class Modules:
-    """How modules of somebody's own are made and called."""
+    """Flags for how a user's modules are constructed and called."""
 
     args: list[str] | None = Option(
         None, "--arg", metavar="NAME=EXPR", help="Constructor argument, like d_model=h*d."
@@ -160,7 +160,7 @@ class Modules:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """What every report says of where it was made; callers add what they loaded."""
+    """Return where a report was made; callers add the versions of what they loaded."""
     return {
         "attnprof": attnprof.__version__,
         "python": platform.python_version(),
@@ -172,10 +172,10 @@ def environment(**more: Any) -> dict[str, Any]:
 def ensure_writable(
     path: Path | None, *, force: bool = False, flag: str = "--output", extended: bool = False
 ) -> None:
-    """Refuse an output that cannot or must not be written, before the work is done.
+    """Refuse an output that cannot or must not be written, before any work is done.
 
-    What is there is overwritten only where attnprof wrote it, or with ``force``; what this command
-    reads never; what is ``extended`` is added to and may be there.
+    A file is overwritten only if attnprof wrote it, or with ``force``; one that this command
+    reads never is. An ``extended`` one is added to and may exist.
     """
     if path is None:
         return
@@ -188,11 +188,11 @@ def ensure_writable(
             f"cannot write {flag} {path}: {why}; give a path in a folder that exists "
             "and can be written"
         )
-    claimed(path, flag, force=force, extended=extended)
+    note_output(path, flag, force=force, extended=extended)
 
 
 def _unwritable(path: Path) -> str:
-    """Why a path cannot be written; empty where it can."""
+    """Return why a path cannot be written; "" if it can."""
     parent = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     try:
         kind = kind_of_file(path.stat().st_mode)
@@ -210,7 +210,7 @@ def _unwritable(path: Path) -> str:
 
 
 def ensure_figure(path: Path | None, *, force: bool) -> None:
-    """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
+    """Refuse a figure's path before any work is done; :class:`RequestError` says why."""
     if path is not None:
         ensure_writable(path, force=force, flag="--plot")
         check_figure_path(path)
@@ -218,20 +218,20 @@ def ensure_figure(path: Path | None, *, force: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ToStdout:
-    """How a result is written to stdout, where files have flags of their own."""
+    """Flags for how a result is written to stdout, where files have flags of their own."""
 
     fmt: FormatOption = Format.TABLE
     force: ForceOption = False
     exact: ExactOption = False
 
     def deliver(self, report: Report, **how: Any) -> None:
-        """Write the report, to a file where one was named; ``how`` is for its tables."""
+        """Write the report, to a file if one was named; ``how`` is for its tables."""
         deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output(ToStdout):
-    """How a result is written, and where; an output that must not be written is refused here."""
+    """Flags for how a result is written, and where; a bad path is refused at once."""
 
     output: OutputOption = None
 
@@ -241,7 +241,7 @@ class Output(ToStdout):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOutput(Output):
-    """The same with a figure beside it."""
+    """Flags for a result with a figure beside it."""
 
     plot: PlotOption = None
     size: SizeOption = "page"
@@ -251,7 +251,7 @@ class DrawnOutput(Output):
         ensure_figure(self.plot, force=self.force)
 
     def deliver(self, report: Report, **how: Any) -> None:
-        """Draw the report, where that was asked for, and write it: also if it cannot be drawn."""
+        """Draw the report if asked, and write it, even if drawing fails."""
         try:
             if self.plot is not None:
                 draw(report, self.plot, self.size)
@@ -261,7 +261,7 @@ class DrawnOutput(Output):
 
 
 def draw(report: Report, path: Path, size: str) -> None:
-    """Draw a report; a line on the terminal says so while that takes a second or two."""
+    """Draw a report; a terminal shows a line while that takes a second or two."""
     with working(f"drawing {path}"):
         from attnprof.render.plots import plot_report
 
@@ -269,13 +269,13 @@ def draw(report: Report, path: Path, size: str) -> None:
 
 
 def answering() -> contextlib.AbstractContextManager[None]:
-    """Inside, what is printed is the answer; elsewhere somebody's code may print, to stderr."""
+    """Print the body's output to stdout as the answer; other prints of user code go to stderr."""
     supervision = sys.modules.get("attnprof.processes.supervision")
     return supervision.answering() if supervision else contextlib.nullcontext()
 
 
 def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
-    """Write a report in the format asked for, to stdout or to a file; ``how`` is for its tables."""
+    """Write a report in a format, to stdout or a file; ``how`` is for its tables."""
     from attnprof.render.formats import notes, print_tables, render
 
     if fmt == Format.TABLE and output is None:

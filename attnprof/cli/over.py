@@ -1,4 +1,4 @@
-"""What ``attnprof crossover`` looks over: the length, or another size at lengths that are given."""
+"""The flags of ``attnprof crossover --over``: the size that varies, and the fixed ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,13 @@ from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
 
-#: Sizes that are not said.
+#: Default sizes.
 USUAL = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The size that varies, and what is given where that is not the length."""
+    """The size that varies: the length or, at fixed lengths, another one in a range."""
 
     over: str = Option(
         "seq", "--over", metavar="NAME",
@@ -37,13 +37,13 @@ class Over:
     def asked(
         self, d: str | None, heads: str | None, conditions: request.Conditions
     ) -> tuple[CrossoverAxis, Workload, list[int]]:
-        """The axis, the sizes of all rows, and the size of each row: head widths or lengths."""
+        """Return the axis, the sizes of all rows, and each row's own: a head width or a length."""
         typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
         if {**typed, "batch": batch}.get(self.over):
             raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
         if self.over == "seq":
-            self._only_lengths()
+            self._refuse_other_flags()
             widths = request.parse_sizes(d or USUAL["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL['d'])}")
             count = request.parse_size(heads or USUAL["heads"], "--heads")
@@ -58,8 +58,8 @@ class Over:
             raise RequestError("--over kv_heads divides the heads: type how many, like --heads 32")
         return self._axis(d), conditions.workload(lengths[0], count, width), lengths
 
-    def _only_lengths(self) -> None:
-        """RequestError for what is given where another size is looked for."""
+    def _refuse_other_flags(self) -> None:
+        """Raise RequestError for flags of another ``--over`` than seq."""
         for flag, value in {"--d-model": self.d_model, "--range": self.span}.items():
             if value is not None:
                 raise RequestError(
@@ -67,7 +67,7 @@ class Over:
                 )
 
     def _axis(self, d: str | None) -> CrossoverAxis:
-        """The axis with its range; heads share a model's width unless their own is typed."""
+        """Return the axis with its range; heads share a model width unless ``--d`` is typed."""
         if self.d_model is not None and (d is not None or self.over != "heads"):
             why = "with --d the model's width varies" if d else "the widths are --heads times --d"
             raise RequestError(f"--d-model {self.d_model} is for --over heads alone: {why}")
@@ -95,7 +95,7 @@ class Over:
         return first, last
 
     def typed(self) -> dict[str, Any]:
-        """The flags that were typed."""
+        """Return which flags were typed: ``{"--over": False, "--seq": True, …}``."""
         usual = Over(seq=None, d_model=None, span=None, over="seq")
         flags = {"over": "--over", "seq": "--seq", "d_model": "--d-model", "span": "--range"}
         return {flags[name]: value != getattr(usual, name) for name, value in vars(self).items()}

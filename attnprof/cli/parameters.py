@@ -1,4 +1,4 @@
-"""A command's parameters as Typer takes them: groups taken apart, panels, names to complete."""
+"""Prepare a command's parameters for Typer: groups become flags, with panels and completion."""
 
 import inspect
 from collections.abc import Callable
@@ -25,15 +25,15 @@ PANELS = {
     "memory_limit try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }
-#: The panel of all others.
+#: The panel of all other flags.
 OUTPUT = "Output"
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 
 
 def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the fields of its groups for parameters: arguments, then panel by panel.
+    """Return the command with its groups' fields as parameters: arguments, then by panel.
 
-    A group's defaults are those of the parameter's own default, where it has one.
+    A group's defaults are those of the parameter's default, if it has one.
     """
     plain: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, set[str]]] = {}
@@ -49,7 +49,7 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
             parameter.replace(name=name, annotation=hints[name], default=getattr(example, name))
             for name in (field.name for field in fields(group))
         ]
-    plain.sort(key=_place)
+    plain.sort(key=_help_position)
 
     @wraps(function)
     def run(**given: Any) -> Any:
@@ -64,8 +64,8 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _place(parameter: inspect.Parameter) -> int:
-    """Where help shows a parameter; its declaration is told its panel and what it completes."""
+def _help_position(parameter: inspect.Parameter) -> int:
+    """Set a parameter's panel and completion; return the panel's position in help."""
     declared = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
     info = next(item for item in declared if isinstance(item, ParameterInfo))
     info.autocompletion = completing(parameter.name)
@@ -75,7 +75,7 @@ def _place(parameter: inspect.Parameter) -> int:
     return [*PANELS, OUTPUT].index(info.rich_help_panel)
 
 
-#: Other names that flags are known by, which help does not show.
+#: Second names of flags, which help does not show.
 ALIASES = {"--calibration": "--file"}
 
 
@@ -83,13 +83,13 @@ class Command(TyperCommand):
     """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """The flag, in the last panel."""
+        """Return the ``--help`` flag, in the last panel."""
         option: Any = super().get_help_option(ctx)
         option.rich_help_panel = "Output"
         return option
 
     def make_parser(self, ctx: Any) -> Any:
-        """The parser, which takes a flag by its other name, too."""
+        """Return the parser, which also takes a flag's other names (``ALIASES``)."""
         parser: Any = super().make_parser(ctx)
         for parameter in self.get_params(ctx):
             others = [ALIASES[flag] for flag in parameter.opts if flag in ALIASES]

@@ -20,7 +20,7 @@ from attnprof.record.recognition import is_journal
 from attnprof.render.plots import style
 from attnprof.render.plots.results import KINDS, draw_results
 
-#: What a file may hold.
+#: Message on the files that can be plotted.
 DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
 
 
@@ -64,7 +64,7 @@ def plot(
     reports = [load(path) for path in results]
     if not any(report.of(ProfileRecord) for report in reports):
         raise RequestError(f"{', '.join(map(str, results))}: no measured points; {DRAWN}")
-    reports = _chosen(reports, where)
+    reports = _select_points(reports, where)
     known: dict[str, Any] = {}
     if kind == "growth":
         from attnprof.measure.sweep.results import curve_crossings
@@ -77,8 +77,8 @@ def plot(
     note(f"wrote {output}")
 
 
-def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
-    """Reports with those points whose fields or parameters have the values asked for."""
+def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
+    """Return reports with those points whose fields or parameters have the asked values."""
     kept = list(reports)
     for name, value in parse_set(where, "--where").items():
         wanted = {text.strip().lower() for text in value.split(",")}
@@ -97,7 +97,7 @@ def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
 
 
 def load(path: Path) -> Report:
-    """A results file of either kind; :class:`RequestError` for another one."""
+    """Return the report of a results file of sweep or profile; RequestError for another file."""
     if path.suffix == ".jsonl" or is_journal(path):
         from attnprof.measure.sweep.results import load_results
 
@@ -109,12 +109,12 @@ def load(path: Path) -> Report:
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
-    """What the devices can do: as the results say, else as is known of them here."""
-    found = {}
+    """Return the devices' ceilings: from the results, else from this machine's calibration."""
+    ceilings = {}
     for report in reports:
         told = report.summary.get("roofline")
         if not is_ceiling(told, {"device": str, **RATES}):
             told = with_roofline(report, path).summary.get("roofline")
         if isinstance(told, dict):
-            found[told["device"]] = told
-    return list(found.values())
+            ceilings[told["device"]] = told
+    return list(ceilings.values())

@@ -1,4 +1,4 @@
-"""Long work of a command, told on stderr: what is done, how much of it and how long it takes."""
+"""Show long work of a command on stderr: what is done, how much of it and how long it takes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ from attnprof.render.progress import shown
 
 @contextmanager
 def working(text: str) -> Iterator[Progress]:
-    """Inside, stderr says what is done: ``text``, until the code that works tells more.
+    """Show ``text`` on stderr while the body runs, or what its code tells of its progress.
 
-    Inside of another one it is a step of that.
+    Inside another one it is a step of that.
     """
     if (outer := waited_for()) is not None:
         with outer.saying(text):

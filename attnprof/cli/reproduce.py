@@ -69,13 +69,13 @@ def reproduce(
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports, "--reports ")
-        for path in pages.files_there(reports, asked.documents):
+        for path in pages.existing_files(reports, asked.documents):
             opt.ensure_writable(path, force=force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
-        found = _replayed(asked, plot, size)
-        failed = _written(found, asked.documents, reports) if reports is not None else {}
+        found = _replay_claims(asked, plot, size)
+        failed = _write_reports(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else replay.only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
         if fmt == "html":
@@ -86,9 +86,9 @@ def reproduce(
             opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
         if accept:
-            _accept(found, made)
+            _commit_results(found, made)
             found = replace(found, summary={**found.summary, "changed": [], "not_committed": []})
-    return _ended(found, failed)
+    return _finish(found, failed)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class ReplayRequest:
 def asked_for(
     names: Sequence[str], claim: str | None, table: str | None, figure: str | None
 ) -> ReplayRequest:
-    """The request; :class:`RequestError` with the closest names for what is not there."""
+    """Return the request; :class:`RequestError` suggests names close to an unknown one."""
     if sum(item is not None for item in (claim, table, figure)) > 1:
         raise RequestError("ask for one of --claim, --table and --figure")
     numbers = [its.number for its in known.find_documents(names)]
@@ -133,7 +133,7 @@ def asked_for(
 
 
 def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Path | None) -> None:
-    """Flags that do not go together; :class:`RequestError` says what to type."""
+    """Raise RequestError for flags that contradict each other."""
     if plot is not None and asked.figure is None:
         raise RequestError(
             f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
@@ -142,7 +142,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
 
 
-def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
+def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with working("replaying"):
         found = replay.replay(asked.claims, environment=opt.environment())
     number, more = asked.documents[0], {}
@@ -158,8 +158,8 @@ def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     return replace(found, summary={**found.summary, **more})
 
 
-def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
-    """The reports on disk; gives what could not be made."""
+def _write_reports(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
+    """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
         with working(f"drawing the figures of {number}"):
@@ -170,8 +170,8 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     return failed
 
 
-def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
-    """What came out now becomes what later replays are compared with."""
+def _commit_results(found: Report, made: dict[str, dict[str, Any]]) -> None:
+    """Make these results the committed ones that later replays are compared with."""
     for path in replay.accept(found.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
     for number, values in made.items():
@@ -185,8 +185,8 @@ def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
                 opt.note(f"wrote {path}")
 
 
-def _ended(found: Report, failed: dict[str, str]) -> int:
-    """What to tell at the end, and the exit code."""
+def _finish(found: Report, failed: dict[str, str]) -> int:
+    """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
     told = {"without a check that works": "errors", "without a verdict that ships": "not_committed"}

@@ -1,4 +1,4 @@
-"""What a command is asked, from the text of its flags: sizes, names, mechanisms, conditions."""
+"""Parse the flags of a request: sizes, names, mechanisms, conditions."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,17 @@ HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:
 
 
 def parse_sizes(text: str, flag: str) -> list[int]:
-    """Sizes from a list of numbers and ranges (both ends included), in the order typed.
+    """Return the sizes of a list of numbers and inclusive ranges, in the order typed.
 
     Whole numbers from 1 to 2**40, at most 100000; ``flag`` is what a message names.
     """
-    found: dict[int, None] = {}
+    sizes: dict[int, None] = {}
     for part in text.split(","):
         for value in _part(part.strip(), flag):
-            found[value] = None
-            if len(found) > MOST:
+            sizes[value] = None
+            if len(sizes) > MOST:
                 raise RequestError(f"{flag} {text}: more than {MOST} values; take a larger step")
-    return list(found)
+    return list(sizes)
 
 
 def check_points(count: int, flag: str) -> None:
@@ -46,7 +46,7 @@ def check_points(count: int, flag: str) -> None:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """One size; :class:`RequestError` where several are given or it is unusable."""
+    """Return one size; :class:`RequestError` where several are given or it is unusable."""
     sizes = parse_sizes(text, flag)
     if len(sizes) != 1:
         raise RequestError(f"{flag} {text}: this command takes one value here, not {len(sizes)}")
@@ -54,8 +54,8 @@ def parse_size(text: str, flag: str) -> int:
 
 
 def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
-    """``B=1,N=4096`` as a mapping, and further such texts; none where nothing is asked."""
-    found: dict[str, int] = {}
+    """Return ``B=1,N=4096``, and further such texts, as a mapping; empty for none."""
+    sizes: dict[str, int] = {}
     for text in filter(None, texts or ()):
         for part in text.split(","):
             typed, equals, value = (piece.strip() for piece in part.partition("="))
@@ -65,13 +65,13 @@ def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
                     f"{flag} {short(text)}: type names and sizes, like B=1,N=4096,h=8,d=64"
                 )
             size = parse_size(value, f"{flag} {typed} =")
-            if found.setdefault(name, size) != size:
-                raise RequestError(f"{flag}: {name} is {found[name]} and {size}; type one of them")
-    return found
+            if sizes.setdefault(name, size) != size:
+                raise RequestError(f"{flag}: {name} is {sizes[name]} and {size}; type one of them")
+    return sizes
 
 
 def parse_names(text: str, flag: str = "--attention") -> list[str]:
-    """Names from a comma-separated list, each once, in the order typed."""
+    """Return the names of a comma-separated list, each once, in the order typed."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise RequestError(f"{flag} '{text}': an empty name; type names like standard,efficient")
@@ -79,7 +79,7 @@ def parse_names(text: str, flag: str = "--attention") -> list[str]:
 
 
 def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[int, int]:
-    """Number of heads and their width: any two of the three flags give the third."""
+    """Return the number of heads and their width: two of the three flags give the third."""
     count = None if heads is None else parse_size(heads, "--heads")
     width = None if d_model is None else parse_size(d_model, "--d-model")
     if d is None:
@@ -133,7 +133,7 @@ def _number(text: str, flag: str, part: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which mechanisms, at which lengths and widths."""
+    """Flags for mechanisms, lengths and widths."""
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = "1024"
@@ -142,7 +142,7 @@ class Selection:
     d: str | None = Option(None, metavar="SIZE", help="Head width (default: d_model / heads).")
 
     def workloads(self, conditions: "Conditions", **more: Any) -> list[Workload]:
-        """One a length; ``more`` are further sizes."""
+        """Return one workload a length; ``more`` are further sizes."""
         heads_and_width = head_shape(self.d_model, self.heads, self.d)
         lengths = parse_sizes(self.seq or "", "--seq")
         return [conditions.workload(n, *heads_and_width, **more) for n in lengths]
@@ -150,7 +150,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What holds for all points of a request; arithmetic needs no device."""
+    """Flags that hold for all points of a request; closed forms ignore the device."""
 
     batch: opt.BatchOption = "1"
     phase: opt.PhaseOption = "forward"
@@ -160,46 +160,49 @@ class Conditions:
     settings: opt.SetOption = None
 
     def workload(self, seq_len: int, num_heads: int, head_dim: int, **more: Any) -> Workload:
-        """One workload under these conditions; :class:`RequestError` says which flag is wrong."""
+        """Return a workload under these conditions; RequestError names a wrong flag."""
         return Workload(
             seq_len, num_heads, head_dim, parse_size(self.batch, "--batch"),
             causal=self.causal, phase=self.phase, dtype=self.dtype, **more,
         )  # fmt: skip
 
     def configured(self, names: Sequence[str]) -> list[Mechanism]:
-        """The named mechanisms, each with those ``--set`` texts it has a parameter for."""
+        """Return the named mechanisms, each with the ``--set`` values it has a name for."""
         return registry.configured(names, parse_set(self.settings))
 
 
 def closed_form_request(
     shape: Selection, conditions: Conditions, names: Sequence[str], **more: int | None
 ) -> tuple[list[Mechanism], list[Workload]]:
-    """Mechanisms and workloads of a closed-form command; ``more`` are further sizes."""
+    """Return mechanisms and workloads of a closed-form command.
+
+    ``more`` are further sizes.
+    """
     workloads = shape.workloads(conditions, **more)
     check_points(len(names) * len(workloads), f"--seq {short(str(shape.seq))}")
     return conditions.configured(names), workloads
 
 
 def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, str]:
-    """``k=v`` texts as a mapping; the last one of a name counts."""
-    found: dict[str, str] = {}
+    """Return ``k=v`` texts as a mapping; the last one of a name counts."""
+    values: dict[str, str] = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise RequestError(f"{flag} {text}: type a name, '=' and a value, like window=256")
-        found[name.strip()] = value.strip()
-    return found
+        values[name.strip()] = value.strip()
+    return values
 
 
 def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
-    """A list of names out of what is possible, all of them where nothing is asked."""
+    """Return the names of a list out of the possible ones; all of these if there is no list."""
     if text is None:
         return list(possible)
     return [opt.one_of(name, possible, flag) for name in parse_names(text, flag)]
 
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:
-    """The mechanisms of a command, from its arguments or else ``--attention``; none by default."""
+    """Return a command's mechanisms, from its arguments or else ``--attention``; or none."""
     given = [name for name in arguments if name is not None]
     if given and attention is not None:
         raise RequestError("name the mechanisms once: as A B, or as --attention A,B")
@@ -207,19 +210,19 @@ def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str
 
 
 def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -> list[Any]:
-    """Registered mechanisms with their settings; modules like ``my.py:A`` as targets to derive."""
+    """Return registered mechanisms with settings, and modules ``my.py:A`` as targets."""
 
     def is_module(name: str) -> bool:  # no specification of a mechanism
         from attnprof.user_code import loaded
 
-        found = loaded(name)
-        return not (isinstance(found, type) and issubclass(found, Mechanism))
+        module = loaded(name)
+        return not (isinstance(module, type) and issubclass(module, Mechanism))
 
     own = [name for name in names if ":" in name and is_module(name)]
     registered = [name for name in names if name not in own]
     if (modules.args or modules.inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
-    found: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
+    targets: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
     args, inputs = list(modules.args or ()), list(modules.inputs or ())
     for name in own:
         from attnprof.trace.request.lookup import target_of
@@ -227,22 +230,22 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         target = target_of(
             name, modules.args, modules.inputs, None, None, conditions.causal, conditions.dtype
         )
-        found[name] = replace(target, asked={"args": args, "inputs": inputs})
+        targets[name] = replace(target, asked={"args": args, "inputs": inputs})
         for line in target.notes:
             opt.note(f"{target.name}: {line}")
         if "d" not in target.symbols:
             opt.note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
-    return [found[name] for name in names]
+    return [targets[name] for name in names]
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
 def parse_bytes(text: str | None, flag: str) -> int | None:
-    """``2GiB``, ``500MB`` or a number of bytes; None stays None."""
+    """Return the bytes of ``2GiB``, ``500MB`` or a number; None stays None."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not found:
+    matched = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if not matched:
         raise RequestError(f"{flag} {text}: type a size like 2GiB or 500MB")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    return int(float(matched[1]) * _UNITS[matched[2] or ""])

@@ -1,4 +1,4 @@
-"""The streams and the width that a program was started with, made fit for use."""
+"""Repair the streams and the terminal width that the program was started with."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
 def usable_streams(*, started: bool) -> None:
-    """Open the streams that were closed, to nowhere, and let them show ? for what they lack.
+    """Open closed streams to nowhere, and let each write ? for letters it cannot encode.
 
-    Of a program that was just ``started``, the numbers 0 to 2 are taken, too: else the next file
-    that is opened has one, and gets what is printed.
+    If the program was just ``started``, descriptors 0 to 2 are taken, too: otherwise the next file
+    that is opened gets one of them, and everything that is printed.
     """
     for number in range(3) if started else ():
         try:
@@ -34,7 +34,7 @@ def usable_streams(*, started: bool) -> None:
 
 
 def usable_widths() -> None:
-    """Bring the columns that the environment names to what can be drawn, or forget them."""
+    """Clip the environment's column counts to what can be drawn, or drop them."""
     for name in _SIZES:
         text = os.environ.get(name, "")
         if not (text.isascii() and text.isdigit() and text.strip("0")):

@@ -30,7 +30,7 @@ EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep
 
 @dataclass(frozen=True, kw_only=True)
 class SweptPoints(Points):
-    """A grid of which the scope and the mask are axes, too."""
+    """A grid that also varies the scope and the mask."""
 
     scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or core,layer.")
     causal: str = Option("no", metavar="no|yes|both", help="Tokens see only those before them.")
@@ -38,7 +38,7 @@ class SweptPoints(Points):
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How long, where and with what else points are measured."""
+    """Flags for how long, where and with which extras points are measured."""
 
     limit: float | None = Option(None, metavar="SECONDS", help="Stop a point after so long.")
     memory_limit: str | None = Option(None, metavar="SIZE", help="Memory a point may take: 2GiB.")
@@ -96,9 +96,9 @@ def sweep(
     )
     elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
     executor = elsewhere if running.workers or running.scheduler else here
-    found = _run(tasks_of(planned, running.processes), files, options, executor)
-    to.deliver(with_roofline(found))
-    return 0 if found.summary["measured"] else CannotRunError.exit_code
+    report = _run(tasks_of(planned, running.processes), files, options, executor)
+    to.deliver(with_roofline(report))
+    return 0 if report.summary["measured"] else CannotRunError.exit_code
 
 
 def _run(
@@ -136,7 +136,7 @@ def _run(
 
 
 class _Files:
-    """The journal, and where asked for a CSV beside it: always whole, at most seconds late."""
+    """A sweep's journal and, if asked for, a CSV beside it: whole, and seconds behind at most."""
 
     def __init__(self, output: Path, *, force: bool) -> None:
         from attnprof.measure.sweep.journal import check_journal
@@ -151,12 +151,12 @@ class _Files:
             check_journal(self.journal)
 
     def torn_lines(self) -> set[Path]:
-        """Where torn last lines were moved to."""
+        """Return the files that torn last lines were moved to."""
         name = f"{self.journal.name}.torn"
         return {path for path in self.journal.parent.iterdir() if path.name.startswith(name)}
 
     def write(self, at_most_every_s: float = 0.0) -> None:
-        """The journal's records as they are now, if the last time is a while ago."""
+        """Write the CSV from the journal, unless it was written within ``at_most_every_s``."""
         if self.wanted is None or time.monotonic() - self._written < at_most_every_s:
             return
         from attnprof.measure.sweep.results import load_results

@@ -24,7 +24,7 @@ OVER = ("flops", "time", "memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What is compared, on which inputs."""
+    """Flags for the mechanisms that are compared, and the inputs."""
 
     attention: list[str] | None = Option(
         None,
@@ -59,7 +59,7 @@ class Compared:
     settings: opt.SetOption = None
 
     def flags(self) -> list[str]:
-        """The flags that were typed."""
+        """Return the flags that were typed."""
         typed = {
             "--attention": self.attention, "--input": self.source, "--seq": self.seq,
             "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
@@ -70,11 +70,11 @@ class Compared:
 
     @property
     def longest(self) -> int | None:
-        """What mechanisms made for one length are made for."""
+        """Return the tokens that mechanisms made for one length are made for, if typed."""
         return None if self.built_for is None else parse_size(self.built_for, "--built-for")
 
     def shape(self) -> tuple[int, int, int, int] | None:
-        """(batch, heads, tokens, width) of inputs that are made; None where no flag says a size."""
+        """Return (batch, heads, tokens, width) of drawn inputs; None if no flag has a size."""
         if not any((self.seq, self.d_model, self.heads, self.d, self.batch)):
             return None
         known = self.d_model is not None
@@ -84,12 +84,12 @@ class Compared:
         return batch, count, parse_size(self.seq or SEQ, "--seq"), width
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
-        """Those that are made, one for each of the lengths of rows, and those of files."""
+        """Return the drawn inputs, by structure and row lengths, and those of files."""
         from attnprof.measure.tradeoff.structures import STRUCTURES, structured
         from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
 
         norms = some_of(self.norms, ("sphere", "spread"), "--norms")
-        sources, shape = _listed(self.source, "--input"), self.shape()
+        sources, shape = _split_names(self.source, "--input"), self.shape()
         files = [name for name in sources if is_file(name)]
         made = [name for name in sources or STRUCTURES if name not in files]
         for name in made:
@@ -112,16 +112,16 @@ class Compared:
         ]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
-        """Every mechanism with every value of the parameter that it is tuned by."""
+        """Return every mechanism with every value of the parameters that tune it."""
         from attnprof.measure.tradeoff.candidates import candidates
 
-        names = _listed(self.attention, "--attention") or registry.names()
+        names = _split_names(self.attention, "--attention") or registry.names()
         typed = parse_set(self.settings).items()
         values = {key: parse_names(text, f"--set {key}=") for key, text in typed}
         return candidates(names, values, seq_len, head_dim)
 
 
-def _listed(given: Sequence[str] | None, flag: str) -> list[str]:
+def _split_names(given: Sequence[str] | None, flag: str) -> list[str]:
     return list(dict.fromkeys(name for text in given or () for name in parse_names(text, flag)))
 
 
@@ -175,14 +175,14 @@ def tradeoff(
     from attnprof.measure.request import Budget
 
     budget = Budget(samples, 0.0, max_time, warmup_s=0.05, least=min(3, samples)) if time else None
-    report = _compared(what, dtype, device, seeds or 3, seed, budget)
+    report = _compare(what, dtype, device, seeds or 3, seed, budget)
     to.deliver(replace(report, summary={**report.summary, "over": over}))
 
 
-def _compared(
+def _compare(
     what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
 ) -> Report:
-    """The report of every mechanism on every input."""
+    """Return the report of every mechanism on every input."""
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
     from attnprof.measure.tradeoff.report import tradeoff_report
@@ -200,7 +200,7 @@ def _compared(
 def _distill(
     given: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
 ) -> None:
-    """003's experiment, told on stderr as it goes; ``given`` are flags that it has not."""
+    """Run 003's experiment, with progress on stderr; ``given`` are flags that it does not have."""
     if given:
         raise RequestError(
             f"--distill has models, sizes and data of its own, on the CPU: leave out {given[0]}"

@@ -24,7 +24,7 @@ EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope cor
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a printed formula is read, and how far it is compared."""
+    """Flags for how a printed formula is read, and how far it is compared."""
 
     meaning: list[str] | None = Option(
         None, "--where", metavar="NAME=SIZES", help="What a name stands for: D=h*d; repeatable."

@@ -1,1 +1,1 @@
-"""Closed forms solved: head optima, costs as text and LaTeX."""
+"""Reports from closed forms: costs by stage, comparisons, heads and their optimum, heatmaps."""

@@ -1,4 +1,4 @@
-"""The answer of a comparison in one plain sentence, from its records."""
+"""Put a comparison's result into one plain sentence, from its records."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,25 +6,26 @@ from typing import Any
 from attnprof.record import CompareRecord
 from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
 
-#: What is compared against, where it takes part.
+#: The mechanism that others are compared with, if it takes part.
 USUAL = "standard"
-#: Quantities of which there is less, not fewer, as a sentence says them.
+#: Names of quantities of which one has "less", not "fewer".
 AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
            **dict.fromkeys(("state_bytes", "state"), "decoding state"),
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 
 
 def words_of(quantity: str) -> tuple[str, str, str]:
-    """Less of a quantity, the least of it, and what it is: ``fewer``, ``the fewest``, ``FLOPs``."""
+    """Return the words for a quantity: ``("fewer", "the fewest", "FLOPs")``."""
     if quantity in AMOUNTS:
         return "less", "the least", AMOUNTS[quantity]
     return "fewer", "the fewest", quantity_text(quantity)
 
 
 def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
-    """Of the longest length: two beside each other, or who of several is lowest.
+    """Return how mechanisms compare at the longest length.
 
-    Against the standard mechanism where it takes part, else against the one named first.
+    Two are compared with each other; of several, the lowest in each quantity is named. The base is
+    the standard mechanism if it takes part, else the first.
     """
     longest = max((row.seq_len for row in records), default=0)
     rows = [row for row in records if not row.skipped and row.seq_len == longest]
@@ -33,12 +34,17 @@ def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) 
         return ""
     base = next((row for row in rows if row.mechanism == USUAL), rows[0])
     others = [row for row in rows if row is not base]
-    said = _lowest(named, rows, base) if others[1:] else _beside(named, others[0], base)
+    said = (
+        _compare_several(named, rows, base) if others[1:] else _compare_two(named, others[0], base)
+    )
     return f"At {plural(longest, 'token')} {said}." if said else ""
 
 
-def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
-    """What one needs of each, beside the base; nothing is a multiple of nothing."""
+def _compare_two(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
+    """Return how much one mechanism needs of each quantity, as multiples of the base.
+
+    A quantity that the base does not need at all has no multiple and is left out.
+    """
     sides = {words_of(name)[2]: (getattr(row, name), getattr(base, name)) for name in named}
     same = [what for what, (its, of_base) in sides.items() if its == of_base]
     times = [
@@ -52,8 +58,10 @@ def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> st
     return f"{row.mechanism} needs {joined(said)} of {base.mechanism}" if said else ""
 
 
-def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord) -> str:
-    """Who needs least of each, and how that compares with the base."""
+def _compare_several(
+    named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord
+) -> str:
+    """Return who needs least of each quantity, and how that compares with the base."""
     said: dict[str, list[str]] = {}
     for name in named:
         _, least, what = words_of(name)
@@ -73,9 +81,10 @@ def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRe
 def heads_answer(
     optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int, *, every: bool
 ) -> str:
-    """With how many heads each mechanism is cheapest, by its closed form where that was asked.
+    """Return with how many heads each mechanism is cheapest.
 
-    ``every`` tells that all numbers of heads were tried that divide the width.
+    Our closed forms decide if they were asked for, else printed ones. ``every`` means that all
+    divisors of the width were tried.
     """
     quantity = optima[0]["quantity"]
     kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
@@ -95,22 +104,22 @@ def heads_answer(
 
 
 def heatmap_answer(summary: Mapping[str, Any]) -> str:
-    """How much more A needs than B on average, with the fewest heads and with the most."""
+    """Return how much more A needs than B on average, with the fewest and the most heads."""
     means = {int(h): mean for h, mean in summary["mean_excess_percent"].items() if mean is not None}
     a, b, said = summary["mechanism_a"], summary["mechanism_b"], list[str]()
     if not means or a == b:
         return ""
     less, _, what = words_of(summary["quantity"])
     for heads in dict.fromkeys((min(means), max(means))):
-        amount, than = _share(means[heads], less), "than" if means[heads] else "as"
+        amount, than = _percent_text(means[heads], less), "than" if means[heads] else "as"
         whom = f" {what} {than} {b}" * (not said)
         said.append(f"{amount}{whom} with {plural(heads, 'head')}")
     sizes = "all sizes with a ratio" if summary["null_cells"] else "all sizes"
     return f"On average over {sizes}, {a} needs {joined(said)}."
 
 
-def _share(percent: float, less: str) -> str:
-    """``30 % more``, and ``99.7 % fewer`` where whole ones would say nothing or everything."""
+def _percent_text(percent: float, less: str) -> str:
+    """Return ``30 % more``; with decimals, ``99.7 % fewer``, where 0 or 100 would mislead."""
     whole = f"{abs(percent):,.0f}"
     if whole in ("0", "100") and percent != -100:
         whole = format_number(abs(percent), short=True)
@@ -118,7 +127,7 @@ def _share(percent: float, less: str) -> str:
 
 
 def growth_answer(faster: Sequence[str], unexpected: Sequence[str], asked: int) -> str:
-    """How many mechanisms grow as claimed, and who does not."""
+    """Return how many mechanisms grow as claimed, and which do not."""
     if not faster:
         return f"All {asked} grow no faster with the length than they claim."
     why = f"{joined(unexpected)} without saying so" if unexpected else "for reasons told below"

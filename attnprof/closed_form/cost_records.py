@@ -1,4 +1,4 @@
-"""Closed forms of mechanisms as records: stage by stage, and their totals side by side.
+"""Turn closed forms of mechanisms into records: stage by stage, and totals side by side.
 
 The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols
 B N h d (and g, M for grouped heads and another key length).
@@ -41,23 +41,23 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is called by at other sizes, too: its place in a text, or its name."""
+        """Return the row's key across sizes: its stage's place in the mechanism's text, or name."""
         return self.part, repr(self.place) if self.place else self.stage
 
     @property
     def base(self) -> tuple[str, str]:
-        """Part and name, without the number of those that share it."""
+        """Return part and name, without the number that tells equal names apart."""
         return self.part, self.stage.partition(" (")[0]
 
 
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """What the implementation executes, by stage; the total is last.
+    """Return what the implementation executes, by stage; the total is last.
 
-    A stage's ``peak_bytes`` and ``peak_entries`` are what is held while it runs.
+    ``peak_bytes`` and ``peak_entries`` of a stage are what is alive while it runs.
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    stages = zip(_unique(table), table.stages, table.live(), entries.live(), strict=True)
+    stages = zip(_unique_names(table), table.stages, table.live(), entries.live(), strict=True)
     rows = [
         Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, held, strict=True))}, stage.place)
         for name, stage, *held in stages
@@ -72,15 +72,15 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
 
 
 def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """What the definition asks for: k-1 additions a dot product, n-1 a sum."""
+    """Return the definition's operations by stage: k-1 additions a dot product, n-1 a sum."""
     table = mechanism.definition(workload, scope)
-    stages = zip(_unique(table), table.stages, strict=True)
+    stages = zip(_unique_names(table), table.stages, strict=True)
     rows = [Row(*name, _operations(stage.cost)) for name, stage in stages]
     return [*rows, Row("", TOTAL, _operations(table.total))]
 
 
 def defined_total(mechanism: Mechanism, workload: Workload, scope: str) -> Number | None:
-    """Operations of the definition; None where there is none (a backward pass)."""
+    """Return the definition's operations; None if it has none (a backward pass)."""
     try:
         return mechanism.definition(workload, scope).operations
     except AttnprofError:
@@ -97,8 +97,11 @@ def _operations(cost: Cost) -> dict[str, Number]:
     return {**counts, "operations": cost.operations}
 
 
-def _unique(table: CostTable) -> list[tuple[str, str]]:
-    """Part and name of each stage; the second of a name, the first ``total``, is ``name (2)``."""
+def _unique_names(table: CostTable) -> list[tuple[str, str]]:
+    """Return part and name of each stage; a name that occurs again becomes ``name (2)``.
+
+    ``total`` is taken from the start.
+    """
     seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
@@ -110,7 +113,7 @@ def _unique(table: CostTable) -> list[tuple[str, str]]:
 
 # -- symbols ---------------------------------------------------------------------------
 def symbolic(workload: Workload) -> Workload:
-    """The same request with its sizes as the positive symbols B N h d (and g, M)."""
+    """Return a request with its sizes as the positive symbols B N h d (and g, M)."""
     optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
     given = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
     names = {**SYMBOLS, **given}
@@ -121,8 +124,8 @@ Writer = Callable[[Mechanism, Workload, str], list[Row]]
 
 
 @cache
-def _in_symbols(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
-    """The rows of a symbolic workload; none where a mechanism needs plain sizes."""
+def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
+    """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
     except (TypeError, ValueError, AttnprofError):
@@ -142,11 +145,11 @@ class Asked:
 
     @property
     def in_symbols(self) -> bool:
-        """Whether closed forms are shown in any way."""
+        """Return whether closed forms are shown in any way."""
         return self.closed_forms or self.latex
 
     def texts(self, form: Any) -> dict[str, Any]:
-        """A closed form as a record shows it; nothing where there is none."""
+        """Return a closed form as fields of a record; empty if there is none."""
         if form is None:
             return {}
         latex = expression_latex(form) if self.latex else None
@@ -156,26 +159,29 @@ class Asked:
 def cost_records(
     mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
 ) -> list[CostRecord]:
-    """The records of one mechanism and workload, formula rows first; RequestError if refused."""
+    """Return the records of a mechanism and workload, our formulas first, then printed ones.
+
+    RequestError if the mechanism refuses.
+    """
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:
-        records += _formula(
+        records += _formula_records(
             executed_rows if asked.convention == "flops" else defined_rows,
             mechanism, workload, scope, asked,
         )  # fmt: skip
         if asked.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
             # operations of the definition in all, beside what is executed
             whole = replace(asked, quantities=[q for q in asked.quantities if q == "operations"])
-            records += _formula(defined_rows, mechanism, workload, scope, whole, first=-1)
+            records += _formula_records(defined_rows, mechanism, workload, scope, whole, first=-1)
     if "published" in asked.kinds:
         forms = applicable(mechanism, workload, scope)
-        records += [_published(form, mechanism, workload, scope, asked) for form in forms]
+        records += [_published_record(form, mechanism, workload, scope, asked) for form in forms]
     return [record for record in records if record.quantity in asked.quantities]
 
 
 def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]:
-    """The printed forms that speak of this request: one sequence, same scope, phase, mask."""
+    """Return the printed forms for this request: one sequence, same scope, phase and mask."""
     if w.batch_size != 1 or w.kv_seq_len is not None or w.kv_heads != w.num_heads:
         return []
     return [
@@ -186,32 +192,32 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
     ]
 
 
-def _formula(
+def _formula_records(
     write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
-    """The records of what is counted, with closed forms where the mechanism has any.
+    """Return the counted records, with closed forms where the mechanism has any.
 
-    Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
-    its counts add up (one of them is zero). What is held does not add and has no form then.
+    Symbols keep every branch of a mechanism that switches, so two stages may stand for one: their
+    counts are added (one of them is zero). Memory cannot be added and has no form then.
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
     if asked.in_symbols:
-        forms = _in_symbols(write, mechanism, symbolic(workload), scope)[first:]
+        forms = _symbolic_rows(write, mechanism, symbolic(workload), scope)[first:]
     plain, general = (Counter(row.base for row in side) for side in (rows, forms))
-    found: dict[tuple[str, str, str], Any] = {}
+    forms_by_key: dict[tuple[str, str, str], Any] = {}
     for row in forms:
         for name, value in row.values.items():
             if row.place or plain[row.base] == general[row.base]:
-                found[*row.key, name] = value
+                forms_by_key[*row.key, name] = value
             elif plain[row.base] == 1 and name not in MEMORY:
-                found[*row.base, name] = found.get((*row.base, name), 0) + value
+                forms_by_key[*row.base, name] = forms_by_key.get((*row.base, name), 0) + value
     who = identity(mechanism, workload, scope)
     return [
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
             value=value, convention="flops" if write is executed_rows else "operations",
-            **asked.texts(found.get((*row.key, name))),
+            **asked.texts(forms_by_key.get((*row.key, name))),
         )
         for row in rows
         for name, value in row.values.items()
@@ -219,7 +225,7 @@ def _formula(
     ]  # fmt: skip
 
 
-def _published(
+def _published_record(
     form: Published, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
 ) -> CostRecord:
     sizes, value = symbolic(workload).with_(batch_size=1), form.formula(workload)
@@ -234,7 +240,7 @@ def _published(
 
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
-    """The fields that say which request a record answers."""
+    """Return the fields that say which request a record answers."""
     return {
         "mechanism": mechanism.name, "params": mechanism.params, "scope": scope,
         **{name: getattr(workload, name) for name in ("phase", "causal", *SIZES, "dtype")},
@@ -242,7 +248,7 @@ def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, 
 
 
 # -- side by side ----------------------------------------------------------------------
-#: What can be won: lowest is best.
+#: Quantities in which the lowest mechanism wins.
 CONTESTED = (
     "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
 )  # fmt: skip
@@ -251,12 +257,12 @@ CONTESTED = (
 def compare_records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
 ) -> list[CompareRecord]:
-    """One record a mechanism and workload; ``wins`` names quantities in which one is lowest.
+    """Return a record a mechanism and workload; ``wins`` names quantities it is lowest in.
 
     Equal lowest values win together; where all are equal nobody wins. A mechanism that refuses is
     a record with the reason. Raises :class:`RequestError` where every one refuses.
     """
-    found: list[CompareRecord] = []
+    totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
         values = {name: {getattr(record, name) for record in records} for name in CONTESTED}
@@ -264,14 +270,14 @@ def compare_records(
         lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
         for record in records:
             won = [name for name, least in lowest.items() if getattr(record, name) == least]
-            found.append(replace(record, wins=",".join(won)))
-    if all(record.skipped for record in found):
-        raise RequestError(found[0].skipped or "")
-    return found
+            totals.append(replace(record, wins=",".join(won)))
+    if all(record.skipped for record in totals):
+        raise RequestError(totals[0].skipped or "")
+    return totals
 
 
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
-    """What one mechanism costs in all for one workload."""
+    """Return the totals of one mechanism for one workload."""
     who: dict[str, Any] = identity(mechanism, workload, scope)
     try:
         table = mechanism.cost(workload, scope)

@@ -1,4 +1,7 @@
-"""Closed forms for the usual sizes: above one, or exactly one where that was asked."""
+"""Shorten closed forms for the usual domain: each size is at least 2, or 1 if that was asked.
+
+``Min(N, 1)`` is then 1, and a branch for a single token disappears.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,35 +15,38 @@ from attnprof.algebra.parser import parse
 from attnprof.record import CostRecord
 from attnprof.workload import SYMBOLS
 
-#: What closed forms have besides arithmetic, maxima and rounding.
+#: Functions and operators of closed forms besides arithmetic, maxima and rounding.
 _CALLS = {**{name: name for name in ("Mod", "Eq", "Ne", "Piecewise")}, "&": "And", "|": "Or"}
 _SIGNS = ("<", "<=", ">", ">=")
 
 
 def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
-    """The records with shorter expressions: what is decided by sizes of at least 2 is left out."""
+    """Return the records with expressions shortened for sizes of at least 2."""
     return [
-        replace(record, expression=_shorter(record.expression, sizes_of(record)))
+        replace(record, expression=_shortened(record.expression, sizes_of(record)))
         if record.expression and "Min(" in record.expression else record
         for record in records
     ]  # fmt: skip
 
 
 def sizes_of(record: CostRecord) -> dict[str, int]:
-    """The symbols of closed forms and the sizes asked for."""
+    """Return the asked sizes by symbol: ``{"B": 1, "N": 1024, …}``."""
     return {name: getattr(record, field) for name, field in SYMBOLS.items()}
 
 
 def domain_text(record: CostRecord) -> str:
-    """``N, h, d >= 2 and B = 1``."""
+    """Return ``N, h, d >= 2 and B = 1``."""
     sizes = sizes_of(record)
     above = ", ".join(name for name, size in sizes.items() if size > 1)
     ones = [f"{name} = 1" for name, size in sizes.items() if size == 1]
     return " and ".join([*([f"{above} >= 2"] if above else []), *ones])
 
 
-def _shorter(text: str, sizes: Mapping[str, int]) -> str:
-    """The text without minima that are decided; what stays a call is a name while it is summed."""
+def _shortened(text: str, sizes: Mapping[str, int]) -> str:
+    """Return the text without minima that are decided on the domain.
+
+    Other calls, like Max(N, M), become names ``z_0``, ``z_1``, … while sympy adds up the rest.
+    """
     import sympy
 
     ones = frozenset(name for name, size in sizes.items() if size == 1)
@@ -50,38 +56,38 @@ def _shorter(text: str, sizes: Mapping[str, int]) -> str:
         return calls.setdefault(call, sympy.Symbol(f"z_{len(calls)}", real=True))
 
     def least(*sides: Any) -> Any:
-        found = _least(sides, ones)
-        return named(f"Min{_listed(sides)}") if found is None else found
+        short = _minimum(sides, ones)
+        return named(f"Min{_bracketed(sides)}") if short is None else short
 
     def most(*sides: Any) -> Any:
-        found = maximum_of(sides)
-        return named(f"Max{_listed(found.args)}") if isinstance(found, sympy.Max) else found
+        short = maximum_of(sides)
+        return named(f"Max{_bracketed(short.args)}") if isinstance(short, sympy.Max) else short
 
     def rounded(rule: Any, value: Any) -> Any:
         return rule(value) if value.is_number else named(f"{rule}({value})")
 
     rules: dict[str, Any] = {
-        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_listed(parts)),
+        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_bracketed(parts)),
         "ceil": partial(rounded, sympy.ceiling), "floor": partial(rounded, sympy.floor),
-        **{sign: lambda *parts, name=name: named(f"{name}{_listed(parts)}")
+        **{sign: lambda *parts, name=name: named(f"{name}{_bracketed(parts)}")
            for sign, name in _CALLS.items()},
         **{sign: lambda *parts, sign=sign: named(f" {sign} ".join(map(str, parts)))
            for sign in _SIGNS},
     }  # fmt: skip
-    found = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
+    short = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
     texts = {str(name): call for call, name in calls.items()}
-    while "z_" in found:
-        found = re.sub(r"z_\d+", lambda match: texts[match[0]], found)
-    return found
+    while "z_" in short:
+        short = re.sub(r"z_\d+", lambda match: texts[match[0]], short)
+    return short
 
 
-def _listed(parts: Iterable[Any]) -> str:
+def _bracketed(parts: Iterable[Any]) -> str:
     return f"({', '.join(map(str, parts))})"
 
 
 @cache
-def _least(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
-    """The side that is the least wherever sizes are 2 or more; None where it depends on them."""
+def _minimum(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
+    """Return the side that is least wherever sizes are 2 or more; None if it depends on them."""
     import sympy
 
     above = {
@@ -89,7 +95,7 @@ def _least(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
         for name in SYMBOLS
     }  # fmt: skip
     moved = [sympy.expand(side.subs(above)) for side in sides]
-    for side, its in zip(sides, moved, strict=True):
-        if all(sympy.expand(other - its).is_nonnegative for other in moved):
-            return side if its.free_symbols else its
+    for side, candidate in zip(sides, moved, strict=True):
+        if all(sympy.expand(other - candidate).is_nonnegative for other in moved):
+            return side if candidate.free_symbols else candidate
     return None

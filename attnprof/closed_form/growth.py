@@ -1,8 +1,8 @@
-"""How counts grow with the length: exponents fitted over N, claimed against found.
+"""Fit how counts grow with the length, and judge them by the growth that a mechanism claims.
 
 The exponent of a count is the slope of its logarithm over that of N, by least squares over the
-longer half of the lengths: what is constant or small there has mostly died out. What leads only
-at longer lengths, a logarithm or a term with a small factor, is looked for at lengths far beyond.
+longer half of the lengths, where constant and small terms have mostly died out. A term that leads
+only at longer lengths, a logarithm or one with a small factor, is sought at lengths far beyond.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ AGREES, FASTER = "agrees", "grows faster"
 
 @dataclass(frozen=True)
 class GrowthCase:
-    """A mechanism with parameters, the sizes beside the length, and what it claims."""
+    """A mechanism with parameters, the sizes beside the length, and its claims."""
 
     mechanism: Mechanism
     workload: Workload
@@ -35,18 +35,18 @@ class GrowthCase:
 
     @property
     def variant(self) -> dict[str, object]:
-        """The parameters that are not the defaults."""
+        """Return the parameters that are not the defaults."""
         defaults = type(self.mechanism)().params
         return {k: v for k, v in self.mechanism.params.items() if v != defaults[k]}
 
     @property
     def label(self) -> str:
-        """The mechanism as one asks for it: ``longformer impl=dense-mask``."""
+        """Return the mechanism as a user types it: ``longformer impl=dense-mask``."""
         changed = (f"{name}={setting_text(value)}" for name, value in self.variant.items())
         return " ".join([self.mechanism.name, *changed])
 
     def orders(self, quantity: str) -> tuple[str, str, str]:
-        """What the mechanism claims, what its specification says of these parameters, and why."""
+        """Return the mechanism's order, the one declared for these parameters, and why."""
         which = "memory_order" if quantity == "peak_bytes" else "time_order"
         claimed = getattr(self.mechanism, which)
         for known in self.mechanism.variants:
@@ -56,16 +56,16 @@ class GrowthCase:
         return claimed, claimed, ""
 
     def table(self, n: int) -> CostTable:
-        """The closed form at a length."""
+        """Return the closed form at a length."""
         return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
 
     def record(
         self, quantity: str, kind: str, source: str, lengths: Sequence[int], values: Sequence[int],
         *, because: Callable[[], str] = str, far: Callable[[int], int] | None = None,
     ) -> GrowthRecord:  # fmt: skip
-        """A quantity's growth, judged; all values 0 is no growth to judge.
+        """Return the judged growth of a quantity; without a verdict if a value is 0.
 
-        Where ``far`` gives the count at any length, what leads in the end decides, too.
+        ``far`` gives the count at any length: then the term that leads in the end decides, too.
         """
         claimed, declared, why = self.orders(quantity)
         w = self.workload
@@ -97,7 +97,7 @@ class GrowthCase:
 def closed_form_growth(
     subject: GrowthCase, lengths: Sequence[int] = LENGTHS
 ) -> tuple[GrowthRecord, GrowthRecord]:
-    """FLOPs and peak memory of the closed form over the lengths."""
+    """Return the growth of FLOPs and of peak memory by closed form."""
     tables = [subject.table(n) for n in lengths]
 
     def record(
@@ -120,7 +120,7 @@ def closed_form_growth(
 
 
 def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:
-    """The stage that grows fastest among those that matter at the longest length."""
+    """Return which stage grows fastest, among stages that matter at the longest length."""
     by_stage: dict[str, list[int]] = defaultdict(lambda: [0] * len(lengths))
     for place, table in enumerate(tables):
         for stage in table:

@@ -1,4 +1,4 @@
-"""Cost against the number of heads at fixed model width: records and the real optimum."""
+"""Cost against the number of heads at a fixed model width, and the real optimum."""
 
 import math
 from collections import defaultdict
@@ -36,16 +36,16 @@ class Curve:
     count: Callable[[Workload], Number]
 
     def cost(self, h: Number, d: Number) -> Number:
-        """The cost of h heads of width d."""
+        """Return the cost of h heads of width d."""
         return self.count(self.workload.with_(num_heads=h, head_dim=d))
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where a cost is lowest in the head width d, as if heads could be a fraction.
+    """The head width d of least cost, as if the number of heads could be a fraction.
 
-    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None
-    where there is none; ``general`` tells that no comparison of sizes was made on the way.
+    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None if
+    there is none; ``general`` is true if the cost is one polynomial, without branches by size.
     """
 
     equation: tuple[int, ...]
@@ -57,39 +57,39 @@ def curves_of(
     mechanisms: Sequence[Mechanism], workload: Workload, scope: str, kinds: Sequence[str],
     quantities: Sequence[str],
 ) -> list[Curve]:  # fmt: skip
-    """Every cost that can be drawn, a mechanism's printed ones before ours.
+    """Return every cost that can be drawn, a mechanism's printed ones before ours.
 
     Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
     """
-    found = []
+    curves = []
     for mechanism in mechanisms:
         mechanism.check(workload, scope)
         for quantity in quantities:
-            asked = (scope, workload.phase, workload.causal, quantity, "any")
+            terms = (scope, workload.phase, workload.causal, quantity, "any")
             printed = [
                 Curve(mechanism.name, "published", quantity, form.source, workload, form.formula)
                 for form in mechanism.published()
-                if (form.scope, form.phase, form.causal, form.quantity, form.heads) == asked
+                if (form.scope, form.phase, form.causal, form.quantity, form.heads) == terms
             ]
             if "published" in kinds:
-                found += printed[:1]
+                curves += printed[:1]
             if "formula" in kinds:
                 count = partial(quantity_of, mechanism, scope=scope, quantity=quantity)
-                found.append(Curve(mechanism.name, "formula", quantity, None, workload, count))
-    if not found:
+                curves.append(Curve(mechanism.name, "formula", quantity, None, workload, count))
+    if not curves:
         names = ", ".join(mechanism.name for mechanism in mechanisms)
         raise RequestError(
             f"no document prints {' or '.join(quantities)} against the number of heads for "
             f"{names} (scope {scope}, phase {workload.phase}); use --kind formula"
         )
-    return found
+    return curves
 
 
 def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
-    """The minimum over real head widths, by setting the derivative to zero.
+    """Return the minimum over real head widths, by setting the derivative to zero.
 
-    A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). ``num_heads`` is where comparisons of
-    sizes are decided. No equation where the cost is no polynomial in heads and width.
+    A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). Branches by size are taken as at
+    ``num_heads``. No equation if the cost is no polynomial in heads and width.
     """
     branches = polynomials.Branches((num_heads, d_model // num_heads))
     try:
@@ -110,7 +110,10 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
 
 
 def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
-    """How a cost goes with the head count, computed: over every h, or over the divisors."""
+    """Return how a cost goes with the head count: ``falls for every h up to 512``.
+
+    It is derived for every h if the cost is one polynomial, else compared at the divisors.
+    """
     if found.general and found.equation:
         inside = [r for r in positive_roots(found.equation) if r.crosses and 1 < r.at < d_model]
         slope = value_at(found.equation, Fraction(1 + d_model, 2))
@@ -125,7 +128,10 @@ def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
 
 
 def root_text(found: Optimum) -> str | None:
-    """The optimum in radicals, for equations up to the third degree in one real radical."""
+    """Return the optimum in radicals, if its equation has at most degree three; else None.
+
+    Roots that need complex numbers on the way are left out.
+    """
     from sympy import I, Poly, Symbol, roots
 
     if found.root is None or not 1 < len(found.equation) <= 4:
@@ -140,10 +146,9 @@ def heads_report(
     curves: Sequence[Curve], d_model: int, seq_len: int, head_counts: Sequence[int],
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """The report of ``heads``: every cost at every head count, and each cost's optimum.
+    """Return the report of ``heads``: every cost by head count, and each cost's optimum.
 
-    The optimum of the summary is that of the FLOPs of the mechanism named last, as published
-    where it is.
+    The summary's optimum is that of the last mechanism's FLOPs, by its printed form if it has one.
     """
     records, optima = [], []
     for curve in curves:
@@ -155,7 +160,7 @@ def heads_report(
             )
             for h, value in values.items()
         ]  # fmt: skip
-        optima.append(_described(curve, d_model, values))
+        optima.append(_optimum_summary(curve, d_model, values))
     last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
     keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
@@ -165,23 +170,23 @@ def heads_report(
     return Report("heads", records, {**summary, "optima": optima, "answer": answer}, environment)
 
 
-def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
+def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
     best = min(values, key=lambda h: (values[h], h))
-    found = optimum(curve, d_model, best)
+    lowest = optimum(curve, d_model, best)
     return {
         "mechanism": curve.mechanism, "kind": curve.kind, "quantity": curve.quantity,
         "source": curve.source,
-        "optimum_head_dim": float(found.root.at) if found.root else None,
-        "optimum_num_heads": float(d_model / found.root.at) if found.root else None,
+        "optimum_head_dim": float(lowest.root.at) if lowest.root else None,
+        "optimum_num_heads": float(d_model / lowest.root.at) if lowest.root else None,
         "best_divisor": best,
         "best_divisors": [h for h in values if values[h] == values[best]],  # where several are
-        "closed_form": root_text(found),
-        "equation": f"{text(found.equation)} = 0" if found.equation else None,
-        "trend": trend(found, d_model, list(values.values())),
+        "closed_form": root_text(lowest),
+        "equation": f"{text(lowest.equation)} = 0" if lowest.equation else None,
+        "trend": trend(lowest, d_model, list(values.values())),
     }  # fmt: skip
 
 
 def divisors(size: int) -> list[int]:
-    """All divisors of a size, ascending: the numbers of heads that share a model width."""
+    """Return all divisors of a size, ascending: the numbers of heads that share a model width."""
     small = [h for h in range(1, math.isqrt(size) + 1) if size % h == 0]
     return sorted({*small, *(size // h for h in small)})

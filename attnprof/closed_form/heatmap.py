@@ -26,9 +26,9 @@ MOST_CELLS = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """What is asked: two mechanisms, the axes, and which cost is compared.
+    """The request of a heatmap: two mechanisms, the axes, and the cost that is compared.
 
-    ``scope`` None is whatever a document prints, and ``layer`` for our own formulas.
+    ``scope`` None means any scope that a document prints, and ``layer`` for our own formulas.
     """
 
     a: Mechanism
@@ -46,12 +46,15 @@ class Heatmap:
 
 
 def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
-    """Cells as records, the excess by head count as summary; RequestError if not comparable so."""
+    """Return cells as records and, as summary, the excess of A by head count.
+
+    RequestError if the two cannot be compared like that.
+    """
     import numpy as np
 
-    _check(asked)
+    _check_request(asked)
     published = asked.kind == "published"
-    values, terms = (_published if published else _formula)(asked)
+    values, terms = (_published_costs if published else _formula_costs)(asked)
     columns: dict[str, list[Any]] = {name: [] for name in CELLS}
     excess: dict[str, dict[str, Any]] = {name: {} for name in EXCESS}
     missing: dict[str, list[int]] = {}
@@ -64,8 +67,8 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
         size = len(asked.seq_lens) * len(present)
         cells: tuple[list[Any], ...] = (
             [n for n in asked.seq_lens for _ in present], [*asked.d_models] * len(asked.seq_lens),
-            [heads] * size, _listed(a, present), _listed(b, present),
-            _listed(np.where(np.isnan(ratio), np.array(None), ratio), present),
+            [heads] * size, _flat_list(a, present), _flat_list(b, present),
+            _flat_list(np.where(np.isnan(ratio), np.array(None), ratio), present),
         )  # fmt: skip
         for name, some in zip(CELLS, cells, strict=True):
             columns[name] += some
@@ -85,7 +88,7 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     return Report("heatmap", records, summary, environment or {})
 
 
-def _check(asked: Heatmap) -> None:
+def _check_request(asked: Heatmap) -> None:
     if asked.kind not in KINDS:
         raise RequestError(
             f"--kind {asked.kind}: a heatmap compares closed forms; type one of {', '.join(KINDS)}"
@@ -101,13 +104,13 @@ def _check(asked: Heatmap) -> None:
         )
 
 
-def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
+def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
     phase, causal, scope = named.phase, named.causal, asked.scope
     pairs = comparable(asked.a, asked.b)
-    found = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
-    if not found:
+    matching = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
+    if not matching:
         possible = dict.fromkeys(
             f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
             f"{' --causal' if x.causal else ''}{' --heads 1' if x.heads == 'one' else ''}"
@@ -121,7 +124,7 @@ def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
             f"{instead if pairs else 'nothing is printed for both on the same terms:'} "
             "use --kind formula"
         )
-    pair = found[0]
+    pair = matching[0]
 
     def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
         return [published_values(form, heads, asked.seq_lens, widths) for form in pair]
@@ -132,12 +135,12 @@ def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     }  # fmt: skip
 
 
-def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
+def _formula_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     scope = asked.scope or "layer"
     if all(width % heads for heads in asked.num_heads for width in asked.d_models):
         raise RequestError(
-            f"no cell has a value: heads {_shown(asked.num_heads)} divide none of d_model "
-            f"{_shown(asked.d_models)}; type widths that are multiples, like --d-model "
+            f"no cell has a value: heads {_sizes_text(asked.num_heads)} divide none of d_model "
+            f"{_sizes_text(asked.d_models)}; type widths that are multiples, like --d-model "
             f"{asked.num_heads[0]}:{asked.num_heads[0] * 16}:x2"
         )
 
@@ -156,14 +159,14 @@ def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     return values, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
 
 
-def _shown(sizes: Sequence[int]) -> str:
+def _sizes_text(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes[:6])) + (", …" if len(sizes) > 6 else "")
 
 
 def _excess(
     seq_lens: Sequence[int], widths: Sequence[int], ratio: "np.ndarray"
 ) -> tuple[Any, Any, Any]:
-    """Mean and maximum of 100·(ratio - 1) over the cells that have one, and where the latter is."""
+    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and the latter's cell."""
     import numpy as np
 
     known = np.isfinite(ratio)
@@ -177,8 +180,8 @@ def _excess(
     )
 
 
-def _listed(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
-    """Python numbers, None in the columns that have none."""
+def _flat_list(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
+    """Return the values row by row as Python numbers, None in columns that are not ``present``."""
     import numpy as np
 
     full = values

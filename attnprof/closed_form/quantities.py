@@ -1,4 +1,4 @@
-"""Quantities of closed forms and of printed formulas, at sizes or over a whole grid of them."""
+"""Evaluate a quantity of a closed form or printed formula, at one size or over a whole grid."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Cells evaluated together: their arrays stay in the processor's cache.
 CHUNK = 32_768
-#: Values up to here leave room for the sums and products on the way to them.
+#: Largest value in int64 that leaves room for intermediate sums and products.
 SAFE = 2**60
 
 QUANTITIES = (
@@ -28,12 +28,12 @@ QUANTITIES = (
 
 @lru_cache(maxsize=1024)
 def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
-    """FLOPs and memory of the same sizes: one count does, also after a search at many lengths."""
+    """Return a cost table, remembered: FLOPs and memory, and searches, ask for the same sizes."""
     return mechanism.cost(workload, scope)
 
 
 def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: str) -> Number:
-    """A quantity of a closed form, at ints, arrays or symbols; RequestError for an unknown one."""
+    """Return a quantity of a closed form, at ints, arrays or symbols; else RequestError."""
     if quantity not in QUANTITIES:
         raise RequestError(f"unknown quantity '{quantity}': {closest(quantity, list(QUANTITIES))}")
     if quantity == "parameters":
@@ -50,7 +50,7 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
 
 
 def quantity_in(table: CostTable, quantity: str) -> Number:
-    """A quantity of a closed form's table of stages."""
+    """Return a quantity of a closed form's table of stages."""
     if quantity == "peak_bytes":
         return table.peak()
     if quantity in ("matmul_flops", "state_entries"):
@@ -62,9 +62,9 @@ def formula_values(
     mechanism: Mechanism, workload: Workload, scope: str, quantity: str, seq_lens: Sequence[int],
     head_dims: Sequence[int],
 ) -> "np.ndarray":  # fmt: skip
-    """A quantity over (seq_len, head_dim), the other sizes from ``workload``: exact integers.
+    """Return a quantity over (seq_len, head_dim), the other sizes from ``workload``.
 
-    int64 where every value fits, Python integers in an object array where one does not.
+    The integers are exact: int64 where every value fits, else Python integers in an object array.
     """
     import numpy as np
 
@@ -78,8 +78,8 @@ def formula_values(
     small = corner < SAFE and bound < SAFE
     kind: Any = np.int64 if small else object
     values = np.empty((len(seq_lens), len(head_dims)), dtype=kind)
-    for rows, seq in _blocks(seq_lens, max(1, CHUNK // len(head_dims)), kind):
-        for columns, dims in _blocks(head_dims, len(head_dims), kind):
+    for rows, seq in _size_groups(seq_lens, max(1, CHUNK // len(head_dims)), kind):
+        for columns, dims in _size_groups(head_dims, len(head_dims), kind):
             cell = workload.with_(
                 seq_len=seq if isinstance(seq, int) else seq[:, None],
                 head_dim=dims if isinstance(dims, int) else dims[None, :],
@@ -88,8 +88,8 @@ def formula_values(
     return values
 
 
-def _blocks(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
-    """Positions and values, ``most`` at a time.
+def _size_groups(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
+    """Yield positions and values of sizes, ``most`` at a time.
 
     A size of 1 goes alone and as a plain int: a tensor of size 1 broadcasts, and is not summed,
     where a longer one is, so that the closed form takes another path there.
@@ -110,7 +110,10 @@ _Pair = tuple[Published, Published]
 
 
 def comparable(a: Mechanism, b: Mechanism) -> list[_Pair]:
-    """Printed formulas of both that agree in document, scope, phase, quantity and convention."""
+    """Return pairs of both printed formulas with equal document, scope, phase and convention.
+
+    Their quantities are equal, too.
+    """
     return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
 
 
@@ -118,7 +121,7 @@ def speaking(
     pairs: Sequence[_Pair], quantity: str, phase: str, causal: bool, scope: str | None,
     heads: Sequence[int],
 ) -> list[_Pair]:  # fmt: skip
-    """The pairs that speak of what is asked, in any scope where none is."""
+    """Return the pairs that hold for this request, in any scope if ``scope`` is None."""
     return [
         (form, other)
         for form, other in pairs
@@ -130,20 +133,20 @@ def speaking(
 
 @dataclass(frozen=True)
 class FreeWidthWorkload(Workload):
-    """A workload whose width stands by itself: documents plot widths that heads do not divide."""
+    """A workload with a model width that heads need not divide, as in documents' plots."""
 
     width: Number = 1
 
     @property
     def d_model(self) -> Number:
-        """The width as given, not heads times head width."""
+        """Return the given width, not heads times head width."""
         return self.width
 
 
 def published_values(
     formula: Published, num_heads: int, seq_lens: Sequence[int], d_models: Sequence[int]
 ) -> "np.ndarray":
-    """A printed formula over (seq_len, d_model): exact integers where heads divide the width.
+    """Return a printed formula over (seq_len, d_model): exact if heads divide the width.
 
     Where they do not, the formula is evaluated with the fractional head width, as documents do.
     """
@@ -167,9 +170,9 @@ def published_values(
 
 
 def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: str) -> str | None:
-    """One sentence with the printed sums of entries and what the code holds at its worst moment.
+    """Return a sentence with the printed sums of entries and the peaks of the code.
 
-    None where no document prints both sides.
+    None if no document prints both sides.
     """
     printed = next((pair for pair in comparable(a, b) if pair[0].quantity == "peak_entries"), None)
     if printed is None:

@@ -1,1 +1,1 @@
-"""Did it get worse: exact comparison of what has no noise, paired statistics for what has."""
+"""Did code get worse: counts are compared exactly, times by paired statistics."""

@@ -1,4 +1,7 @@
-"""``baseline.json``: what each case counted and how long it took, written and read strictly."""
+"""Read and write ``baseline.json``: what each case counted and how long it took.
+
+Every field is checked when a file is read: an edited or damaged baseline is refused, not guessed.
+"""
 
 import json
 import math
@@ -17,7 +20,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
 from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
-from attnprof.record.report import fits, told
+from attnprof.record.report import fits, type_text
 
 #: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
 #: what their results are, layout 2 had a row for every view, too.
@@ -26,7 +29,7 @@ BASELINE_SCHEMA = 3
 
 @dataclass(frozen=True)
 class Baseline:
-    """Cases with what they counted and their times, by name; and where that was."""
+    """A file of cases by name: counts, times, and the machine they were taken on."""
 
     cases: Sequence[Case]
     counted: Mapping[str, Counted]
@@ -38,15 +41,15 @@ class Baseline:
 def baseline_record(
     case: Case, counted: Counted, times_s: Sequence[Sequence[float]] = ()
 ) -> BaselineRecord:
-    """A case as it is written down."""
-    found = asdict(replace(counted, operations=without_views(counted.operations)))
+    """Return a case with its counts and times as one record of the file."""
+    counts = asdict(replace(counted, operations=without_views(counted.operations)))
     return BaselineRecord(
         case=case.name, request=case.request.to_dict(), rule=case.rule,
-        times_s=[list(process) for process in times_s], **{name: found[name] for name in _COUNTED},
+        times_s=[list(process) for process in times_s], **{name: counts[name] for name in _COUNTED},
     )  # fmt: skip
 
 
-#: Fields that a record has from what was counted.
+#: Fields that a record takes from :class:`Counted`.
 _COUNTED = ("metrics", "formulas", "no_formula", "operations", "error")
 
 
@@ -56,16 +59,16 @@ def baseline_report(
     environment: Mapping[str, Any] | None = None,
     **summary: Any,
 ) -> Report:
-    """What ``attnprof baseline`` writes, of the layout of this version."""
+    """Return the report that ``attnprof baseline`` writes, in this version's layout."""
     known = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
     return _Compact("baseline", records, known, environment or {})
 
 
 class _Compact(Report):
-    """Written with a field of a record a line, and an operation a line."""
+    """A report saved with one line for a field of a record, and one for an operation."""
 
     def to_json(self) -> str:
-        """The JSON text, with a newline at its end."""
+        """Return the JSON text, with a newline at its end."""
         shell = Report(self.command, (), self.summary, self.environment).to_json()
         records = []
         for record in self.to_dict()["records"]:
@@ -78,7 +81,10 @@ class _Compact(Report):
 
 
 def load_baseline(path: str | Path) -> Baseline:
-    """A saved baseline, of this layout or an older one; RequestError says what is wrong where."""
+    """Return a saved baseline, of this layout or an older one.
+
+    Raises :class:`RequestError`, which names the place in the file and what is wrong there.
+    """
     hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -122,11 +128,11 @@ def _check_summary(data: Mapping[str, Any]) -> None:
 
 
 def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
-    """All records by what their cases are called today; RequestError with a row and its case."""
+    """Return all records by today's name of their case; RequestError names the row."""
     _check(rows, list[Any], "records")
     if not rows:
         raise RequestError("it has no cases")
-    found: dict[str, BaselineRecord] = {}
+    records: dict[str, BaselineRecord] = {}
     for place, row in enumerate(rows):
         case = row.get("case") if isinstance(row, dict) else None
         where = f"records[{place}]" + (f" ({case})" if isinstance(case, str) else "")
@@ -134,14 +140,14 @@ def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
             name = _checked_name(row)
         except (AttnprofError, ValueError) as error:
             raise RequestError(f"{where}: {error}") from error
-        if name in found:
-            raise RequestError(f"{where}: records[{[*found].index(name)}] is the same case")
-        found[name] = BaselineRecord(**row)
-    return found
+        if name in records:
+            raise RequestError(f"{where}: records[{[*records].index(name)}] is the same case")
+        records[name] = BaselineRecord(**row)
+    return records
 
 
 def _checked_name(row: Any) -> str:
-    """What a row's case is called, where all of the row is as it must be."""
+    """Return the name of a row's case after checking every field of the row."""
     _check(row, BaselineRecord, "")
     _check(row["operations"], list[Operation], "operations")
     _check(row["request"], PointRequest, "request")
@@ -158,7 +164,7 @@ def _checked_name(row: Any) -> str:
 
 
 def _check_values(row: Mapping[str, Any]) -> None:
-    """Counts of at least 0, times above it, formulas that are some."""
+    """Raise RequestError unless counts are >= 0, times > 0 and formulas can be read."""
     rows = {f"operations[{i}]": operation for i, operation in enumerate(row["operations"])}
     for where, numbers in {"metrics": row["metrics"], **rows}.items():
         for name, value in numbers.items():
@@ -175,7 +181,7 @@ def _check_values(row: Mapping[str, Any]) -> None:
             raise RequestError(f"formulas.{name}: {error}") from error
 
 
-#: Fields that may be missing; of all else every field must be there.
+#: Fields that may be missing in a file; classes not listed need every field.
 _OPTIONAL: dict[Any, set[str]] = {
     PointRequest: set(get_type_hints(PointRequest))
     - {"mechanism", "seq_len", "num_heads", "head_dim", "budget"},
@@ -184,7 +190,7 @@ _OPTIONAL: dict[Any, set[str]] = {
 
 
 def _check(value: Any, hint: Any, where: str) -> None:
-    """RequestError for the innermost value that is not of its annotated type."""
+    """Raise RequestError for the innermost value that is not of its annotated type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if is_dataclass(kind):
         _check(value, dict[str, Any], where)
@@ -202,6 +208,6 @@ def _check(value: Any, hint: Any, where: str) -> None:
         for name, item in pairs:
             _check(item, inner[-1], place.format(where, name))
     elif not fits(value, hint):
-        raise RequestError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
+        raise RequestError(f"{where or 'it'} is {shown(value)}, not {type_text(hint)}")
     elif isinstance(value, float) and not math.isfinite(value):
         raise RequestError(f"{where} is {value}, not a finite number")

@@ -1,6 +1,7 @@
-"""What got better or worse by cause: a line of code that does something else, or what has no line.
+"""Group the differences of a check by cause: a line of code, or else an operation or a metric.
 
-A cause is there once, however many metrics and cases show it.
+One line that adds a clone may make five metrics of twenty cases worse. It is one cause, with the
+range of ratios that it brings about in each metric.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,28 +25,32 @@ def causes(
     records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
     common: str | None = None,
 ) -> list[Cause]:  # fmt: skip
-    """The causes of all that records tell, worst first; what each side counted is by case."""
+    """Return the causes of all differences in ``records``, worst first.
+
+    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
+    ``common`` to the whole run are no cause.
+    """
     lines: dict[str, Lines] = {}
-    found: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
-    for record in (record for record in records if rules.told(record, common)):
-        case, here = record.case, Lines()
+    groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
+    for record in (record for record in records if rules.is_worth_showing(record, common)):
+        case, changed_lines = record.case, Lines()
         if record.metric not in (TIME, WHOLE) and case in before and case in after:
             if case not in lines:
-                lines[case] = _by_line(changes(before[case], after[case]))
-            here = lines[case]
-        for line, part in _shares(record, here):
-            everything = [change for some in here.values() for change in some]
-            names = _names(everything if line == TOGETHER else here.get(line, ()))
-            operations, parts = found.setdefault(_key(part, _path(line, case), names), ({}, []))
+                lines[case] = _changes_by_line(changes(before[case], after[case]))
+            changed_lines = lines[case]
+        for line, part in _records_by_line(record, changed_lines):
+            everything = [change for some in changed_lines.values() for change in some]
+            names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
+            operations, parts = groups.setdefault(_key(part, _path(line, case), names), ({}, []))
             operations |= dict.fromkeys(names)
             parts.append(part)
-    if len({place for place, *_ in found} - {""}) > 1 and (TOGETHER,) in found:
-        found[TOGETHER,][0].clear()  # each line tells its own operations
-    return sorted((_cause(place, *cause) for (place, *_), cause in found.items()), key=_badness)
+    if len({place for place, *_ in groups} - {""}) > 1 and (TOGETHER,) in groups:
+        groups[TOGETHER,][0].clear()  # each line tells its own operations
+    return sorted((_cause(place, *cause) for (place, *_), cause in groups.items()), key=_badness)
 
 
 def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
-    """What the parts of one cause have in common, first of all their place."""
+    """Return what records of one cause share: a line, else operations, else verdict and reason."""
     if place or names:
         return (place,) if place else ("", *names)
     numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
@@ -73,8 +78,11 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
     return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
 
 
-def _by_line(found: Sequence[Change]) -> Lines:
-    """Changes by line; casts back, and mere changes of format, come from the upcast before them."""
+def _changes_by_line(found: Sequence[Change]) -> Lines:
+    """Return changes by line.
+
+    A cast back, or an operation in another format, counts at the line of the upcast before it.
+    """
     lines = Lines()
     wide: str | None = None
     for change in found:
@@ -88,8 +96,8 @@ def _by_line(found: Sequence[Change]) -> Lines:
     return lines
 
 
-def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
-    """The record with the line that it comes from, or each line's share where that is known."""
+def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
+    """Yield a record with the line that caused it, or one record a line with that line's share."""
     if not lines:
         yield record.place, record
         return
@@ -97,27 +105,27 @@ def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecor
     amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
     name = record.metric.removeprefix(FORMULA)
     see = SEEN.get(name, attrgetter("flops"))
-    seen = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
-    if len(seen) > 1 and amount and before and record.metric in _SUMS:
-        for line, n in seen.items():
+    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
+    if len(amounts) > 1 and amount and before and record.metric in _SUMS:
+        for line, n in amounts.items():
             verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
             yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
         return
-    along = [line for line, n in seen.items() if n * amount > 0] or [*seen] or [*lines]
+    along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
     if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
-        along = [max(along, key=lambda line: abs(seen.get(line, 0)))]
+        along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
     yield along[0] if len(along) == 1 else TOGETHER, record
 
 
 def _names(some: Sequence[Change]) -> list[str]:
-    """Operations as one reads them: those that compute or move, of the forward part, where any."""
+    """Return names of operations: without views and backward ones unless there is nothing else."""
     work = [change for change in some if change.is_work] or some
     ahead = [change for change in work if change.part != "backward"]
     return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
 
 
 def _path(line: str, case: str) -> str:
-    """``src/my.py:15``: a line known by its file's name only, as the case names that file."""
+    """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
     file, _, number = line.rpartition(":")
     named, there, _ = case.partition(".py:")
     path = Path(f"{named}.py")

@@ -1,7 +1,7 @@
-"""Which operations appeared, vanished or grew between two sides, and at which line.
+"""Find the operations that appeared, vanished or grew between two sides, and their lines.
 
-Lines shift when code above them changes, so operations are matched by name and part of the pass;
-the line of what is new is found by laying both orders of operations side by side.
+Lines shift when code above them changes, so operations are matched by name and part of the pass.
+The line of a new operation is found by aligning the two sequences of operations, as diff does.
 """
 
 import math
@@ -16,7 +16,7 @@ from attnprof.units import format_bytes, format_count
 #: Number format and shape of a result.
 Result = tuple[str, str]
 _Rows = Sequence[Operation]
-#: Bytes of an entry, where it is not one.
+#: Bytes of an entry by number format; formats not listed have 1.
 _BYTES = {
     "complex128": 16,
     **dict.fromkeys(("float64", "complex64", "int64"), 8),
@@ -24,17 +24,17 @@ _BYTES = {
     **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
 }
 _FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
-#: Results told by name.
+#: How many results a sentence names.
 _SHOWN = 2
 _CAST = "_to_copy to "
 
 
 @dataclass(frozen=True)
 class Change(Work):
-    """What an operation of one part does more (or, negative, less) than before.
+    """The difference in one operation of one part between two sides; negative where it is less.
 
-    ``line`` is where, now; of what only vanished, where it was. ``gained`` and ``lost`` are
-    results that only one side has; ``upcast`` names a number format wider than any before.
+    ``line`` is where the operation is now or, if it vanished, where it was. ``gained`` and ``lost``
+    are results that only one side has. ``upcast`` names a number format wider than any before.
     """
 
     gained: Mapping[Result, int]
@@ -43,24 +43,24 @@ class Change(Work):
 
     @property
     def held(self) -> int:
-        """Bytes of its results beyond those of before; views hold nothing of their own."""
+        """Return the bytes of its results beyond those of before; 0 for a view."""
         return _bytes(self.gained) - _bytes(self.lost) if self.bytes_moved else 0
 
     @property
     def casts(self) -> bool:
-        """Whether it does nothing but make another number format."""
+        """Return whether the operation only converts to another number format."""
         return self.op.startswith(_CAST)
 
     @property
     def format(self) -> str:
-        """The number format that as many results have instead of another; "" for any other."""
+        """Return the new number format if as many results as before have another; else ""."""
         now, before = ({dtype for dtype, _ in side} for side in (self.gained, self.lost))
         other = not self.times and len(now) == len(before) == 1 and now != before
         return now.pop() if other else ""
 
     @property
     def name(self) -> str:
-        """``+clone``, ``−mul``, ``+cast to float64``, ``softmax in float64`` or ``larger cat``."""
+        """Return ``+clone``, ``−mul``, ``+cast to float64``, ``softmax in float64`` or the like."""
         name = self.op.replace(_CAST, "cast to ").lstrip("_")
         if self.times:
             return f"{'+' if self.times > 0 else '−'}{name}"
@@ -70,7 +70,7 @@ class Change(Work):
         return f"{'larger' if more > 0 else 'smaller' if more else 'reshaped'} {name}"
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """``aten.clone ×1 more at attention.py:14 (float32 1×8×64), moves 8.00 MiB more``."""
+        """Return ``aten.clone ×1 more at attention.py:14 (float32 1×8×64), moves 8 MiB more``."""
         name = self.op if "." in self.op else f"aten.{self.op}"
         part = " (backward)" if self.part == "backward" else ""
         upcast = "upcast: " if self.upcast and self.casts else ""
@@ -79,16 +79,16 @@ class Change(Work):
         place = f" {was}at {self.line}" if self.line else ""
         said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
         if self.bytes_moved:
-            said.append(f"moves {_amount(self.bytes_moved, format_bytes, 'less')}")
+            said.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
         if self.flops:
-            said.append(f"{_amount(self.flops, format_count, 'fewer')} FLOPs")
+            said.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
         return ", ".join(said)
 
     def _results(self, sizes: Mapping[str, int]) -> str:
-        """What it makes that nothing made before, and of the same number of calls, instead of."""
+        """Return the new results and, for as many calls as before, those that they replace."""
         if not self.gained:
             return ""
-        now, before = _shown(self.gained, sizes), _shown(self.lost, sizes)
+        now, before = _results_text(self.gained, sizes), _results_text(self.lost, sizes)
         if self.times or not self.lost:
             return f" ({now})"
         if self.format:
@@ -97,19 +97,19 @@ class Change(Work):
 
 
 def changes(baseline: Counted, current: Counted) -> list[Change]:
-    """Every operation that is not as before, in the order of the current side."""
+    """Return a change for each operation that differs, in the order of the current side."""
     before, now = baseline.operations, current.operations
     views = [[row for row in rows if not row.is_work] for rows in (before, now)]
     if any(rows and not any(row.line for row in rows) for rows in views):  # written down so
         before, now = without_views(before), without_views(now)
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
-        before, now = _bare(before), _bare(now)
+        before, now = _without_results(before), _without_results(now)
     known = set(map(_key, before))
     first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
     lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
-    found = []
+    result = []
     for key in dict.fromkeys(map(_key, (*now, *before))):
         old = [row for row in before if _key(row) == key]
         new = [row for row in now if _key(row) == key]
@@ -125,23 +125,26 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
             if times or moved or flops or gained or lost:
                 wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
                 upcast = max(wide, default="")
-                found.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
-    return found
+                result.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
+    return result
 
 
 def _key(row: Operation) -> tuple[str, str]:
-    """What operations are matched by; casts are told apart by what they cast to."""
+    """Return what operations are matched by: name and part, and for a cast the format it makes."""
     cast = row.op == "_to_copy" and row.dtype
     return (f"{_CAST}{row.dtype}" if cast else row.op, row.part)
 
 
 def sums(rows: _Rows) -> tuple[int, int, int]:
-    """Calls, bytes moved and FLOPs of some rows."""
+    """Return the calls, bytes moved and FLOPs of these rows."""
     return sum(r.times for r in rows), sum(r.bytes_moved for r in rows), sum(r.flops for r in rows)
 
 
 def without_views(rows: _Rows) -> _Rows:
-    """Rows with one a view and part, without its place and result: it moves and counts nothing."""
+    """Return rows with all calls of a view in one row, without line and result.
+
+    A view moves and counts nothing, and older baselines have no lines of views.
+    """
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if not row.is_work:
@@ -150,7 +153,7 @@ def without_views(rows: _Rows) -> _Rows:
     return [*kept, *(Operation(*key, "", times, 0, 0) for key, times in views.items())]
 
 
-def _bare(rows: _Rows) -> _Rows:
+def _without_results(rows: _Rows) -> _Rows:
     groups: dict[tuple[str, str, str], list[Operation]] = {}
     for row in rows:
         groups.setdefault((row.op, row.part, row.line), []).append(row)
@@ -158,19 +161,19 @@ def _bare(rows: _Rows) -> _Rows:
 
 
 def _results(rows: _Rows) -> Counter[Result]:
-    found: Counter[Result] = Counter()
+    counts: Counter[Result] = Counter()
     for row in rows:
         if row.dtype:
-            found[row.dtype, row.shape] += row.times
-    return found
+            counts[row.dtype, row.shape] += row.times
+    return counts
 
 
 def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
-    """By operation, the lines of what is new, or the first of what is gone where nothing is new.
+    """Return the lines of each new operation or, if nothing is new of it, where it was.
 
-    New is what has no counterpart when both orders are laid side by side. Of neighbours that are
-    alike, it is the one at a line to which no line of the baseline with that operation went; of
-    others the first.
+    The sequences of operations of both sides are aligned; an operation without a counterpart is new
+    or gone. A ``clone`` added next to an equal one leaves open which of the two is new: it is the
+    one at a line that no line of the baseline became, else the first.
     """
     sides = [[replace(row, line="") for row in rows] for rows in (before, now)]
     went: dict[str, Counter[str]] = {}
@@ -182,9 +185,9 @@ def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
             for old, row in zip(before[i1:i2], now[j1:j2], strict=True):
                 went.setdefault(old.line, Counter())[row.line] += 1
             continue
-        for rows, found in ((before[i1:i2], gone), (now[j1:j2], new)):
+        for rows, lines_of_side in ((before[i1:i2], gone), (now[j1:j2], new)):
             for row in rows:
-                found.setdefault(_key(row), row.line)
+                lines_of_side.setdefault(_key(row), row.line)
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
     known = {(_key(row), became.get(row.line)) for row in before}
     lost = {key for key, line in known if line is None}
@@ -202,12 +205,12 @@ def _bytes(results: Mapping[Result, int]) -> int:
     )
 
 
-def _amount(value: int, written: Callable[[int], str], less: str) -> str:
+def _amount_text(value: int, written: Callable[[int], str], less: str) -> str:
     return f"{written(abs(value))} {'more' if value > 0 else less}"
 
 
-def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
-    """``float32 1024×1024 (N×N)``, largest first; N×N where no other size is the length."""
+def _results_text(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
+    """Return ``float32 1024×1024 (N×N)``, largest first; N×N only if no other size equals N."""
     n, width = sizes.get("N"), math.prod(sizes.get(name, 1) for name in "hd")
     others = {size for name, size in sizes.items() if name != "N"} | {width, 1}
     square = [] if n in others else [str(n)] * 2

@@ -1,4 +1,4 @@
-"""A check as a whole: what counts exactly, then what takes time, on one side or two."""
+"""Run a whole check: count every case on both sides, then time them, and report all verdicts."""
 
 import time
 from collections import Counter
@@ -27,7 +27,7 @@ def check_against(
     cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions,
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
-    """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
+    """Compare two trees in one job: count both (or read ``stored`` counts), then time both."""
     counted = _count(cases, [head] if stored else [base, head], options, stored)
     apart = {
         name: why
@@ -61,7 +61,10 @@ def check_baseline(
     cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
-    """The code as it is beside a baseline called ``name``: counts gate, times advise."""
+    """Compare this tree with a stored baseline: counts decide, times advise.
+
+    ``name`` is what messages call the baseline.
+    """
     counted = {key: found[0] for key, found in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
@@ -82,7 +85,7 @@ def check_baseline(
 
 
 def record_baseline(cases: Sequence[Case], head: RunningTree, options: CheckOptions) -> Report:
-    """What the code as it is counts and takes, to be compared with later."""
+    """Return this tree's counts and times, for a later comparison."""
     records = []
     counted = _count(cases, [head], options)
     for done, case in enumerate(cases):
@@ -107,10 +110,11 @@ def _count(
     cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions,
     stored: Baseline | None = None,
 ) -> dict[str, list[Counted]]:  # fmt: skip
-    """What every side counts of each case, at once; RequestError for none, or one twice.
+    """Return the counts of every side by case. RequestError for no case, or one listed twice.
 
-    Other inputs are tried only where neither the first side nor what this version has ``stored``
-    ran with those that are guessed first.
+    If a module fails with the inputs that are guessed first, other guesses are tried, unless the
+    first side or the baseline ``stored`` by this version ran with the first ones: then it is a
+    failure.
     """
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
@@ -119,71 +123,71 @@ def _count(
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
     same = stored is not None and not noted(fingerprint("cpu"), stored.fingerprint)
     before = stored.counted if stored is not None and same else {}
-    found: dict[str, list[Counted]] = {}
+    counts: dict[str, list[Counted]] = {}
     for done, case in enumerate(cases):
-        told = done, len(cases)
-        counted = _asked(case, sides, options, told, alone=True)
+        position = done, len(cases)
+        counted = _counts_of_case(case, sides, options, position, alone=True)
         *_, last = counted
         failed = [side.error for side in counted if UNTRIED in (side.error or "")]
         runs = "the baseline" if before.get(case.name, Counted()).as_guessed else ""
         runs = sides[0].label if counted[0].runs else runs
         if failed and not runs:
-            tell(f"trying other inputs for {case.name}: {failed[0]}", *told, at_once=True)
-            counted = _asked(case, sides, options, told, alone=False)
+            tell(f"trying other inputs for {case.name}: {failed[0]}", *position, at_once=True)
+            counted = _counts_of_case(case, sides, options, position, alone=False)
         elif failed:
             said = f"{last.error}; {runs} runs with these inputs"
             counted = [*counted[:-1], replace(last, error=said)]
         else:
             counted = [replace(side, as_guessed=side.runs) for side in counted]
-        found[case.name] = counted
-    return found
+        counts[case.name] = counted
+    return counts
 
 
-def _asked(
+def _counts_of_case(
     case: Case, sides: Sequence[RunningTree], options: CheckOptions, told: tuple[int, int], *,
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
-    """What every side counts of a case, by the first guesses of inputs ``alone`` or by others."""
-    asked: list[Callable[[], Counted]] = []
+    """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
+    answers: list[Callable[[], Counted]] = []
     formulas = case.formulas and options.formulas
     for side in sides:
         try:
             side.ask_count(case.request, formulas=formulas, alone=alone)
-            asked.append(side.counted)
+            answers.append(side.counted)
         except TreeError as error:
-            asked.append(partial(Counted, error=str(error)))
-    found = []
-    for side, answer in zip(sides, asked, strict=True):
+            answers.append(partial(Counted, error=str(error)))
+    counts = []
+    for side, answer in zip(sides, answers, strict=True):
         tell(f"counting {case.name} in {side.label}", *told)
-        found.append(answer())
-    return found
+        counts.append(answer())
+    return counts
 
 
 def _report(
     cases: Sequence[Case], sides: tuple[Mapping[str, Counted], Mapping[str, Counted]],
     times: Mapping[str, CheckRecord], options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
-    """Records of each case: exact ones of ``sides`` (before, after), then its time.
+    """Return the report: each case's exact records of ``sides`` (before, after), then its time.
 
-    ``start`` is when the first time was taken; ``summary`` is what only one kind of check knows.
+    ``start`` is when the first time was taken; ``summary`` has fields of this kind of check alone.
     """
     spent_s, (before, after) = time.monotonic() - start, sides
     records = []
     for name in dict.fromkeys([*after, *before]):
         records += compare(name, before.get(name), after.get(name))
         records += [times[name]] if name in times else []
-    found = [record.verdict for record in records]
-    counts = Counter(found)
+    verdicts = [record.verdict for record in records]
+    counts = Counter(verdicts)
     noises = [record.noise for record in times.values() if record.noise is not None]
     device = cases[0].request.device
     return Report(
         "check", records,
         {
             **summary, "spent_s": spent_s, "rule": options.rule or "each case's own",
-            "inconclusive": options.inconclusive, "verdict": worst(found),
+            "inconclusive": options.inconclusive, "verdict": worst(verdicts),
             "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
             "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
-            "exit_code": exit_code(found, inconclusive_fails=options.inconclusive == FAIL),
+            "exit_code": exit_code(verdicts, inconclusive_fails=options.inconclusive == FAIL),
             "fingerprint": fingerprint(device), "not_comparable": summary.get("not_comparable"),
             "budget_s": options.budget_s, "noise": median(noises) if noises else None,
         },

@@ -1,4 +1,4 @@
-"""What the gate looks at, a workload of a mechanism or module, and what one side counts of it.
+"""Count a case: what a workload of a mechanism or module costs on one side of a comparison.
 
 A side is a revision: the baseline's or the current one. It is counted by one run on fake tensors,
 the same to the last byte each time.
@@ -23,7 +23,7 @@ from attnprof.user_code import error_text, is_place
 
 @dataclass(frozen=True)
 class Case:
-    """One workload to gate: by ``rule`` in time (not at all where ``timed`` is false)."""
+    """A workload to compare; its times, if ``timed``, are judged by ``rule``."""
 
     request: PointRequest
     rule: str = "default"
@@ -32,14 +32,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it is called in every output; dtype and shape belong to it."""
+        """Return the case's name in every output; number format and shape belong to it."""
         return name_of(self.request)
 
 
 def name_of(request: PointRequest) -> str:
-    """``longformer[forward N=1024 d_model=512 h=8 window=64]``, with what is not the default.
+    """Return ``longformer[forward N=1024 d_model=512 h=8 window=64]``, defaults left out.
 
-    Of a module of somebody's own, constructor arguments are told; inputs follow from the sizes.
+    For a user's module constructor arguments are named; its inputs follow from the sizes.
     """
     parts = [
         request.phase,
@@ -65,7 +65,7 @@ def name_of(request: PointRequest) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """An ATen operation of one part at a line of code: how often, bytes it moves, FLOPs."""
+    """An ATen operation of one part at a line of code: calls, bytes moved, FLOPs."""
 
     op: str
     part: str
@@ -76,13 +76,13 @@ class Work:
 
     @property
     def is_work(self) -> bool:
-        """Whether it moves or counts anything; views do not."""
+        """Return whether it moves or counts anything; a view does not."""
         return bool(self.bytes_moved or self.flops)
 
 
 @dataclass(frozen=True)
 class Operation(Work):
-    """What a side did: ``dtype`` and ``shape`` (``1×8×64``) are the result's, "" if not written."""
+    """An operation that ran, with ``dtype`` and ``shape`` (``1×8×64``) of its result, or ""."""
 
     dtype: str = ""
     shape: str = ""
@@ -90,14 +90,13 @@ class Operation(Work):
 
 @dataclass(frozen=True)
 class Counted:
-    """What has no noise on one side: exact metrics, operations, closed forms over B, N, h, d.
+    """Exact costs of a case on one side: metrics, operations, closed forms over B, N, h, d.
 
-    Of the ``dispatched_operations``, ``uncounted_operations`` are left out of FLOPs, and the
-    kernels of ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` says
-    why there are none, ``error`` why there is nothing at all, ``missing`` that the code does not
-    exist there. ``file`` is where the code of a module is, ``files`` those of all code that was
-    loaded for it, installed packages left out. ``as_guessed``: it ran with the first guesses of
-    inputs that nobody gave.
+    Of the ``dispatched_operations``, ``uncounted_operations`` are left out of FLOPs. Kernels of
+    ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` is the reason why
+    closed forms are missing, ``error`` why everything is; ``missing`` is true if the code does not
+    exist on this side. ``file`` holds the module's code, ``files`` all code loaded for it without
+    installed packages. ``as_guessed`` is true if it ran with the first guess of the inputs.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)
@@ -113,12 +112,12 @@ class Counted:
 
     @property
     def runs(self) -> bool:
-        """Whether the code exists on this side and ran."""
+        """Return whether the code exists on this side and ran."""
         return self.error is None and not self.missing
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Counted":
-        """From JSON: operations are rows of their fields."""
+        """Return the counts read from JSON, where operations are rows of their fields."""
         rows = [Operation(**row) for row in data.get("operations", ())]
         return cls(**{**data, "operations": rows, "files": tuple(data.get("files", ()))})
 
@@ -134,30 +133,30 @@ _TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
 
 
 def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Counted:
-    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code.
+    """Return the exact metrics, operations and, with ``formulas``, closed forms of a case's phase.
 
-    With the first guesses ``alone``, inputs that nobody gave are not guessed otherwise where the
-    code fails.
+    Code runs eagerly. With ``alone`` only the first guess of inputs is tried; otherwise the next
+    ones are tried where the code fails.
     """
     guesses = first_guesses_alone() if alone else nullcontext()
     with _repeatable(case_request.seed), guesses:
         try:
-            found = _counted(case_request)
+            counted = _counts_of_run(case_request)
         except NotFoundError as error:
             return Counted(error=str(error), missing=True)
         except Exception as error:  # noqa: BLE001 - the gated code may raise anything
             return Counted(error=_reason(error))
-        return _with_formulas(found, case_request) if formulas else found
+        return _with_formulas(counted, case_request) if formulas else counted
 
 
-def _counted(request: PointRequest) -> Counted:
+def _counts_of_run(request: PointRequest) -> Counted:
     from attnprof.trace.solve.count import count
 
     sizes = request.workload.by_symbol()
     trace = count(run_of(request), sizes, request.phase, OPERATIONS)
     calls = list(trace.part(request.phase))
-    found = totals(trace, request.phase)
-    metrics = {name: int(found[name]) for name in _TOTALS}
+    all_totals = totals(trace, request.phase)
+    metrics = {name: int(all_totals[name]) for name in _TOTALS}
     metrics["dispatched_operations"] = len(calls)
     metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
     metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
@@ -174,14 +173,14 @@ def _counted(request: PointRequest) -> Counted:
 
 
 def _with_formulas(found: Counted, request: PointRequest) -> Counted:
-    """The same with closed forms over the request's sizes, or with the reason for having none."""
+    """Return the counts with closed forms over the request's sizes, or why there are none."""
     ones = {name: size for name, size in found.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
     for given in ({}, ones) if ones else ({},):
         try:
             target = target_of(request).fixed(**given)
-            new, left = _holding(_forms(target, found.sizes, request.phase), found)
+            new, left = _agreeing_formulas(_forms(target, found.sizes, request.phase), found)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))
             break
@@ -200,18 +199,18 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
 
 
 def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForms":
-    """Closed forms of the branch that is taken at these sizes."""
+    """Derive closed forms for the branch that code takes at these sizes."""
     from attnprof.trace.solve.derive import derived
 
-    asked = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
-    return derived(target, [phase], asked).phases[phase]
+    sizes_above_one = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
+    return derived(target, [phase], sizes_above_one).phases[phase]
 
 
-def _holding(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
-    """The formulas that give what was counted, as text, and why there are no others."""
+def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
+    """Return, as text, formulas that agree with the run's counts; and why others are missing."""
     from attnprof.trace.report.records import text, value_at
 
-    held: dict[str, str] = {}
+    texts: dict[str, str] = {}
     reasons = list(forms.notes)
     for name in QUANTITIES:
         expression = forms.formulas[name].expression
@@ -219,10 +218,10 @@ def _holding(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[
         if written is None:
             reasons = reasons or ["none was found"]
         elif value_at(expression, found.sizes) == found.metrics[name]:
-            held[name] = written
+            texts[name] = written
         else:
             reasons.append("the closed form does not hold at this shape")
-    return held, reasons
+    return texts, reasons
 
 
 def _reason(error: Exception) -> str:
@@ -241,10 +240,10 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Nothing inside depends on when it runs.
+    """Run the body so that counts do not depend on the moment or on earlier random draws.
 
-    Garbage is not collected at chance moments, which would change what is held at the peak, and
-    what constructors draw comes from the seed. Everything is as before afterwards.
+    The garbage collector is off, since it would free tensors at chance moments and change the peak.
+    Random numbers of constructors come from ``seed``. Both are restored afterwards.
     """
     import numpy as np
     import torch

@@ -1,6 +1,6 @@
-"""What has no noise, compared exactly: any increase is worse, and every change has a name.
+"""Compare counts and formulas exactly: any increase is worse, and each is traced to operations.
 
-Formulas were written down; they are read without running anything.
+Formulas are compared as the baseline has them, symbolically; nothing is run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,33 +20,38 @@ from attnprof.trace.request.target import hints_for
 from attnprof.trace.sizes import evaluate
 from attnprof.units import format_count
 
-#: Changes named by name; the rest is counted.
+#: How many changes an explanation names; the others are counted.
 _MOST_NAMED = 3
 _BYTES = ("bytes_moved", "peak_bytes")
 
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
-    """A record for every metric and formula, the equal ones too; one where a side has nothing."""
-    if unable := _unable(baseline, current):
+    """Return a record for every metric and formula, also equal ones.
+
+    If a side has no counts there is a single record for the whole case.
+    """
+    if unable := _verdict_without_counts(baseline, current):
         verdict, why = unable
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
     assert baseline is not None
     assert current is not None
-    found = changes(baseline, current)
+    differences = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
-    records = [_metric(case, name, baseline, current, found) for name in names]
+    records = [_metric_record(case, name, baseline, current, differences) for name in names]
     places = {f"formula:{record.metric}": record.place for record in records}
-    asked = all(side.formulas or side.no_formula for side in (baseline, current))
-    for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if asked else ():
-        record = _formula(case, name, baseline, current)
-        changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and found
-        place = (places.get(record.metric) or found[0].line) if changed else ""
+    with_formulas = all(side.formulas or side.no_formula for side in (baseline, current))
+    for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if with_formulas else ():
+        record = _formula_record(case, name, baseline, current)
+        changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and differences
+        place = (places.get(record.metric) or differences[0].line) if changed else ""
         records.append(replace(record, place=place))
     return records
 
 
-def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str] | None:
-    """The verdict on a whole case where there is nothing to compare, and why."""
+def _verdict_without_counts(
+    baseline: Counted | None, current: Counted | None
+) -> tuple[str, str] | None:
+    """Return the verdict and reason for a case that a side cannot count; None if both can."""
     if current is None or current.missing:
         said = f": {current.error}" if current and current.error else ""
         return rules.MISSING, f"it is not there any more{said}"
@@ -59,7 +64,7 @@ def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str
     return None
 
 
-def _metric(
+def _metric_record(
     case: str, name: str, baseline: Counted, current: Counted, found: Sequence[Change]
 ) -> CheckRecord:
     before, now = baseline.metrics.get(name), current.metrics.get(name)
@@ -72,13 +77,13 @@ def _metric(
     if now is None:
         return replace(record, verdict=rules.MISSING, why="not counted any more")
     amount = now - before
-    seen = SEEN.get(name, attrgetter("flops"))
-    causes = [change for change in found if seen(change)]
+    amount_of = SEEN.get(name, attrgetter("flops"))
+    causes = [change for change in found if amount_of(change)]
     if name not in SEEN and (same := [c for c in causes if c.flops == amount]):
         causes = same[:1]
     else:  # the largest first; all where none went the same way
-        along = [change for change in causes if seen(change) * amount > 0]
-        causes = sorted(along or causes, key=lambda change: -abs(seen(change)))
+        along = [change for change in causes if amount_of(change) * amount > 0]
+        causes = sorted(along or causes, key=lambda change: -abs(amount_of(change)))
     return replace(
         record,
         ratio=now / before if before else None,
@@ -88,7 +93,7 @@ def _metric(
     )
 
 
-#: What of a change a metric sees; FLOPs by kind are not named apart by operation.
+#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
 SEEN: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
     "peak_bytes": lambda change: change.held,
@@ -112,13 +117,13 @@ def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mappin
     return named
 
 
-#: Powers that closed forms go up to.
+#: Highest power in a closed form.
 _HIGHEST = 64
 
 
 @cache
 def formula(text: str) -> Any:
-    """The sympy expression of a text from anywhere; ValueError for anything but arithmetic."""
+    """Return the sympy expression of a text; ValueError for anything but arithmetic."""
     try:
         return expression_of(parse(text, stored=True), rules=_rules())
     except (FormulaError, TypeError, RecursionError) as error:
@@ -127,7 +132,7 @@ def formula(text: str) -> Any:
 
 @cache
 def _rules() -> Rules:
-    """What closed forms have: cases and conditions; largest and smallest stay as written."""
+    """Return the functions and operators that a formula may have; Max and Min stay unevaluated."""
     import sympy
 
     return {
@@ -143,12 +148,12 @@ def _rules() -> Rules:
     }  # fmt: skip
 
 
-#: Exponents as one reads them.
+#: Digits as superscripts.
 _HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def spelled(expression: Any) -> str:
-    """``+ 2·B·N²·h − 3·N``: a sum with its signs, what grows fastest with N first."""
+    """Return ``+ 2·B·N²·h − 3·N``: a sum with its signs, the fastest growing term in N first."""
     import sympy
 
     def rank(term: Any) -> tuple[Any, ...]:
@@ -175,17 +180,17 @@ def _term(term: Any) -> str:
     return f"{sign} {'·'.join(shown)}"
 
 
-#: What a formula counts, as one reads it.
+#: Names of the quantities of formulas, for sentences.
 UNITS = {
     "other": "other operations", "flops": "FLOPs", "matmul_flops": "FLOPs of matrix products",
     "bytes_moved": "bytes moved", "peak_bytes": "bytes at the peak",
 }  # fmt: skip
-#: How much longer than here a long sequence is: what grows fastest has won by then.
+#: Factor from the case's length to a long one, where the fastest growing term leads.
 _LONG = 2**40
 _HERE = {1: "more", 0: "the same", -1: "fewer"}
 
 
-def _formula(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+def _formula_record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = rules.OK, ""
     if now is None:
@@ -205,10 +210,11 @@ def _formula(case: str, name: str, baseline: Counted, current: Counted) -> Check
 def difference(
     before: str, now: str, sizes: Mapping[str, int], here: int | None, unit: str
 ) -> tuple[str, str]:
-    """Verdict on two formulas, and how they differ: ``+ 2·B·N²·h additions``.
+    """Return the verdict on two formulas and their difference: ``+ 2·B·N²·h additions``.
 
-    ``here`` is the sign of the change at these sizes, where a run has counted it. Worse is what is
-    more here or will be for longer sequences; where both are the same, for all sizes growing.
+    ``here`` is the sign of the change that a run counted at these sizes, if any. It is worse if it
+    is more at these sizes or for longer sequences; if both are equal, if it is more for larger
+    sizes.
     """
     import sympy
 
@@ -227,8 +233,11 @@ def difference(
     if old == new or (apart == 0 and not branch):
         return rules.OK, ""
     grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
-    here = _signed(old, new, at) if here is None else here
-    long, large = _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}), _signed(old, new, grown)
+    here = _sign_of_change(old, new, at) if here is None else here
+    long, large = (
+        _sign_of_change(old, new, {**at, "N": at.get("N", 1) * _LONG}),
+        _sign_of_change(old, new, grown),
+    )
     where = " in the branch of this shape" if branch else ""
     text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
     if here == long == large == 0:
@@ -242,7 +251,10 @@ def difference(
 
 
 def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
-    """An expression with the branch that is taken at these sizes, of all kinds of branches."""
+    """Return an expression with each Max, Min and Piecewise replaced by the branch taken.
+
+    ``at`` are sizes by name; ``kinds`` restricts which of the three are replaced.
+    """
     import sympy
 
     def branch(node: Any) -> Any:
@@ -259,6 +271,6 @@ def _names(expression: Any) -> set[str]:
     return {size.name for size in expression.free_symbols}
 
 
-def _signed(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
+def _sign_of_change(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
     value = evaluate(new, sizes) - evaluate(old, sizes)
     return int(value > 0) - int(value < 0)

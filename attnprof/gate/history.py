@@ -1,4 +1,4 @@
-"""Saved results in their order: one series a case and metric, and where its level changed.
+"""Order saved results by time and find where the level of each case and metric changed.
 
 Counts have no noise: any other value is a change. Times are searched by Pelt with a cost of
 absolute deviations, which a single slow run does not move; a change of level must repay
@@ -28,7 +28,7 @@ from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.report import object_in
 
 PENALTY = 2.5
-#: Runs a level of times has at least; one alone may be chance.
+#: Least number of runs at a level of times; a single one may be chance.
 LEAST = 3
 #: Noise of times is never taken to be less than this share.
 LEAST_NOISE = 0.005
@@ -36,7 +36,7 @@ LEAST_NOISE = 0.005
 
 @dataclass(frozen=True)
 class SavedResult:
-    """One saved result: when, of which commit, on which machine, and its values by case, metric."""
+    """A saved result: its time, commit, machine, and values by (case, metric)."""
 
     file: str
     at: datetime
@@ -52,7 +52,10 @@ def history_report(
     metrics: Sequence[str] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Every run of every series (of a case, of metrics), with change points; the rest is told."""
+    """Return every run of every series with its change points.
+
+    ``case`` and ``metrics`` select series; ``tell`` gets a line for each file that was left out.
+    """
     runs, left_out = _runs(Path(folder))
     if not runs:
         said = "; ".join(left_out) or "it has no .json files"
@@ -83,7 +86,7 @@ def history_report(
 
 
 def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
-    """What the folder holds, by time where every file tells its own, else by name."""
+    """Return the folder's results, by date or else by name, and why files were left out."""
 
     def natural(path: Path) -> list[tuple[int, str]]:  # run10 after run9
         parts = re.findall(r"\d+|\D+", path.name)
@@ -93,10 +96,10 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
     runs, left_out = [], []
     try:
-        found = sorted(folder.glob("*.json"), key=natural)
+        paths = sorted(folder.glob("*.json"), key=natural)
     except OSError as error:
         raise RequestError(f"cannot read {folder}: {error.strerror}") from error
-    for path in found:
+    for path in paths:
         try:
             runs.append(_run(path))
         except RequestError as error:
@@ -144,7 +147,7 @@ def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
 
 
 def _records(runs: Sequence[SavedResult]) -> Iterator[HistoryRecord]:
-    """By case, metric and, for times, machine: the runs that have it, each with its level."""
+    """Yield runs by series (case, metric and, for times, machine), each with its level."""
     found: dict[tuple[str, str, str], list[tuple[int, SavedResult, int | float]]] = {}
     for number, run in enumerate(runs, 1):
         for (case, metric), value in run.values.items():
@@ -169,12 +172,12 @@ def _records(runs: Sequence[SavedResult]) -> Iterator[HistoryRecord]:
 
 
 def count_changes(values: Sequence[float]) -> list[int]:
-    """Places at which a value is not the one before it."""
+    """Return the positions at which a value differs from the one before."""
     return [place for place, (a, b) in enumerate(pairwise(values), 1) if a != b]
 
 
 def time_changes(values: Sequence[float]) -> list[int]:
-    """Places at which a level of times begins; none in fewer runs than two levels have.
+    """Return the positions at which a level of times begins; none if two levels cannot fit.
 
     Noise is the standard deviation by the median step between neighbours, which levels do not
     enter; a little more for few runs, where that median may be small by chance.

@@ -1,4 +1,4 @@
-"""What a test asks of the gate: its module's exact counts against the ones a file has."""
+"""Check a module inside a test: its exact counts against those in a file, or another revision."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -31,11 +31,11 @@ UPDATE = "pytest --attnprof-update"
 
 @dataclass
 class TestGate:
-    """The gate of one test session: reads ``file`` once, writes it once at the end.
+    """The gate of a test session: reads ``file`` once, writes it once at the end.
 
-    Names of files are seen from ``root``. With ``update`` what is counted is kept to be written;
-    with ``against``, a git revision or a folder, both are counted and timed in processes of their
-    own, and the file is left alone.
+    Names of files are relative to ``root``. With ``update`` new counts are collected for
+    :meth:`write`. With ``against``, a git revision or a folder, both trees are counted and timed in
+    processes of their own, and the file is left alone.
     """
 
     __test__ = False  # pytest collects classes of this name
@@ -49,23 +49,23 @@ class TestGate:
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @cached_property
-    def _base(self) -> RunningTree:
-        """The code to compare with, there until :meth:`close`."""
+    def _base_tree(self) -> RunningTree:
+        """Return the tree to compare with, checked out until :meth:`close`."""
         return self._open.enter_context(tree_of(str(self.against), self.root))
 
     @property
-    def _name(self) -> str:
-        """The file as one reads it."""
+    def _file_name(self) -> str:
+        """Return the file's name, relative to ``root`` if it lies there."""
         near = self.file.is_relative_to(self.root)
         return str(self.file.relative_to(self.root) if near else self.file)
 
     def close(self) -> None:
-        """Remove what was checked out."""
+        """Remove the tree that was checked out."""
         self._open.close()
 
     @cached_property
     def baseline(self) -> Baseline:
-        """What the file has; no cases where there is no file."""
+        """Return what the file holds; no cases if there is no file."""
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
@@ -79,62 +79,70 @@ class TestGate:
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
-                with self._base as base, current_tree(self.root) as head:
+                with self._base_tree as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms)
-                found = [rules.Cause(**row) for row in report.summary["causes"]]
-                return self._judged(case, self._base.label, report.of(CheckRecord), found)
+                grouped = [rules.Cause(**row) for row in report.summary["causes"]]
+                return self._accept_or_raise(
+                    case, self._base_tree.label, report.of(CheckRecord), grouped
+                )
             before = self.baseline.counted.get(case.name)
             if self.update:
-                return self._record(case, before)
+                return self._record_case(case, before)
             if before is None:
-                raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
+                raise RequestError(
+                    f"{case.name} is not in {self._file_name}; record it by: {UPDATE}"
+                )
             now = count_apart(case.request, formulas=False)
             records = compare(case.name, before, now)
             changed = any(record.verdict != rules.OK for record in records)
             if changed and case.formulas and before.formulas:  # they take longer, and name it
                 now = count_apart(case.request, formulas=True)
                 records = compare(case.name, before, now)
-            found = causes(records, {case.name: before}, {case.name: now})
-            return self._judged(case, self._name, records, found)
+            grouped = causes(records, {case.name: before}, {case.name: now})
+            return self._accept_or_raise(case, self._file_name, records, grouped)
 
-    def _judged(
+    def _accept_or_raise(
         self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
-        """The records, where none of them is worse or could not be had; else the causes."""
-        told = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
+        """Return the records, or raise an error that lists the causes.
+
+        :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
+        has no counts.
+        """
+        lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations
                 here, there = fingerprint("cpu"), self.baseline.fingerprint
-                told += [
+                lines += [
                     f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
                     for name in ("torch", "attnprof") if here[name] != there.get(name)
                 ]  # fmt: skip
-                told.append(_ACCEPT)
-            raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *told]))
+                lines.append(_ACCEPT)
+            raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *lines]))
         if {rules.ERROR, rules.MISSING} & verdicts:
-            raise CannotRunError("\n".join([f"{case.name} could not be compared:", *told]))
+            raise CannotRunError("\n".join([f"{case.name} could not be compared:", *lines]))
         if rules.IMPROVED in verdicts:
             hint = "" if self.against else f"; {_ACCEPT}"
             self.notes.append(f"{case.name} got better than {base}{hint}")
         return records
 
-    def _record(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+    def _record_case(self, case: Case, before: Counted | None) -> list[CheckRecord]:
         other = self.updated.get(case.name)
         if other is not None and other.request != case.request.to_dict():
             raise RequestError(
                 f"two tests ask for {case.name} with other inputs: give a factory of its own, "
                 "with another name, to one of them"
             )
-        found = count_apart(case.request, formulas=case.formulas)
-        if found.error is not None:
-            raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
+        counted = count_apart(case.request, formulas=case.formulas)
+        if counted.error is not None:
+            raise CannotRunError(f"{case.name} cannot be recorded: {counted.error}")
         times = self.baseline.times_s.get(case.name, [])
-        self.updated[case.name] = baseline_record(case, found, times)
-        return compare(case.name, before or found, found)
+        self.updated[case.name] = baseline_record(case, counted, times)
+        return compare(case.name, before or counted, counted)
 
     def write(self) -> None:
-        """Write the file anew where there is something new; cases that were not run stay."""
+        """Write the file if any case was recorded; cases that did not run keep their counts."""
         if not self.updated:
             return
         old, new = self.baseline, dict(self.updated)
@@ -147,28 +155,28 @@ class TestGate:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
-        said = f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
+        said = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
         self.notes.append(said)
 
     def carried(self) -> dict[str, Any]:
-        """What a worker process has found, in plain values."""
+        """Return the collected counts and notes of this process as plain values."""
         return {"updated": [asdict(r) for r in self.updated.values()], "notes": self.notes}
 
     def take(self, carried: Mapping[str, Any]) -> None:
-        """Add what a worker process has found."""
+        """Add the counts and notes that :meth:`carried` returned in another process."""
         self.updated |= {row["case"]: BaselineRecord(**row) for row in carried["updated"]}
         self.notes += carried["notes"]
 
 
 def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
-    """:func:`count` in a fork of this process, which may die of what the module does."""
+    """Count as :func:`count` does, in a fork that may die of the module's code."""
     for name in COUNTING:  # once, here
         import_module(name)
     answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
     if answer.given:
-        found = Counted.from_dict(answer.value)
-        if _NO_FORK not in (found.error or found.no_formula):
-            return found
+        outcome = Counted.from_dict(answer.value)
+        if _NO_FORK not in (outcome.error or outcome.no_formula):
+            return outcome
         return count(request, formulas)  # a test before has used autograd's threads
     said = f": {answer.ended.last_line}" if answer.ended.last_line else ""
     return Counted(error=f"the process that counted it {answer.ended.how}, without an answer{said}")
@@ -186,7 +194,7 @@ def request_for(
     args: _Texts | None = None, inputs: _Texts | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> PointRequest:  # fmt: skip
-    """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
+    """Return the request for a mechanism's id, ``my.py:MyAttention``, a class or a function.
 
     ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.
     """
@@ -206,7 +214,7 @@ def request_for(
 
 
 def place_of(attention: Any) -> str:
-    """A name by which another process finds it; :class:`RequestError` where there is none."""
+    """Return the name by which another process can import an object; else RequestError."""
     if isinstance(attention, str):
         return attention
     module, name = (getattr(attention, key, None) for key in ("__module__", "__qualname__"))

@@ -1,10 +1,10 @@
-"""Times of two revisions, taken in turns in random order: is the second one slower.
+"""Time two revisions in turns, in random order, to decide whether the second one is slower.
 
 A pair is one short block of calls of each, next to each other in time, so that whatever slows the
-machine slows both. What differs from process to process (where memory lies, who runs on the other
-core) does not average out within one: so each fresh process of each side gives a few pairs, their
-median counts as one observation, and the bounds are order statistics of these, which hold whatever
-their distribution (sign test). The error is shared among the looks.
+machine slows both. What differs between processes (where memory lies, who runs on the other core)
+does not average out within one. So each fresh process of each side gives a few pairs, and their
+median is one observation. The bounds are order statistics of observations, valid for any
+distribution (sign test). The chance of error is shared among the looks at the data.
 """
 
 import math
@@ -20,21 +20,21 @@ from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import order_rank
 from attnprof.processes.progress import tell
 
-#: Pairs of one process of each side, and processes after which a comparison is looked at; the
-#: later ones only where a result is still open and there is time.
+#: Pairs in one process of each side; numbers of processes after which the race is judged, the
+#: later ones only if the verdict is still open and there is time.
 PAIRS = 5
 LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32, 48, 64)
 #: Chance, in all looks together, that a bound lies on the wrong side.
 ALPHA = 0.03
 _LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
-#: The bounds are so many standard errors from the median, for normal noise and any of the looks.
+#: Distance of the bounds from the median in standard errors, for normal noise, at any look.
 _Z = 3.1
 _Z_SURE = NormalDist().inv_cdf(0.99)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """``ratio`` current / baseline with its two one-sided bounds, after so many ``processes``."""
+    """The verdict on ``ratio``, current / baseline, with one-sided bounds after ``processes``."""
 
     verdict: str
     ratio: float
@@ -44,27 +44,27 @@ class Judgement:
 
     @property
     def noise(self) -> float:
-        """Half the distance of the bounds, as a share."""
+        """Return half the distance of the bounds, as a share."""
         return (self.high - self.low) / 2
 
     @property
     def error(self) -> float:
-        """Standard error of the logarithm of ``ratio``."""
+        """Return the standard error of the logarithm of ``ratio``."""
         return max(1e-6, (math.log(self.high) - math.log(self.low)) / (2 * _Z))
 
 
 def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, float] | None:
-    """Lower and upper one-sided bounds of the median, each wrong with chance ``alpha`` at most.
+    """Return one-sided bounds of the median, each wrong with chance ``alpha`` at most.
 
-    The k-th smallest and largest, with the largest k that keeps ``alpha``; None where even the
-    extremes do not (fewer than eight values for 0.004).
+    They are the k-th smallest and largest, with the largest k that keeps ``alpha``; None where even
+    the extremes do not (fewer than eight values for 0.004).
     """
     ordered, (k, _) = sorted(values), order_rank(len(values), alpha)
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Judgement:
-    """What the pairs so far say; ``inconclusive`` asks for more, except at the ``last`` look."""
+    """Return the verdict on the pairs so far; ``inconclusive``, except at the ``last`` look."""
     starts = range(0, len(log_ratios), PAIRS)  # one observation a process: the median of its pairs
     values = [median(log_ratios[start : start + PAIRS]) for start in starts]
     sure = bounds_of_median(values, _LOOK_ALPHA)
@@ -83,14 +83,14 @@ def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Jud
 
 
 def power(found: Judgement, rule: Rule, slowdown: float) -> float:
-    """Chance that as many processes at this noise call a ``slowdown`` (0.1) regressed."""
+    """Return the chance that as many processes at this noise show a ``slowdown`` (0.1)."""
     bounded = NormalDist().cdf(_margin(rule.bound, slowdown) / found.error - _Z)
     pointed = NormalDist().cdf(_margin(rule.point, slowdown) / found.error)
     return min(bounded, pointed)
 
 
 def processes_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
-    """Processes after which that chance is 99 in 100; None where the rule never sees it."""
+    """Return how many processes make that chance 99 %; None if the rule never fails it."""
     needed = (
         (_margin(rule.bound, slowdown), _Z + _Z_SURE), (_margin(rule.point, slowdown), _Z_SURE)
     )  # fmt: skip
@@ -110,7 +110,7 @@ BLOCK_S = 0.006
 
 @dataclass
 class Race:
-    """Pairs of two sides so far; seconds are of one call, by processor and by wall clock."""
+    """The pairs timed so far; seconds are of one call, by processor and by wall clock."""
 
     rule: Rule
     log_ratios: list[float] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Race:
     alarm: Judgement | None = None
 
     def look(self, *, last: bool) -> bool:
-        """Judge what is there; whether that is the end."""
+        """Judge the pairs so far; return whether the race is over."""
         self.found = judge(self.log_ratios, self.rule, last=last)
         return last or self.found.verdict != INCONCLUSIVE
 
@@ -132,10 +132,10 @@ def race(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, *,
     limit_s: float = 30.0, more: bool = True, seed: int = 0, title: str = "",
 ) -> Race:  # fmt: skip
-    """Take turns until the rule is sure, the looks are used up, or ``limit_s`` is spent.
+    """Time both sides until the rule decides, the looks are used up, or ``limit_s`` is spent.
 
-    A slowdown counts once a second race, of other processes, sees it too. Where that one stays
-    open, all pairs of both decide. ``title`` is what progress calls it.
+    A slowdown counts only if a second race, of other processes, confirms it. If that one stays
+    undecided, all pairs of both decide. ``title`` is what progress calls the case.
     """
     title = title or request.title
     first = _race_once(baseline, current, request, rule, limit_s, more, seed, title)
@@ -157,21 +157,21 @@ def _race_once(
 ) -> Race:  # fmt: skip
     chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
     looks = LOOKS + MORE_LOOKS if more else LOOKS
-    found, calls = Race(rule), 0
+    running, calls = Race(rule), 0
     while True:
-        pairs = len(found.log_ratios)
+        pairs = len(running.log_ratios)
         look = next((one for one in looks if one * PAIRS > pairs), looks[-1])
         tell(f"timing pairs of calls of {title}", pairs, look * PAIRS)
-        calls = _one_process(baseline, current, request, found, calls, chance)
-        found.spent_s = time.monotonic() - start
-        processes = len(found.log_ratios) // PAIRS
-        last = found.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
-        if (processes in looks or last) and found.look(last=last):
-            return found
+        calls = _one_process(baseline, current, request, running, calls, chance)
+        running.spent_s = time.monotonic() - start
+        processes = len(running.log_ratios) // PAIRS
+        last = running.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
+        if (processes in looks or last) and running.look(last=last):
+            return running
 
 
 def block_calls(call_s: float) -> int:
-    """How many calls make a block."""
+    """Return how many calls of ``call_s`` seconds make a block."""
     return max(1, round(BLOCK_S / max(call_s, 1e-7)))
 
 
@@ -179,7 +179,7 @@ def _one_process(
     baseline: RunningTree, current: RunningTree, request: PointRequest, found: Race, calls: int,
     chance: random.Random,
 ) -> int:  # fmt: skip
-    """Pairs of one fresh process of each side; how many calls make a block."""
+    """Add the pairs of a fresh process of each side; return the calls in a block."""
     sides = (baseline, current)
     try:
         for side in sides:

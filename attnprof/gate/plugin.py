@@ -27,7 +27,7 @@ MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the counts are, and whether to record them."""
+    """Add options for the file of counts, and for recording it."""
     group = parser.getgroup("attnprof", "counts of attention modules")
     group.addoption("--attnprof-baseline", metavar="FILE", help=f"recorded counts ({DEFAULT})")
     group.addoption(
@@ -55,7 +55,7 @@ _GATE = pytest.StashKey["TestGate"]()
 
 
 def _gate(config: pytest.Config) -> "TestGate":
-    """The session's gate, made when a test first asks."""
+    """Return the session's gate, made when a test first asks for it."""
     if _GATE not in config.stash:
         from attnprof.gate.in_tests import TestGate
 
@@ -68,7 +68,7 @@ def _gate(config: pytest.Config) -> "TestGate":
 
 
 def _check(config: pytest.Config, *args: Any, **sizes: Any) -> Any:
-    """A check whose failure is the test's, in the words of the message alone."""
+    """Run a check; its failure fails the test and shows the message without a traceback."""
     __tracebackhide__ = True
     try:
         return _gate(config).check(*args, **sizes)
@@ -91,14 +91,14 @@ def attnprof_check(pytestconfig: pytest.Config) -> Callable[..., Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Check what a test is marked with, before its body."""
+    """Check the case that a test's marker names, before the test's body."""
     for mark in item.iter_markers("attnprof"):
         _check(item.config, *mark.args, **mark.kwargs)
     return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what was recorded; a process that runs tests for another hands it over."""
+    """Write recorded counts; a worker of pytest-xdist sends them to its controller."""
     gate = session.config.stash.get(_GATE, None)
     if gate is None:
         return
@@ -115,7 +115,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what one of pytest-xdist's processes has found."""
+    """Take over the counts and notes of a worker of pytest-xdist."""
     if carried := getattr(node, "workeroutput", {}).get("attnprof"):
         _gate(node.config).take(json.loads(carried))
 

@@ -1,8 +1,8 @@
-"""A git revision as files, and code that no revision has.
+"""Check out a git revision as files, and tell whether a case can be compared at all.
 
 A check is worth nothing where both sides run the same file, or where the old side lacks a file that
 git never recorded. So a revision is checked out with its submodules, each at the commit that the
-revision records, and :func:`why_incomparable` says of a case what cannot be compared.
+revision records, and :func:`why_incomparable` tells why a case cannot be compared.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from attnprof.processes.forks import Ended
 
 @dataclass(frozen=True)
 class Checkout:
-    """A revision in a folder, of the repository whose files lie in ``top``.
+    """A revision's files in a folder, from the repository at ``top``.
 
     ``submodules`` maps the path of each submodule to the reason why it could not be checked out;
     the reason is empty where it was.
@@ -46,7 +46,7 @@ def checked_out(here: Path, commit: str, place: Path, label: str) -> Checkout:
 
 
 def reason_of(error: subprocess.SubprocessError) -> str:
-    """The last line that git wrote before it failed."""
+    """Return the last line that git wrote before it failed."""
     return Ended(1, getattr(error, "stderr", None) or str(error)).last_line
 
 
@@ -54,21 +54,21 @@ def _write_files(directory: Path, commit: str, place: Path, index: Path) -> None
     """Write the files of a commit of the repository in ``directory``, a ``.git`` folder."""
     place.mkdir(parents=True, exist_ok=True)
     index.unlink(missing_ok=True)
-    settings = {**_apart(directory, place), "GIT_INDEX_FILE": str(index)}
+    settings = {**_git_environment(directory, place), "GIT_INDEX_FILE": str(index)}
     git(place, "read-tree", commit, settings=settings)
     git(place, "checkout-index", "--all", f"--prefix={place}/", settings=settings)
 
 
-def _apart(directory: Path, working: Path) -> dict[str, str]:
-    """Settings for git that name a repository, whichever one it was started in."""
+def _git_environment(directory: Path, working: Path) -> dict[str, str]:
+    """Return environment settings that bind git to one repository, wherever it was started."""
     return {"GIT_DIR": str(directory), "GIT_WORK_TREE": str(working)}
 
 
 def _submodules(
     top: Path, directory: Path, commit: str, place: Path, index: Path
 ) -> Iterator[tuple[str, str]]:
-    """Write the submodules of a commit, and theirs; yield each path with why it is not there."""
-    listed = git(place, "ls-tree", "-rz", commit, settings=_apart(directory, place))
+    """Write a commit's submodules recursively; yield each path and why it failed ("" if not)."""
+    listed = git(place, "ls-tree", "-rz", commit, settings=_git_environment(directory, place))
     for line in listed.split("\0"):
         kind, _, path = line.partition("\t")
         if not kind.startswith("160000 "):
@@ -93,7 +93,7 @@ def _submodules(
 def _directory_of(
     working: Path, directory: Path, place: Path, path: str, commit: str
 ) -> Path | None:
-    """The ``.git`` folder of a submodule that holds a commit; None where none does."""
+    """Return the ``.git`` folder of a submodule that holds a commit; None where none does."""
     found = [_git_folder(working)]
     if (place / ".gitmodules").is_file():
         listed = git(
@@ -102,14 +102,16 @@ def _directory_of(
         )  # fmt: skip
         pairs = (entry.partition("\n") for entry in listed.split("\0"))
         names = [key[len("submodule.") : -len(".path")] for key, _, at in pairs if at == path]
-        common = git(place, "rev-parse", "--git-common-dir", settings=_apart(directory, place))
+        common = git(
+            place, "rev-parse", "--git-common-dir", settings=_git_environment(directory, place)
+        )
         for home in (directory, place / common):
             found += [home / "modules" / name for name in names if ".." not in name]
     for folder in found:
         if folder is not None and folder.is_dir():
             try:
                 whole = f"{commit}^{{commit}}"
-                git(place, "cat-file", "-e", whole, settings=_apart(folder, place))
+                git(place, "cat-file", "-e", whole, settings=_git_environment(folder, place))
             except subprocess.SubprocessError:
                 continue
             return folder
@@ -117,7 +119,7 @@ def _directory_of(
 
 
 def _git_folder(working: Path) -> Path | None:
-    """The ``.git`` folder of a working folder, which may be a file that names it."""
+    """Return the ``.git`` folder of a working folder, which may be a file that names it."""
     entry = working / ".git"
     if not entry.is_file():
         return entry if entry.is_dir() else None
@@ -129,9 +131,8 @@ def why_incomparable(
 ) -> str:
     """Return why a case's code on two sides cannot be compared; empty where it can.
 
-    ``head`` and ``base`` are the folders of the sides, ``checkout`` is what base is, unless it was
-    given as a folder. Code that the base lacks is new, and compares, only if the base would have
-    it had it been written then.
+    ``head`` and ``base`` are the folders of the sides; ``checkout`` describes base unless the user
+    named a folder. A file that base lacks counts as new only if git would have recorded it.
     """
     if not (current.runs and current.file and (baseline.runs or baseline.missing)):
         return ""
@@ -157,7 +158,7 @@ def why_incomparable(
 def _why_unrecorded(
     file: Path, top: Path, head: Path, base: Path, checkout: Checkout | None
 ) -> str:
-    """Why a file that the base lacks may have been there all the same."""
+    """Return why a file may have existed at the revision though its tree lacks it."""
     owner = _repository(file.parent)
     if owner is None:
         return ""
@@ -172,26 +173,26 @@ def _why_unrecorded(
 
 
 def _repository(folder: Path) -> Path | None:
-    """The nearest folder upwards that is a git repository's."""
+    """Return the nearest parent folder that is a git repository's."""
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
 
 
 def _is_submodule(owner: Path) -> bool:
-    """Whether the repository around records a commit of this one."""
+    """Return whether the surrounding repository records a commit of this one."""
     around = _repository(owner.parent)
     if around is None:
         return False
-    listed = _in_repository(around, "ls-files", "-s", "--", str(owner.relative_to(around)))
+    listed = _git_output(around, "ls-files", "-s", "--", str(owner.relative_to(around)))
     return bool(listed) and str(listed).startswith("160000 ")
 
 
 def _is_ignored(file: Path, owner: Path) -> bool:
-    return _in_repository(owner, "check-ignore", "-q", str(file)) is not None
+    return _git_output(owner, "check-ignore", "-q", str(file)) is not None
 
 
-def _in_repository(owner: Path, *arguments: str) -> str | None:
-    """What git says in a repository, whichever one its environment names; None where it fails."""
+def _git_output(owner: Path, *arguments: str) -> str | None:
+    """Return a git command's output, ignoring git's environment; None where it fails."""
     try:
-        return git(owner, *arguments, settings=_apart(_git_folder(owner) or owner, owner))
+        return git(owner, *arguments, settings=_git_environment(_git_folder(owner) or owner, owner))
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,4 +1,4 @@
-"""What a case of the gate can get, by which rule, how a check is made, and in which words."""
+"""The gate's verdicts, rules for times and options, and the words in which results are told."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,35 +21,36 @@ INCONCLUSIVE, NOT_COMPARABLE = "inconclusive", "not-comparable"
 NEW, MISSING, ERROR = "new", "missing", "error"
 VERDICTS = (OK, IMPROVED, REGRESSED, INCONCLUSIVE, NOT_COMPARABLE, NEW, MISSING, ERROR)
 
-#: In the order of what a run ends with: what got worse, what could not be judged, what did.
+#: Verdicts in the order that decides a run: worse, not judged, judged and fine.
 WORST_FIRST = (
     REGRESSED, ERROR, MISSING, INCONCLUSIVE, NOT_COMPARABLE, NEW, IMPROVED, OK,
 )  # fmt: skip
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The worst of some verdicts; ``ok`` where there are none."""
+    """Return the worst of these verdicts; ``ok`` if there are none."""
     return min(verdicts, key=WORST_FIRST.index, default=OK)
 
 
 def exit_code(verdicts: Iterable[str], *, inconclusive_fails: bool = False) -> int:
-    """0 fine, 1 something got worse, 3 something could not be judged (never 1).
+    """Return 0 for fine, 1 if something got worse, 3 if something could not be judged.
 
-    What got worse comes first. ``missing`` and ``error`` could not be judged; ``inconclusive``
-    only where that is asked to fail.
+    1 takes precedence. ``missing`` and ``error`` could not be judged; ``inconclusive`` is among
+    them only with ``inconclusive_fails``.
     """
-    found = set(verdicts)
-    if REGRESSED in found:
+    present = set(verdicts)
+    if REGRESSED in present:
         return 1
     unjudged = {MISSING, ERROR} | ({INCONCLUSIVE} if inconclusive_fails else set())
-    return 3 if found & unjudged else 0
+    return 3 if present & unjudged else 0
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When a slowdown fails: the bound of the ratio above ``bound`` and its median above ``point``.
+    """When a slowdown fails: its lower bound exceeds 1 + ``bound`` and its median 1 + ``point``.
 
-    Shares of the baseline's time. Below ``equal`` from above, the two are the same.
+    All three are shares of the baseline's time. A case is ok if its upper bound is below 1 +
+    ``equal``.
     """
 
     name: str
@@ -73,7 +74,7 @@ RULES = {
 
 
 def rule_named(name: str) -> Rule:
-    """A preset; :class:`RequestError` lists them."""
+    """Return a preset rule; :class:`RequestError` lists the names."""
     return RULES[choice("rule", name, list(RULES))]
 
 
@@ -84,10 +85,10 @@ ADVISE = "advise"
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What a check is asked; ``rule`` stands for every case's own where it is given.
+    """The options of a check; ``rule``, if not None, replaces every case's rule.
 
-    ``inconclusive`` is what an open result in time means: more pairs while the budget lasts and
-    then a pass (``retry``), a pass at once, or exit code 3. ``budget_s`` are seconds for all times.
+    ``inconclusive`` is what an undecided time means: more pairs while the budget lasts and then a
+    pass (``retry``), a pass at once, or exit code 3. ``budget_s`` are seconds for all times.
     Times stored on the same machine may ``fail`` a check or only ``advise``. After ``limit_s``
     seconds a process that counts or times one case is ended.
     """
@@ -115,16 +116,16 @@ class CheckOptions:
 
 
 TIME = "time"
-#: The metric of a record that speaks for a whole case: one that could not run, or is new.
+#: The metric of a record for a whole case, which could not run or is new.
 WHOLE = "case"
 FORMULA = "formula:"
-#: The place of what several lines bring about, where it cannot be told whose share is what.
+#: The place of a difference that several lines cause in unknown shares.
 TOGETHER = "together"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What a line of code does to the metrics of some cases; or a metric that has no line.
+    """A line of code with its effect on the metrics of some cases; or a metric that has no line.
 
     ``operations`` are ``+clone``, ``−mul``, ``larger cat`` or ``softmax in float64``. ``metrics``
     are the least and the greatest current / baseline that this line alone brings about, null
@@ -139,15 +140,18 @@ class Cause:
     cases: Sequence[str]
 
 
-def told(record: CheckRecord, common: str | None = None) -> bool:
-    """Whether a record tells anything; times may not, for the reason ``common`` to all of them."""
+def is_worth_showing(record: CheckRecord, common: str | None = None) -> bool:
+    """Return whether a record is worth showing: not ok, or with a reason of its own.
+
+    Times that cannot be compared for a reason ``common`` to all are not shown one by one.
+    """
     if record.verdict == NOT_COMPARABLE and common:
         return record.why not in ("", common)
     return record.verdict != OK or bool(record.why and record.metric != TIME)
 
 
 def _value(value: Any, unit: str) -> str:
-    """Bytes as people read them and as they are compared."""
+    """Return a value with its unit; bytes both short and exact."""
     if value is None or isinstance(value, str):
         return ""
     if unit == "s":
@@ -160,7 +164,7 @@ def _value(value: Any, unit: str) -> str:
 
 
 def time_text(record: CheckRecord) -> str:
-    """``1.103× (1.085 to 1.121)``: the ratio of times with its bounds, where there is one."""
+    """Return ``1.103× (1.085 to 1.121)``, a ratio of times with its bounds; "" for none."""
     if record.ratio is None:
         return ""
     if record.ci_low is None or record.ci_high is None:
@@ -169,9 +173,9 @@ def time_text(record: CheckRecord) -> str:
 
 
 def sentence(record: CheckRecord) -> str:
-    """What happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why.
+    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why.
 
-    Values that are not known, and formulas, are left to ``why``.
+    Unknown values and formulas are left to ``why``.
     """
     before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
     values = f"{before or '–'} → {after or '–'}" if before or after else ""
@@ -182,24 +186,24 @@ def sentence(record: CheckRecord) -> str:
     return ": ".join(filter(None, (head, record.why))) or record.verdict
 
 
-def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
-    """The same with reasons that an earlier one has left out, for readers."""
+def without_repeats(records: Sequence[CheckRecord]) -> list[CheckRecord]:
+    """Return the records, each repeated reason replaced by "as above"."""
     seen: set[str] = set()
-    found = []
+    shown = []
     for record in records:
         again = record.why in seen and record.why != ""
-        found.append(replace(record, why="as above", place="") if again else record)
+        shown.append(replace(record, why="as above", place="") if again else record)
         seen.add(record.why)
-    return found
+    return shown
 
 
-#: Metrics that are told before others, and how many operations are named.
+#: Metrics shown before others, and how many operations are named.
 TOTALS = ("bytes_moved", "flops", "peak_bytes")
 MOST_NAMES = 6
 
 
 def cause_text(cause: Cause) -> str:
-    """``my.py:15 +clone → bytes moved 1.55×``."""
+    """Return ``my.py:15 +clone → bytes moved 1.55×``."""
     left = len(cause.operations) - MOST_NAMES
     names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
     said = (", " if any(" " in name for name in names) else " ").join(names)
@@ -207,14 +211,14 @@ def cause_text(cause: Cause) -> str:
 
 
 def effects(cause: Cause) -> list[str]:
-    """What it does to the totals, else to the first metric that has a number."""
+    """Return a cause's ratios of time and the totals, else of the first metric with a number."""
     plain = [name for name in cause.metrics if not name.startswith(FORMULA)]
     shown = [name for name in (TIME, *TOTALS, "parameters") if name in plain] or plain[:1]
     return [f"{quantity_text(name)} {span_text(*cause.metrics[name])}".strip() for name in shown]
 
 
 def effect_text(cause: Cause) -> str:
-    """``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
+    """Return ``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
     said, why = effects(cause), cause.why[:1]
     if [*cause.metrics] == [TIME] and len(cause.cases) == 1 and why:  # the ratio with its bounds
         said, why = [f"time {why[0]}"], cause.why[1:]
@@ -224,7 +228,7 @@ def effect_text(cause: Cause) -> str:
 
 
 def span_text(low: float | None, high: float | None) -> str:
-    """``1.55×``, or ``1.17× to 1.84×`` where it differs between cases."""
+    """Return ``1.55×``, or ``1.17× to 1.84×`` where it differs between cases."""
     if low is None or high is None:
         return ""
     return " to ".join(dict.fromkeys(f"{format_ratio(one)}×" for one in (low, high)))

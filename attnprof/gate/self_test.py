@@ -1,7 +1,7 @@
-"""The gate tried on this machine: unchanged code, and code made slower by an exact share.
+"""Try the gate on this machine: on unchanged code, and on code slower by a known share.
 
-A revision is a folder with one file of modules; each does one small piece of work forty times, and
-a slower revision does it some times more.
+A revision is a folder with one file of modules. Each module does one small piece of work forty
+times; a slower revision does it a few times more.
 """
 
 import time
@@ -20,7 +20,7 @@ from attnprof.processes.progress import tell
 from attnprof.record import Report, SelfTestRecord
 from attnprof.units import plural
 
-#: Pieces of work in a call, all the same; a slowdown adds so many hundredths of them.
+#: Equal pieces of work in a call; a slowdown of 5 % adds 2 of 40.
 PIECES = 40
 FILE = "rehearsed.py"
 _SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""
@@ -64,7 +64,7 @@ class Projected(nn.Module):
 '''
 
 
-#: Modules of the file at shapes, of calls of about six milliseconds.
+#: Requests for the file's modules; a call takes about six milliseconds.
 REHEARSED = tuple(
     PointRequest(
         f"{FILE}:{module}", n, h, d, phase=phase, threads=1, params={
@@ -81,17 +81,17 @@ REHEARSED = tuple(
 
 
 def write_revision(folder: Path, slowdown: float) -> None:
-    """The modules into a folder, slower by this share (a multiple of 1/40)."""
+    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
     text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
-#: What is told of: slower by these shares.
+#: Slowdowns that are tried, as shares of a call's time.
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
 def self_test_report(rule: Rule, budget_s: float) -> Report:
-    """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
+    """Race unchanged and slowed code until the budget is spent; a record a slowdown."""
     found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     seeds, end = count(), time.monotonic() + budget_s
     while time.monotonic() <= end or not found[0.0]:

@@ -1,4 +1,4 @@
-"""Times of cases as records: raced against another revision, or beside stored ones."""
+"""Turn times of cases into records: raced against another revision, or against stored times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from attnprof.record import CheckRecord
 from attnprof.units import plural
 
 Tell = Callable[[str], None]
-#: The slowdown whose chance to be seen is told, and when that chance is good.
+#: A slowdown whose chance to be noticed is reported, and the chance that is good enough.
 SLOWDOWN, GOOD = 0.10, 0.95
-#: Wall-clock time is spoken of where it differs from processor time by this share.
+#: Wall-clock time is mentioned if it differs from processor time by this share.
 APART = 0.10
-#: Processes of one side whose times a baseline keeps, and blocks each.
+#: Processes whose times a baseline stores, and blocks of calls in each.
 STORED_PROCESSES, STORED_BLOCKS = 8, 5
-#: Seconds a case gets at least, and that a second try is worth.
+#: Least seconds for timing a case, also in a second attempt.
 LEAST_S = 2.0
 
 
@@ -29,7 +29,7 @@ def race_cases(
     baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
     tell: Tell = progress.tell,
 ) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
-    """A record of each case's time, and sentences on what could have been seen."""
+    """Return a record of each case's time, and sentences on which slowdowns would be noticed."""
     end = time.monotonic() + options.budget_s
     races: dict[str, Race] = {}
     records: dict[str, CheckRecord] = {}
@@ -61,25 +61,25 @@ def race_cases(
 
 
 def time_record(case: Case, verdict: str, why: str = "", **values: Any) -> CheckRecord:
-    """A case's time, or why it could not be measured."""
+    """Return the record of a case's time, or of why it could not be measured."""
     return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=verdict, why=why, **values)
 
 
 def raced_record(case: Case, raced: Race) -> CheckRecord:
-    """A race as a record; ``why`` says what the numbers alone do not.
+    """Return a race as a record; ``why`` says what the numbers do not.
 
-    Processor time is judged. What only waits shows by the wall clock alone, which is noisier: there
+    Processor time is judged. Code that waits shows by the wall clock alone, which is noisier: there
     a slowdown by the lenient rule counts, and only where processor time does not explain it.
     """
-    found = raced.found
-    assert found is not None
+    judgement = raced.found
+    assert judgement is not None
     by_wall = paired.judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
-    verdict, said = found.verdict, []
+    verdict, said = judgement.verdict, []
     if verdict == rules.INCONCLUSIVE:
-        said.append(f"undecided after {found.processes} processes of each side: too much noise")
+        said.append(f"undecided after {judgement.processes} processes of each side: too much noise")
     if raced.alarm and verdict != rules.REGRESSED:
         said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
-    if by_wall.ratio / found.ratio > 1 + APART:
+    if by_wall.ratio / judgement.ratio > 1 + APART:
         waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
         verdict = rules.REGRESSED if waits else verdict
         said.append(
@@ -89,14 +89,14 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
         )  # fmt: skip
     return time_record(
         case, verdict, "; ".join(said), baseline=median(raced.baseline_s),
-        current=median(raced.current_s), ratio=found.ratio, ci_low=found.low,
-        ci_high=found.high, pairs=len(raced.log_ratios), noise=found.noise,
+        current=median(raced.current_s), ratio=judgement.ratio, ci_low=judgement.low,
+        ci_high=judgement.high, pairs=len(raced.log_ratios), noise=judgement.noise,
         wall_ratio=by_wall.ratio, log_ratios=[round(x, 5) for x in raced.log_ratios],
     )  # fmt: skip
 
 
 def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
-    """What could have been seen in all cases, then those where that is not much."""
+    """Return the chance to notice a slowdown in all cases, then the cases where it is low."""
     if not raced:
         return []
     least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
@@ -112,43 +112,44 @@ def _percent(share: float) -> str:
 
 
 def power_text(case: Case, raced: Race) -> list[str]:
-    """What this noise would have let see, and what more time would give."""
-    found, rule = raced.found, raced.rule
-    assert found is not None
-    chance = paired.power(found, rule, SLOWDOWN)
+    """Return the chance to notice a slowdown at a case's noise, and the time 99 % would take."""
+    judgement, rule = raced.found, raced.rule
+    assert judgement is not None
+    chance = paired.power(judgement, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
     seen = f"a slowdown of {_percent(SLOWDOWN)} is seen with a probability of {_percent(chance)}"
     start = f"{case.name}: at this noise {seen}"
-    needed = paired.processes_for(found, rule, SLOWDOWN)
+    needed = paired.processes_for(judgement, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]
-    more = raced.spent_s * (needed / found.processes - 1)
+    more = raced.spent_s * (needed / judgement.processes - 1)
     return [f"{start}; give {more:.0f} s more for 99 %"]
 
 
 def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
-    """Processor seconds of a call on one side: a list a process. Raises :class:`TreeError`."""
-    found: list[list[float]] = []
+    """Return processor seconds of a call on one side, a list a process; or raise TreeError."""
+    blocks: list[list[float]] = []
     calls = 0
     for _ in range(STORED_PROCESSES):
         try:
             side.ask_open(case.request)
             call_s = side.opened()
             calls = calls or paired.block_calls(call_s)
-            found.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
+            blocks.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
         finally:
             side.close()
-    return found
+    return blocks
 
 
 def stored_record(
     case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions,
     foreign: str | None = None,
 ) -> CheckRecord:  # fmt: skip
-    """Times now beside stored ones, which fail a check only where that is asked: they drift.
+    """Return the record of times now against stored times.
 
-    Those of another machine, where ``foreign`` says what differs, are not taken again.
+    They drift, so they fail a check only with that option. If ``foreign`` names a difference of
+    machines, nothing is timed.
     """
     before = [median(process) for process in stored]
     if foreign:

@@ -1,4 +1,4 @@
-"""Code to compare: a folder as it is or a git revision checked out, and processes that run it."""
+"""Trees of code to compare: a folder or a git revision checked out, and processes that run it."""
 
 import contextlib
 import os
@@ -24,7 +24,10 @@ from attnprof.record.files import why_of
 def tree_of(
     text: str, here: Path | None = None, limit_s: float | None = None
 ) -> "Iterator[RunningTree]":
-    """The folder ``text`` names, or a git revision's files where ``here`` lies, for a while."""
+    """Yield the folder that ``text`` names or, for a git revision, its files checked out.
+
+    The revision is one of the repository in which the folder ``here`` lies.
+    """
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
         yield RunningTree(folder.resolve(), str(text), limit_s)
@@ -41,7 +44,7 @@ def tree_of(
 
 
 def _commit_of(text: str, here: Path, known: str) -> str:
-    """The commit that a revision is; ``known`` begins the messages of errors."""
+    """Return the commit that a revision names; ``known`` begins the error message."""
     try:
         git(here, "rev-parse", "--git-dir")
     except OSError as error:
@@ -63,7 +66,7 @@ def _commit_of(text: str, here: Path, known: str) -> str:
 
 
 def current_tree(here: Path | None = None, limit_s: float | None = None) -> "RunningTree":
-    """The working folder, with its commit where it has one."""
+    """Return the working folder, labelled with its commit if it has one."""
     here = here or Path.cwd()
     state = git_state.__wrapped__(here)  # as it is now
     return RunningTree(here, f"working folder ({state})" if state else "working folder", limit_s)
@@ -83,7 +86,7 @@ _STEADY = {
 
 
 class TreeError(Exception):
-    """What was asked of a tree failed; ``missing``: the code does not exist there."""
+    """A request that a tree's process failed; ``missing``: the code does not exist there."""
 
     def __init__(
         self, message: str, *, missing: bool = False, side: "RunningTree | None" = None
@@ -93,11 +96,11 @@ class TreeError(Exception):
 
 
 class RunningTree:
-    """A folder of code and what to call it; inside its context, a pool of processes that run it.
+    """A folder of code with a label; inside its context, a pool of processes that run it.
 
     Each order gets ``limit_s`` seconds. Questions are asked (``ask_…``) before answers are taken,
-    so that two sides can work at the same time. What fails is a :class:`TreeError`; the pool
-    survives it. ``checkout`` says so where the folder is a revision's.
+    so that two sides work at the same time. A failure raises :class:`TreeError`; the pool survives
+    it. ``checkout`` describes the folder if it is a revision's.
     """
 
     def __init__(
@@ -124,36 +127,36 @@ class RunningTree:
         self._alias.close()
 
     def ask_count(self, request: PointRequest, *, formulas: bool, alone: bool = False) -> None:
-        """Ask for :meth:`counted`, by the first guesses ``alone`` or by others, too."""
+        """Order a count, by the first guess of inputs ``alone`` or by others, too."""
         self._ask("count", request, formulas=formulas, alone=alone)
 
     def counted(self) -> Counted:
-        """The answer to :meth:`ask_count`: what has no noise; an error is part of it."""
+        """Return the answer to :meth:`ask_count`; an error is part of it."""
         try:
-            found = self._answer()
+            counted = self._answer()
             self._ended()
         except TreeError as error:
             return Counted(error=str(error), missing=error.missing)
-        return Counted.from_dict({**found["counted"], **found["code"]})
+        return Counted.from_dict({**counted["counted"], **counted["code"]})
 
     def ask_open(self, request: PointRequest) -> None:
-        """Ask for a module, built and warm; :meth:`close` ends it, answered or not."""
+        """Order a module to be built and warmed up, until :meth:`close`."""
         self._open = True
         self._ask("measure", request)
 
     def opened(self) -> float:
-        """Seconds of one call of what :meth:`ask_open` asked for."""
+        """Wait for :meth:`ask_open`; return the seconds of one call."""
         return float(self._answer()["call_s"])
 
     def block(self, calls: int) -> tuple[float, float]:
-        """Processor and wall seconds of so many calls of what is open."""
+        """Return the processor and wall seconds of ``calls`` calls of the open module."""
         with self._failing():
             self._pool.send({"calls": calls})
         found = self._answer()
         return float(found["cpu_s"]), float(found["wall_s"])
 
     def close(self) -> None:
-        """End what is open; nothing where nothing is."""
+        """End the open module's process; nothing if there is none."""
         if self._open:
             self._open = False
             with self._failing():
@@ -173,17 +176,17 @@ class RunningTree:
             ) from error
 
     def _answer(self) -> dict[str, Any]:
-        """The answer to the last order."""
+        """Return the answer to the last order."""
         with self._failing():
-            found = self._pool.answer(self._limit_s or LIMIT_S)
-        if "error" in found:
+            answer = self._pool.answer(self._limit_s or LIMIT_S)
+        if "error" in answer:
             self._open = False
             self._ended()
-            raise TreeError(found["error"], missing=found["missing"], side=self)
-        if "ended" in found:
+            raise TreeError(answer["error"], missing=answer["missing"], side=self)
+        if "ended" in answer:
             self._open = False
-            raise TreeError(_death(Ended(**found["ended"])))
-        return found
+            raise TreeError(_death(Ended(**answer["ended"])))
+        return answer
 
     def _ended(self) -> None:
         with self._failing():

@@ -1,4 +1,4 @@
-"""What a process of one side of a comparison does: count a case, or time it when told.
+"""The process that runs one side of a comparison: it counts a case, or times calls on demand.
 
 Loaded by its path (see :mod:`attnprof.processes.server`), so that both sides speak this version's
 language whatever version of attnprof their tree holds; where it holds none, this one runs.
@@ -19,21 +19,21 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-#: What is slow to import (fake tensors import ``torch._dynamo``), or starts threads that a fork
-#: would not have. An older tree may lack one: orders that need it will say so.
+#: Modules slow to import (fake tensors import ``torch._dynamo``), or that start threads a fork
+#: would lack. An older tree may not have one: orders that need it will say so.
 PRELOAD = (
     "torch", "torch._dynamo", "numpy", "psutil", "attnprof.measure.subject",
     "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.gate.counting",
     "attnprof.trace.request.lookup", "attnprof.trace.run.runs", "attnprof.trace.events",
     "attnprof.trace.solve.derive",
 )  # fmt: skip
-#: Calls before the clock counts: seconds of them, and at least so many.
+#: Warm-up before timing: seconds, and at least so many calls.
 WARM_S, WARM_CALLS = 0.03, 3
-#: What a process ends with whose code has closed the channel.
+#: Exit code of a process whose code has closed the channel for answers.
 MUTE = 74
-#: What has to stay where it is for as long as a process lives.
+#: Memory that stays allocated while the process lives, so that its holes stay.
 _KEPT: list[Any] = []
-#: Modules of this program, which both sides load from one place, and folders of packages.
+#: Modules of attnprof, which both sides load from one place; folders of installed packages.
 _OWN = ("__main__", "attnprof", "attnprof_forks", "attnprof_worker")
 _INSTALLED = {"site-packages", "dist-packages"}
 
@@ -43,15 +43,15 @@ More = Callable[[], _Line | None]
 
 
 def preload(order: _Line) -> None:
-    """Import all that orders need, before the first one comes."""
+    """Import torch and attnprof in the server, before the first order."""
     for name in () if order else PRELOAD:
         with contextlib.suppress(ModuleNotFoundError):
             import_module(name)
     import_module("torch")
 
 
-def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
-    """The work with an exit code; what it raises is said."""
+def _with_exit_code(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
+    """Wrap an order's function: send an exception as an answer, return an exit code."""
 
     @wraps(work)
     def run(order: _Line, say: Say, more: More) -> int:
@@ -73,9 +73,9 @@ def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, Mor
     return run
 
 
-@_told
+@_with_exit_code
 def count(order: _Line, say: Say, _more: More) -> None:
-    """Say what has no noise, of one request (see :mod:`attnprof.gate.counts`)."""
+    """Answer with the exact counts of a request (see :mod:`attnprof.gate.counts`)."""
     try:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
@@ -87,7 +87,7 @@ def count(order: _Line, say: Say, _more: More) -> None:
 
 
 def _code_of(name: str) -> _Line:
-    """The file of a module's code, and all files that were loaded but for installed packages."""
+    """Return the file of a module's code and all loaded files outside installed packages."""
     place = name if name.endswith(".py") else name.rpartition(":")[0]
     file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
     others = [
@@ -99,42 +99,42 @@ def _code_of(name: str) -> _Line:
 
 
 def _outside_packages(files: Sequence[Any]) -> list[str]:
-    """The real paths of files that are neither Python's own nor an installed package's."""
+    """Return the real paths of files outside Python's library and installed packages."""
     standard = sysconfig.get_path("stdlib")
-    found = {
+    real_paths = {
         os.path.realpath(file) for file in files
         if isinstance(file, str) and not file.startswith(standard)
     }  # fmt: skip
-    return sorted(file for file in found if _INSTALLED.isdisjoint(Path(file).parts))
+    return sorted(file for file in real_paths if _INSTALLED.isdisjoint(Path(file).parts))
 
 
-@_told
+@_with_exit_code
 def measure(order: _Line, say: Say, more: More) -> None:
-    """Build a request's module, warm it up, and time as many calls as is asked, until none is."""
-    block = _opened(order, say)
-    while (asked := more()) is not None and "calls" in asked:
-        say(block(asked["calls"]))
+    """Build and warm up a request's module, then time each block of calls that is ordered."""
+    block = _open_module(order, say)
+    while (order_line := more()) is not None and "calls" in order_line:
+        say(block(order_line["calls"]))
 
 
 def _request(order: _Line) -> Any:
-    """The request, less what this tree's attnprof does not know of."""
+    """Return the request without fields that the attnprof of this tree does not know."""
     kind = import_module("attnprof.measure.request").PointRequest
     known = {item.name for item in fields(kind)}
     return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
 
 
-def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
-    """Build, warm up, tell how long a call takes; gives what times a block of calls."""
+def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:
+    """Build and warm up, answer with the time of a call; return a timer of blocks of calls."""
     import torch
 
     request = _request(order)
     torch.set_num_threads(request.threads or 1)
-    _KEPT.extend(_scattered(torch))
+    _KEPT.extend(_fragmented_memory(torch))
     subject = import_module("attnprof.measure.subject").build_subject(
         request, compiled=request.compiled
     )
     on_gpu = request.device.startswith("cuda")
-    timed = _events(request.device, subject) if on_gpu else _processor_time(subject)
+    timed = _gpu_timer(request.device, subject) if on_gpu else _cpu_timer(subject)
     gc.collect()
     gc.disable()
     seconds, end, calls = [], time.perf_counter() + WARM_S, 0
@@ -145,12 +145,12 @@ def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
     return timed
 
 
-def _scattered(torch: Any) -> list[Any]:
-    """Memory full of holes of random sizes, for tensors and for Python's objects.
+def _fragmented_memory(torch: Any) -> list[Any]:
+    """Fill memory with holes of random sizes, for tensors and for Python's objects.
 
-    Where they lie decides how they share caches; without this, two processes of the same code
-    were seen 5 % apart, and all their forks with them. Now each fork has a place of its own, and
-    the difference is noise that is averaged and measured.
+    Addresses decide how tensors share caches; without this, two processes of the same code differed
+    by 5 %, and all their forks with them. Now each fork has addresses of its own, and the
+    difference is noise that is averaged and measured.
     """
     chance = random.Random(os.urandom(8))  # noqa: S311 - no secret
     blocks: list[Any] = [
@@ -161,8 +161,8 @@ def _scattered(torch: Any) -> list[Any]:
     return blocks[::2]
 
 
-def _processor_time(subject: Any) -> Callable[[int], _Line]:
-    """Processor seconds of all threads, and seconds passed, of so many calls."""
+def _cpu_timer(subject: Any) -> Callable[[int], _Line]:
+    """Return a timer of calls: processor seconds of all threads, and wall seconds."""
     prepare, call = subject.prepare, subject.call
 
     def block(calls: int) -> _Line:
@@ -180,8 +180,8 @@ def _processor_time(subject: Any) -> Callable[[int], _Line]:
     return block
 
 
-def _events(device: str, subject: Any) -> Callable[[int], _Line]:
-    """A GPU's own time, between events: both answers are the same."""
+def _gpu_timer(device: str, subject: Any) -> Callable[[int], _Line]:
+    """Return a timer of calls by a GPU's own events, the same for both answers."""
     import torch
 
     clock = import_module("attnprof.measure.clocks").cuda_clock(torch, device)

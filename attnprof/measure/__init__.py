@@ -1,1 +1,1 @@
-"""What touches hardware: clocks, memory, second-opinion counters, processes of their own."""
+"""Everything that touches hardware: clocks, memory, other counters, processes for measuring."""

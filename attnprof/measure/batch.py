@@ -1,4 +1,4 @@
-"""Many points, one after the other, each here or in a process of its own, whose death is a row."""
+"""Measure many points in order, each in this process or apart in one whose death becomes a row."""
 
 import atexit
 import json
@@ -33,7 +33,7 @@ from attnprof.workload import DTYPES, Workload
 
 
 def resolve_device(asked: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as a device that exists here.
+    """Return ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as the name of a device that exists.
 
     Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
     """
@@ -59,7 +59,7 @@ def plan_points(
     mechanisms: Mapping[str, Any], workloads: Sequence[Workload], *, device: str = "auto",
     **more: Any,
 ) -> list[PointRequest]:  # fmt: skip
-    """One request for each mechanism (by the name it was asked for) at each workload.
+    """Return one request for each mechanism, by the name that was typed, at each workload.
 
     ``more`` are other fields of :class:`PointRequest`. Raises :class:`RequestError` for number
     formats of no tensor, :class:`CannotRunError` for a device that is not here.
@@ -76,11 +76,11 @@ def plan_points(
 
 
 def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = None) -> Report:
-    """Measure points in order; each becomes a record, numbers or a ``skipped`` reason.
+    """Measure points in order; each becomes a record with numbers or a ``skipped`` reason.
 
     ``isolate`` True runs every point in a process of its own, False none, None those that may
-    run out of memory. A mechanism's refusal is a row among others; where every point is refused
-    all their reasons are raised.
+    run out of memory. A mechanism's refusal is one row; if every point is refused, an error with
+    all reasons is raised.
     """
     records: list[ProfileRecord] = []
     refusals: list[RequestError | CannotRunError] = []
@@ -99,13 +99,13 @@ def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = N
 
 
 def point_environment(request: PointRequest) -> dict[str, Any]:
-    """What a point is measured on."""
-    found = describe_environment(request.device, request.seed)
-    return {**found, "threads": request.threads or found["threads"]}
+    """Return the environment that a point is measured in."""
+    environment = describe_environment(request.device, request.seed)
+    return {**environment, "threads": request.threads or environment["threads"]}
 
 
 def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
-    """How many points were measured, and the fastest mechanism at each length."""
+    """Return how many points were measured, and the fastest mechanism at each length."""
     fastest: dict[str, str] = {}
     for length in dict.fromkeys(r.seq_len for r in records):
         timed = [r for r in records if r.seq_len == length and r.median_s is not None]
@@ -139,10 +139,10 @@ def measure_apart(
     request: PointRequest, limit_s: float | None = None, memory_limit: int | None = None, *,
     try_all: bool = True,
 ) -> ProfileRecord:  # fmt: skip
-    """The point's record from a child process; its death or silence is a ``skipped`` reason.
+    """Return the point's record from a child process, whose death is a ``skipped`` reason.
 
-    ``memory_limit`` is how many bytes of data the child may map; without ``try_all`` a point that
-    does not fit by the closed form is not tried. Nothing of a module is run here.
+    The child may map ``memory_limit`` bytes of data and run for ``limit_s`` seconds. Without
+    ``try_all`` a point that does not fit by the closed form is skipped. No user code runs here.
     """
     start = time.perf_counter()
     if limit_s is None:
@@ -185,7 +185,7 @@ def _cause_of_death(ended: Ended, need: str) -> str:
 
 
 def preload(order: Mapping[str, Any]) -> None:
-    """In the pool's server: import what an order needs, and load every mechanism's costs first."""
+    """Import, in the pool's server, what an order needs and every mechanism's costs."""
     if not order:
         registry.names()
         needed: tuple[str, ...] = PRELOAD
@@ -196,7 +196,7 @@ def preload(order: Mapping[str, Any]) -> None:
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
-    """In a process of the pool: measure a request; what it needs and the record go into a file."""
+    """Measure a request in a process of the pool; write its need of memory and record to a file."""
     limit = order["memory_limit"]
     request = PointRequest.from_dict(order["request"])
     said: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Clocks: time single calls of a function, on the CPU or on a GPU's own stream."""
+"""Clocks that time single calls of a function, on the CPU or on a GPU's own stream."""
 
 import gc
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Call = Callable[[], object]
 #: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
 ROUND = 10
-#: More samples than this many times the asked number say nothing new.
+#: Timing stops at this many times the asked number of samples.
 ENOUGH = 10
 #: GPU calls are queued behind a kernel that only waits where they are shorter than this, or where
 #: the host takes more than this share of their time to queue them: otherwise the gaps between
@@ -24,14 +24,14 @@ SHORT_S, QUEUED_SHARE = 200e-6, 0.5
 
 
 class Sample(NamedTuple):
-    """One call: seconds passed, and seconds of processor time in all threads (None on a GPU)."""
+    """One timed call: wall seconds, and processor seconds of all threads (None on a GPU)."""
 
     wall_s: float
     cpu_s: float | None = None
 
 
 class Clock:
-    """``perf_counter_ns`` around each call; for devices that finish before they return."""
+    """A clock that reads ``perf_counter_ns`` around each call, for devices that finish by then."""
 
     #: how it times
     name = "perf_counter_ns"
@@ -45,18 +45,18 @@ class Clock:
         self._cpu_ns = cpu_ns
 
     def now_s(self) -> float:
-        """Seconds since an arbitrary moment, on the host."""
+        """Return the seconds since an arbitrary moment, on the host."""
         return self._now_ns() / 1e9
 
     def adapt(self, prepare: _Call, call: _Call) -> None:
-        """Get ready for calls like this one, after warming up."""
+        """Adjust the clock to such calls, after they were warmed up."""
 
     def settle(self) -> None:
-        """Wait until everything asked for has been done."""
+        """Wait until all queued work is done."""
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
-        """Seconds of so many calls, and of all threads; ``prepare`` runs before each, untimed."""
-        found = []
+        """Time ``count`` calls; ``prepare`` runs before each, untimed."""
+        samples = []
         for _ in range(count):
             prepare()
             busy = self._cpu_ns()
@@ -65,16 +65,17 @@ class Clock:
             end = self._now_ns()
             busy = self._cpu_ns() - busy
             del kept  # freeing the result is no part of the call
-            found.append(Sample((end - start) / 1e9, busy / 1e9))
-        return found
+            samples.append(Sample((end - start) / 1e9, busy / 1e9))
+        return samples
 
 
 class CudaClock(Clock):
-    """A pair of events around each call on the same stream; one synchronisation at the end.
+    """A clock with a pair of CUDA events around each call; it synchronises once at the end.
 
-    Before each, ``flush`` writes a buffer larger than the second-level cache (None: it stays as it
-    is). Calls that may wait for the host run behind a kernel that waits until it has queued them,
-    so that the device's own time is told. ``cuda`` is :mod:`torch.cuda` or a stand-in.
+    Before each call, ``flush`` writes a buffer larger than the second-level cache (None: no flush).
+    Short calls are queued behind a kernel that waits until the host has queued all their work, so
+    that events see the device's time and not the host's. ``cuda`` is :mod:`torch.cuda` or a
+    stand-in.
     """
 
     def __init__(self, cuda: Any, flush: _Call | None = None) -> None:
@@ -85,7 +86,7 @@ class CudaClock(Clock):
         self.name = "cuda events" if flush is None else "cuda events, second-level cache flushed"
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
-        """Seconds between the two events of each call."""
+        """Return the seconds between the two events of each call."""
         pairs = []
         for _ in range(count):
             prepare()
@@ -103,9 +104,9 @@ class CudaClock(Clock):
         return [Sample(start.elapsed_time(end) / 1e3) for start, end in pairs]
 
     def adapt(self, prepare: _Call, call: _Call) -> None:
-        """After warming up: let calls wait for the host, twice as long as it needs.
+        """Let the device wait before each short call, twice as long as the host takes to queue.
 
-        Of several calls that are timed in turns the longest wait is kept.
+        If several calls are timed in turns, the longest wait is kept.
         """
         prepare()
         self._cuda.synchronize()
@@ -125,9 +126,9 @@ class CudaClock(Clock):
 
 
 class HostClock(Clock):
-    """What the host takes to ask a GPU for work: it waits until nothing is left before each call.
+    """A clock of the host's part of a GPU call; the device is idle before each call.
 
-    Calls must ask for less than the GPU's queue holds, or they wait, too.
+    A call must queue less than the GPU's queue holds, or the host waits, too.
     """
 
     name = "perf_counter_ns of the host"
@@ -137,7 +138,7 @@ class HostClock(Clock):
         self._cuda = cuda
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
-        """Seconds until each call has asked for its work."""
+        """Return the seconds until each call has queued its work."""
 
         def ready() -> None:
             prepare()
@@ -155,7 +156,7 @@ CYCLES_PER_S = 2.5e9
 
 
 def cuda_clock(torch: Any, device: str) -> CudaClock:
-    """The clock of a CUDA device, its cache flushed before each call."""
+    """Return the clock of a CUDA device, whose cache is flushed before each call."""
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or (64 << 20)
     buffer = torch.empty(2 * cache, dtype=torch.uint8, device=device)
     return CudaClock(torch.cuda, buffer.zero_)
@@ -167,10 +168,11 @@ KEPT = 2**25 - 2**16
 
 
 def let_allocator_learn() -> None:
-    """Take and free the largest block that glibc learns to keep, as any large program has.
+    """Allocate and free the largest block that glibc learns to keep.
 
-    Otherwise what a process ran before decides whether its calls pay page faults: a layer's
-    scores may take twice as long in a new process as in one that has trained a model.
+    A large program has done so anyway. Otherwise earlier work of the process decides whether calls
+    pay page faults: a layer's scores may take twice as long in a new process as in one that has
+    trained a model.
     """
     import torch
 
@@ -194,7 +196,7 @@ def onednn_restored() -> Iterator[None]:
 
 
 def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
-    """Call for ``seconds``, at least twice unless one call takes longer; how often that was."""
+    """Call for ``seconds``, at least twice unless one call takes longer; return how many calls."""
     start, calls = clock.now_s(), 0
     while calls == 0 or clock.now_s() - start < seconds:
         prepare()
@@ -206,12 +208,12 @@ def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
 
 @onednn_restored()
 def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sample]:
-    """Samples within a budget, in order, garbage collection off.
+    """Time calls within a budget, garbage collection off; return the samples in order.
 
-    It ends when the asked number is there, the least time is spent, and the median is known as
-    well as asked; or when the time or the samples run out.
+    It ends once there are ``samples``, ``min_time_s`` is spent and the median's interval is within
+    ``spread``; at the latest after ``max_time_s`` or ``ENOUGH`` times the samples.
     """
-    found: list[Sample] = []
+    samples: list[Sample] = []
     most = ENOUGH * budget.samples
     enabled = gc.isenabled()
     gc.collect(1)  # what is young; a full collection would take longer than many a point
@@ -221,29 +223,29 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
         warm_up(clock, prepare, call, budget.warmup_s)
         clock.adapt(prepare, call)
         start = clock.now_s()
-        while len(found) < most:
+        while len(samples) < most:
             # one call at first; then what a tenth of the time may hold, at most a round
-            longest = max((taken.wall_s for taken in found), default=budget.max_time_s)
+            longest = max((taken.wall_s for taken in samples), default=budget.max_time_s)
             share = int(budget.max_time_s / 10 / max(1e-9, longest))
-            missing = budget.samples - len(found)
-            left = missing if missing > 0 else most - len(found)
-            found += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
+            missing = budget.samples - len(samples)
+            left = missing if missing > 0 else most - len(samples)
+            samples += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
             spent = clock.now_s() - start
-            if spent >= budget.max_time_s and len(found) >= budget.least:
+            if spent >= budget.max_time_s and len(samples) >= budget.least:
                 break
-            if spent >= budget.min_time_s and len(found) >= budget.samples:
-                median = estimate_median([taken.wall_s for taken in found])
+            if spent >= budget.min_time_s and len(samples) >= budget.samples:
+                median = estimate_median([taken.wall_s for taken in samples])
                 if median.half_width <= budget.spread:
                     break
     finally:
         if enabled:
             gc.enable()
-    return found
+    return samples
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Compute threads for the time being."""
+    """Run the body with ``count`` compute threads; None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
@@ -259,12 +261,11 @@ def time_in_turns(
     subjects: "Sequence[Subject]", budget: Budget, clock: Clock | None = None,
     count: int | None = 1,
 ) -> list[list[float]]:  # fmt: skip
-    """Seconds of every call, a list a subject; the n-th of each lie next to each other in time.
+    """Return the seconds of every call, a list a subject; the n-th calls are neighbours.
 
-    One thread, its processor time unless another clock is given, or so many threads (None: as many
-    as there are) and the time that passes. A round calls every subject once, every other round
-    backwards; rounds follow until ``max_time_s`` is spent, at least ``least`` and at most
-    ``samples`` of them.
+    With one thread it is processor time, unless a clock is given; with ``count`` threads (None: as
+    many as there are) wall time. A round calls every subject once, every other round in reverse;
+    rounds go on until ``max_time_s`` is spent, at least ``least`` and at most ``samples`` of them.
     """
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     found: list[list[float]] = [[] for _ in subjects]

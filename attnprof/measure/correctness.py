@@ -1,7 +1,7 @@
-"""Does a module compute what it claims: asked once, at a small shape, before it is timed.
+"""Check that a module computes what it claims: once, at a small shape, before it is timed.
 
-Its output is held against other number formats, other code and itself: :class:`SmallModule`. Where
-that is asked, it is held against softmax attention's: an approximation is as good as that.
+Its output is compared with another number format, other code and itself: :class:`SmallModule`. On
+request its distance from softmax attention is measured: that is how good an approximation it is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ ALLOWED = {"float64": 1e-9, "float32": 3e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
 @dataclass(frozen=True)
 class Verdict:
-    """``wrong`` says what differs, None where nothing does; ``against`` what it was held against.
+    """The result of a check: ``wrong`` says what differs (None: nothing), from ``against``.
 
     Both are None where the mechanism cannot be built at the small shape.
     """
@@ -41,9 +41,9 @@ _FOUND: dict[tuple[Any, ...], Verdict] = {}
 
 
 def check_module(request: PointRequest) -> Verdict:
-    """The verdict on a mechanism with these parameters, number format, mask, phase and device.
+    """Return the verdict on a mechanism with a request's parameters, format, mask and phase.
 
-    Found once in a process; a module of somebody's own is not checked.
+    It is kept for the process; a user's own module claims nothing and is not checked.
     """
     if is_module(request.mechanism):  # it claims nothing
         return Verdict()
@@ -54,7 +54,7 @@ def check_module(request: PointRequest) -> Verdict:
 
 
 def check_key(request: PointRequest) -> tuple[Any, ...]:
-    """Points with the same key have the same verdict."""
+    """Return the key of a verdict: points with the same key share it."""
     return (
         request.mechanism, repr(sorted(request.params.items())), request.dtype, request.causal,
         _KINDS[request.phase], request.scope, request.device, request.seed,
@@ -72,14 +72,14 @@ def _verdict(request: PointRequest) -> Verdict:
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
         batch_size=1, phase="forward", causal=request.causal or kind == "decode",
     )  # fmt: skip
-    held: list[str] = []
+    references: list[str] = []
     wrong = None
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
             for against, output, expected, allowed in SmallModule(small).compared(kind):
-                held.append(against)
-                off = _off(output, expected)
+                references.append(against)
+                off = _relative_difference(output, expected)
                 if not off <= allowed and wrong is None:  # not a number is wrong, too
                     wrong = (
                         f"does not compute what it claims: at {TOKENS} tokens its {small.dtype} "
@@ -92,11 +92,11 @@ def _verdict(request: PointRequest) -> Verdict:
         return Verdict(wrong)  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
-    return Verdict(wrong, "; ".join(held) or None)
+    return Verdict(wrong, "; ".join(references) or None)
 
 
 class SmallModule:
-    """A small module, its inputs and its output, on torch's default device."""
+    """A module of few tokens with inputs and output, on torch's default device."""
 
     def __init__(self, request: PointRequest) -> None:
         self.request = request
@@ -105,11 +105,11 @@ class SmallModule:
         self.output = self.ran(self.module, self.inputs)
 
     def compared(self, kind: str) -> Iterator[tuple[str, Any, Any, float]]:
-        """What it is held against; an output, what is expected, and how far that may be off.
+        """Yield each comparison: its name, an output, the expected one, the tolerance.
 
-        float64 on the same weights and inputs (float32 where float64 was asked for); code that the
-        mechanism names as computing the same; itself with other later tokens; decoding steps;
-        gradients.
+        The expected output is that of float64 on the same weights and inputs (float32 if the module
+        is float64); of a mechanism declared to compute the same; of itself with other later tokens,
+        if causal; of the whole pass against decoding steps; and of float64 in its gradients.
         """
         dtype = self.request.dtype
         other = "float32" if dtype == "float64" else "float64"
@@ -138,11 +138,14 @@ class SmallModule:
             yield f"{other} in its gradients", *found, allowed
 
     def ran(self, module: Any, inputs: Sequence[Any]) -> Any:
-        """A module's output."""
+        """Return a module's output for these inputs."""
         return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
     def copied(self, request: PointRequest) -> tuple[Any, list[Any]] | None:
-        """A module of another format or mechanism with these weights, and inputs; or None."""
+        """Return a request's module with this module's weights, and inputs in its format.
+
+        None where the shapes of the weights differ.
+        """
         module, weights = make_module(request), self.module.state_dict()
         shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
         if next(shapes) != next(shapes):
@@ -151,9 +154,9 @@ class SmallModule:
         return module, [x.to(getattr(torch, request.dtype)) for x in self.inputs]
 
     def in_format(self, request: PointRequest, dtype: str) -> Any:
-        """The output in a number format; None where torch cannot, or the weights differ.
+        """Return the output in a number format; None where torch or the weights forbid it.
 
-        Code of a plug-in may be written for one format: ``checked`` then does not name the other.
+        A plug-in may be written for one format: ``checked`` then does not name the other.
         """
         try:
             copy = self.copied(replace(request, dtype=dtype))
@@ -164,7 +167,7 @@ class SmallModule:
             return None
 
     def decoded(self) -> Any:
-        """The first rows, decoded one by one."""
+        """Return the first rows of the output, decoded one by one."""
         of_core = [] if self.request.scope == "layer" else [self.inputs[0].new_empty(0)]
         state = self.module.init_state(1, *of_core)
         rows = []
@@ -175,34 +178,37 @@ class SmallModule:
         return torch.cat(rows, -2)
 
     def gradients(self, module: Any, inputs: Sequence[Any]) -> Any:
-        """Those of inputs and parameters in one row: zeros are held against the largest, too."""
+        """Return all gradients of inputs and parameters in one row.
+
+        Together, small ones are judged relative to the largest.
+        """
         leaves = [x.clone().requires_grad_() for x in inputs]
         with torch.enable_grad():
             module(*leaves, causal=self.request.causal).sum().backward()
         leaves += list(module.parameters())
-        found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
+        gradients = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
         module.zero_grad()
-        return torch.cat(found)
+        return torch.cat(gradients)
 
 
 def _is_bug(error: Exception, request: PointRequest) -> bool:
-    """Whether code of ours raises what is not torch's word for number formats it does not know."""
+    """Return whether one of our mechanisms failed, not just an operation missing in a format."""
     ours = type(request.spec).__module__.startswith("attnprof.")
     unknown = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
     return ours and isinstance(error, RuntimeError) and not unknown and not is_out_of_memory(error)
 
 
-def _off(output: Any, expected: Any) -> float:
-    """Largest difference over the largest expected value."""
+def _relative_difference(output: Any, expected: Any) -> float:
+    """Return the largest difference, over the largest expected value."""
     output, expected = output.double(), expected.double()
     return float((output - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
-    """Why compiled code is wrong in a forward pass at the point's shape; None where it is right."""
+    """Return what is wrong with compiled code in a forward pass at the point's shape, or None."""
     if request.phase != "forward":
         return None
-    off = _off(run(), build_subject(request).call())
+    off = _relative_difference(run(), build_subject(request).call())
     if off <= ALLOWED[request.dtype]:
         return None
     return (
@@ -213,7 +219,10 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
 
 
 def twin_of(request: PointRequest) -> PointRequest | None:
-    """The request of the mechanism's ``same_as`` with the parameters both have; None if itself."""
+    """Return the request for the mechanism declared ``same_as`` this one; None if there is none.
+
+    It keeps the parameters that both have.
+    """
     spec = request.spec
     named, settings = spec.same_as or ("", {})
     if spec.same_as is None or (named and "same_as" not in vars(type(spec))):  # it is inherited
@@ -231,9 +240,9 @@ DISTANCE_TOKENS = 1024
 
 
 def distance_from_standard(request: PointRequest) -> float | None:
-    """‖y - y₀‖ / ‖y₀‖ of the core against ``standard``'s, float64, normal random q, k and v.
+    """Return ‖y - y₀‖ / ‖y₀‖ of the core's output y, y₀ being ``standard``'s.
 
-    None where there is nothing to compare: a module of somebody's own, a mechanism without
+    Both get normal random q, k and v in float64. None for a user's module, a mechanism without
     queries and keys, or one that cannot be built at this shape.
     """
     spec = request.spec

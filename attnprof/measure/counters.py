@@ -1,4 +1,4 @@
-"""Second opinions on FLOPs: torch's own counter, fvcore, and our own count of what the code does.
+"""Second opinions on FLOPs: torch's counter, fvcore, and our own count of the operations.
 
 torch counts on fake tensors, fvcore traces on meta tensors: the N×N scores never exist.
 """
@@ -14,7 +14,7 @@ from attnprof.measure.request import PointRequest, UserModule, counted
 from attnprof.measure.subject import build_subject, make_inputs
 from attnprof.user_code import contained, error_text
 
-#: Operations that are followed before a run is given up; a thousand take about half a second.
+#: Operations after which a run is given up; a thousand take about half a second.
 OPERATIONS = 10_000
 #: FLOPs by operation name, ``aten.bmm`` and so on.
 Products = Counter[str]
@@ -22,7 +22,7 @@ Products = Counter[str]
 
 @dataclass(frozen=True)
 class TorchCount:
-    """FLOPs by operation: ``counted`` by torch, ``executed`` by our own rule, ``calls`` of each."""
+    """FLOPs by operation: as ``counted`` by torch, as ``executed`` by our rules; and ``calls``."""
 
     counted: Products
     executed: Products
@@ -31,10 +31,10 @@ class TorchCount:
 
 @dataclass(frozen=True)
 class FvcoreCount:
-    """Multiply-accumulates by operation, and what fvcore has no rule for, by calls.
+    """Multiply-accumulates by operation, and calls that fvcore has no rule for.
 
     ``batched`` is the number of batched products that it saw. ``failed`` says why there is no
-    count; the rest is empty then.
+    count; the other fields are empty then.
     """
 
     macs: Counter[str] = field(default_factory=Counter)
@@ -44,10 +44,10 @@ class FvcoreCount:
 
 
 def count_with_torch(request: PointRequest, *, meta: bool = False) -> TorchCount:
-    """``FlopCounterMode`` over the phase asked for, on fake tensors of the request's device.
+    """Count a phase with torch's ``FlopCounterMode``, on fake tensors of its device.
 
-    ``meta`` tensors are quicker where a call slices a lot; the fused kernel is counted on them,
-    other than on a CPU.
+    ``meta`` tensors are quicker if a call slices a lot. On them the fused attention kernel is
+    counted; on fake CPU tensors it is not.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -73,9 +73,9 @@ _SIZE_ARITHMETIC = ("mul", "floor_divide", "div", "sub", "remainder", "floordiv"
 
 
 def count_with_fvcore(request: PointRequest) -> FvcoreCount:
-    """``FlopCountAnalysis`` of a forward pass or a decoding step, on meta tensors.
+    """Count a forward pass or decoding step with ``FlopCountAnalysis``, on meta tensors.
 
-    It traces the module with ``torch.jit``: what cannot be traced has a reason, and no count.
+    It traces the module with ``torch.jit``; if that fails, the result has the reason and no count.
     """
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
@@ -98,12 +98,12 @@ def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
             subject = build_subject(request, "meta")
             inputs = make_inputs(request)
             subject.prepare()
-            analysis = FlopCountAnalysis(_traceable(request, subject), tuple(inputs))
+            analysis = FlopCountAnalysis(_module_to_trace(request, subject), tuple(inputs))
             analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
             analysis.tracer_warnings("none")
             for name in _SIZE_ARITHMETIC:
-                analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
-            analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
+                analysis.set_op_handle(f"aten::{name}", _counting_rule(f"aten::{name}", real))
+            analysis.set_op_handle("aten::bmm", _counting_rule("bmm", batched, bmm_flop_jit))
             macs = analysis.by_operator()
             uncounted = Counter(analysis.unsupported_ops()) + real
     except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
@@ -112,8 +112,8 @@ def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
     return FvcoreCount(found, uncounted, batched.total())
 
 
-def _tally(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
-    """A rule of fvcore's, ``count``, remembering operations whose result is no single number."""
+def _counting_rule(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
+    """Wrap a rule of fvcore's: add to ``real`` each call whose result is more than one number."""
 
     def rule(inputs: Any, outputs: Any) -> Any:
         sizes = outputs[0].type().sizes() if hasattr(outputs[0].type(), "sizes") else []
@@ -124,8 +124,8 @@ def _tally(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
     return rule
 
 
-def _traceable(request: PointRequest, subject: Any) -> Any:
-    """What fvcore traces: inputs only, no flags; for decode one step."""
+def _module_to_trace(request: PointRequest, subject: Any) -> Any:
+    """Return the module as fvcore traces it: tensors in, no flags; to decode, one step."""
     from torch import nn
 
     class Call(nn.Module):
@@ -142,7 +142,10 @@ def _traceable(request: PointRequest, subject: Any) -> Any:
 
 
 def watch_products() -> tuple[Any, Products, Counter[str]]:
-    """A mode, and FLOPs (by the rules of derived counts) and calls by product that it will find."""
+    """Return a mode, and the FLOPs and calls by product that it will fill in.
+
+    The FLOPs follow the rules of derived counts.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from attnprof.trace.rules import cost_of
@@ -167,7 +170,7 @@ def watch_products() -> tuple[Any, Products, Counter[str]]:
 
 @dataclass(frozen=True)
 class DerivedCount:
-    """FLOPs of the point's phase and those of its products, or, without them, why in ``note``."""
+    """FLOPs of the point's phase and of its products; if None, ``note`` says why."""
 
     flops: int | None = None
     matmul_flops: int | None = None
@@ -175,7 +178,7 @@ class DerivedCount:
 
 
 def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
-    """The derived counts of a point, by one run at its shape."""
+    """Return the derived counts of a point, from one run at its shape."""
     from attnprof.trace.run.limits import TooLongError
 
     try:
@@ -195,7 +198,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
 
 
 def run_of(request: PointRequest) -> Any:
-    """What a phase runs (to decode, the step); :class:`RequestError` where there is none."""
+    """Return the target that a phase runs (to decode, its step); RequestError if it has none."""
     target = target_of(request)
     if request.phase != "decode":
         return target
@@ -205,7 +208,7 @@ def run_of(request: PointRequest) -> Any:
 
 
 def target_of(request: PointRequest) -> Any:
-    """The point's module as a target. Raises :class:`RequestError` where it is none."""
+    """Return the point's module as a target; :class:`RequestError` if it cannot be one."""
     from attnprof import registry
     from attnprof.trace.request.lookup import mechanism_target
 

@@ -1,4 +1,4 @@
-"""Where two numbers that should agree do not: why, or that it is unexplained, and by how much."""
+"""Explain numbers that should agree and do not: the cause, or "unexplained", and the amount."""
 
 from attnprof.measure.counters import DerivedCount, FvcoreCount, TorchCount
 from attnprof.measure.memory import Peak
@@ -20,7 +20,10 @@ _PRODUCTS = ("linear", "addmm", "mm", "bmm", "matmul", "einsum", "conv")
 
 
 def counter_differences(formula: int, torch_count: TorchCount, fvcore: FvcoreCount) -> list[str]:
-    """Rows that lead from the closed form's ``matmul_flops`` to what the two counters say."""
+    """Return a row for each step from the formula's FLOPs to those of both counters.
+
+    ``formula`` are the ``matmul_flops`` of the closed form.
+    """
     executed = torch_count.executed.total()
     rows = []
     if formula != executed:
@@ -37,7 +40,7 @@ def counter_differences(formula: int, torch_count: TorchCount, fvcore: FvcoreCou
 
 
 def derived_differences(flops_formula: int, count: DerivedCount) -> list[str]:
-    """Rows from the closed form's FLOPs to the derived ones, or why there are none."""
+    """Return the difference of the formula's and the derived FLOPs, if any, as rows."""
     rows = [] if count.note is None else [count.note]
     if count.flops is not None and count.flops != flops_formula:
         rows.append(
@@ -48,10 +51,11 @@ def derived_differences(flops_formula: int, count: DerivedCount) -> list[str]:
 
 
 def contradiction(record: ProfileRecord) -> str | None:
-    """The difference without a reason that makes a record's predicted counts doubtful, if any.
+    """Return the unexplained difference that makes a record's predicted counts doubtful.
 
-    Of FLOPs any does, but fvcore's own. The bytes of a module without a closed form come from the
-    run that its FLOPs come from: what contradicts its peak contradicts those.
+    For FLOPs any row counts, except on fvcore's own. A module without a closed form gets its bytes
+    and FLOPs from one run, so a contradicted peak makes these doubtful, too. None if there is no
+    such row.
     """
     counted = record.flops_formula is None
     for row in record.differences:
@@ -84,7 +88,7 @@ def _torch_rows(count: TorchCount) -> list[str]:
 
 
 def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
-    """Products fvcore has no rule for, what it counts beside products, and what remains."""
+    """Return rows on products fvcore has no rule for, on its extras, and on the remainder."""
     gap = count.executed.total() - 2 * fvcore.macs.total()
     rows = []
     for operation, flops in sorted(count.executed.items()):
@@ -104,15 +108,16 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
             rows.append(f"fvcore counts {name} as {macs:,} MACs, which is no product")
             gap += 2 * macs
     if gap:
-        rows.append(_rest(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
+        rows.append(_remaining_gap(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
     return rows
 
 
-def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
-    """What remains: autograd functions fvcore does not look into, its rules for products.
+def _remaining_gap(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
+    """Return the row on the remaining gap between the products executed and fvcore's count.
 
-    Those of broadcast ``matmul`` and of ``einsum`` are not 2·m·k·n. Batched products that it did
-    not see were ``dropped`` by the tracer: no output needs them.
+    Causes, in this order: an autograd function that fvcore does not enter; batched products that
+    its tracer ``dropped`` because no output needs them; its rules for broadcast ``matmul`` and
+    ``einsum``, which are not 2·m·k·n.
     """
     boxes = [name for name in fvcore.uncounted if name.startswith(_BLACK_BOX)]
     if boxes and gap > 0:
@@ -130,15 +135,15 @@ def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
 
 
 def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> list[str]:
-    """Rows that lead from the predicted to the measured peak, where they are not the same."""
-    if _same(predicted, peak.bytes):
+    """Return rows that explain the measured peak by the predicted one; none if equal."""
+    if _same_peak(predicted, peak.bytes):
         return []
     gap = peak.bytes - predicted
     if compiled:
         between = "between compiled code's peak and the closed form"
         return [f"{gap:+,} bytes {between}, which is that of the code as written"]
     if peak.kernel and 0 < gap <= peak.workspace:
-        exact = _same(predicted, peak.without_workspace)
+        exact = _same_peak(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
         held = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
         return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{held}"]
@@ -147,5 +152,5 @@ def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> l
     return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{known}"]
 
 
-def _same(predicted: int, measured: int) -> bool:
+def _same_peak(predicted: int, measured: int) -> bool:
     return abs(measured - predicted) <= max(SCALARS, SAME_PEAK * measured)

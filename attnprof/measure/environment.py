@@ -1,4 +1,4 @@
-"""What a measurement was made on: versions, device, number formats, source state; how busy it was.
+"""Describe where a measurement was made: versions, device, source state, and how busy it was.
 
 Times of two machines, or of different software, are not compared.
 """
@@ -49,7 +49,7 @@ THROTTLES = {
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
-    """Everything a reader needs to judge a measured number."""
+    """Return what a reader needs to judge a measured number."""
     import torch
 
     matmul, on_gpu = torch.backends.cuda.matmul, device.startswith("cuda")
@@ -78,32 +78,32 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
 
 
 def dated_environment(device: str) -> dict[str, Any]:
-    """The same with the time, for results that are kept and put in order."""
+    """Return the environment with the time, for results that are kept in order."""
     return {**describe_environment(device), "time": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def fingerprint(device: str) -> dict[str, Any]:
-    """What times taken here, on a device, belong to; with attnprof's own version."""
+    """Return the environment that times depend on, and attnprof's version."""
     found = describe_environment(device)
     return {name: found[name] for name in (*TITLES, "attnprof")}
 
 
 def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Why times of ``a`` (here) and ``b`` (there) cannot be compared; None where they can.
+    """Return why times of ``a`` (here) and ``b`` (there) cannot be compared; None if they can.
 
-    What one does not say counts as different. Another attnprof is no reason: :func:`noted`.
+    A field that one side lacks counts as different. Another attnprof is no reason: :func:`noted`.
     """
     words = {"True": "on", "False": "off", "None": "not known"}
-    found = []
+    differences = []
     for name, title in TITLES.items():
         here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
         if a.get(name) != b.get(name):
-            found.append(f"{title} {here}, there {there}")
-    return "; ".join(found) or None
+            differences.append(f"{title} {here}, there {there}")
+    return "; ".join(differences) or None
 
 
 def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """What to know of two fingerprints that can be compared: another attnprof may count anew."""
+    """Return a note if two fingerprints differ in attnprof's version: it may count differently."""
     if a.get("attnprof") == b.get("attnprof"):
         return None
     here, there = a.get("attnprof"), b.get("attnprof")
@@ -111,7 +111,7 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The NVIDIA driver's version as the kernel tells it; None where it does not."""
+    """Return the NVIDIA driver's version from the kernel; None where it has none."""
     try:
         found = re.search(r"Kernel Module.*?([0-9]+\.[0-9.]+)", path.read_text(encoding="utf-8"))
     except OSError:
@@ -120,14 +120,14 @@ def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | No
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """What to type to do it again; ``python -m attnprof`` is ``attnprof``."""
+    """Return the command to type for a repetition; ``python -m attnprof`` is ``attnprof``."""
     name = Path(arguments[0]).name if arguments else ""
     return shlex.join(["attnprof" if name == "__main__.py" else name, *arguments[1:]])
 
 
 @cache
 def cpu_model() -> str:
-    """The processor's own name, where the system tells."""
+    """Return the processor's name, where the system has it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -137,7 +137,7 @@ def cpu_model() -> str:
 
 
 def device_name(device: str) -> str:
-    """Name of the device a result belongs to."""
+    """Return the name of the device that results belong to."""
     import torch
 
     if device.startswith("cuda"):
@@ -146,7 +146,7 @@ def device_name(device: str) -> str:
 
 
 def processors(device: str) -> int | None:
-    """A GPU's multiprocessors, each of which does blocks of work of its own."""
+    """Return how many multiprocessors a GPU has, each of which runs blocks on its own."""
     import torch
 
     if not device.startswith("cuda"):
@@ -156,7 +156,7 @@ def processors(device: str) -> int | None:
 
 @cache
 def git_state(here: Path | None = None) -> str | None:
-    """Commit of a folder or the working one, ``+changes`` where files differ; None outside git."""
+    """Return a folder's commit, ``+changes`` if files differ from it; None outside git."""
     here = here or Path.cwd()
     try:
         commit = git(here, "rev-parse", "--short=12", "HEAD", limit_s=10)
@@ -169,9 +169,9 @@ def git_state(here: Path | None = None) -> str | None:
 def git(
     here: Path, *arguments: str, limit_s: float = 300.0, settings: Mapping[str, str] | None = None
 ) -> str:
-    """What a git command says, run in a folder without hooks or file-system monitors.
+    """Return a git command's output, run in a folder without hooks or file-system monitors.
 
-    ``settings`` are of the environment. Raises OSError where there is no git,
+    ``settings`` are added to its environment. Raises OSError where there is no git,
     :class:`subprocess.SubprocessError` where it fails.
     """
     plain = [word for name, value in _PLAIN.items() for word in ("-c", f"{name}={value}")]
@@ -188,23 +188,23 @@ def git(
 
 @contextmanager
 def watched(device: str) -> Iterator[dict[str, Any]]:
-    """What is filled in when the time is over: threads, load, switches, a GPU's clocks."""
+    """Yield a mapping, filled in after the body: threads, load, switches, a GPU's clocks."""
     import torch
 
-    found: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "threads": torch.get_num_threads(), **conditions_now(),
     }  # fmt: skip
     before = _involuntary_switches()
-    yield found
+    yield conditions
     after = _involuntary_switches()
-    found["involuntary_switches"] = None if before is None else (after or 0) - before
-    found["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    conditions["involuntary_switches"] = None if before is None else (after or 0) - before
+    conditions["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if device.startswith("cuda"):
-        found |= gpu_state(torch, device)
+        conditions |= gpu_state(torch, device)
 
 
 def conditions_now() -> dict[str, str]:
-    """Return what decides times on a CPU beside the code: cores, wait policy, allocator, torch."""
+    """Return what affects times on a CPU besides code: cores, wait policy, allocator, torch."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -215,20 +215,20 @@ def conditions_now() -> dict[str, str]:
 
 
 def allocator() -> str:
-    """Return what gives memory to torch on the CPU: the C library or a preloaded one, as it is set.
+    """Return the name of torch's CPU allocator, the C library or a preloaded one, with settings.
 
     ``glibc MALLOC_MMAP_MAX_=0``; the C library's own settings decide which calls pay page faults.
     """
     preloaded = os.environ.get("LD_PRELOAD", "")
-    found = [name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preloaded]
-    library = found[0] if found else platform.libc_ver()[0] or "C library"
+    preloads = [name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preloaded]
+    library = preloads[0] if preloads else platform.libc_ver()[0] or "C library"
     settings = [f"{name}={os.environ[name]}" for name in sorted(os.environ)
                 if name.startswith("MALLOC_")]  # fmt: skip
     return " ".join([library, *settings])
 
 
 def _involuntary_switches() -> int | None:
-    """How often this process was made to wait for a processor."""
+    """Return how often this process was made to wait for a processor."""
     try:
         import resource
     except ImportError:  # not on this system
@@ -237,13 +237,13 @@ def _involuntary_switches() -> int | None:
 
 
 def cpu_share(times_s: Sequence[float], cpu_times_s: Sequence[float]) -> float | None:
-    """Processor time over time passed: 1 for one thread that has a processor to itself."""
+    """Return processor time over wall time: 1 for one thread with a processor to itself."""
     wall = fsum(times_s)
     return fsum(cpu_times_s) / wall if cpu_times_s and wall else None
 
 
 def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
-    """What makes a median doubtful: its spread, and a processor that others used."""
+    """Return why a median is doubtful: a wide spread, or a processor shared with other programs."""
     share = conditions.get("cpu_share")
     if conditions.get("threads") != 1 or not isinstance(share, (int, float)) or share >= CONTENDED:
         return noisy
@@ -252,7 +252,7 @@ def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
 
 
 def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several processes' conditions as one: the worst share and load, all switches."""
+    """Return several processes' conditions as one: worst share and load, all switches."""
     joined = dict(found[0])
     worst: dict[str, Callable[[Iterable[Any]], Any]] = {
         "cpu_share": min, "load_average": max, "involuntary_switches": sum,
@@ -264,7 +264,7 @@ def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def gpu_state(torch: Any, device: str) -> dict[str, Any]:
-    """Clock, temperature, power and reasons for a lower clock; None where nothing tells."""
+    """Return a GPU's clock, temperature, power and throttling; None for what it does not report."""
     cuda = torch.cuda
 
     def throttled() -> list[str]:
@@ -281,7 +281,7 @@ def gpu_state(torch: Any, device: str) -> dict[str, Any]:
 
 
 def _read(ask: Callable[[], Any]) -> Any:
-    """The answer, or None: the management library may be missing, old, or forbidden."""
+    """Return an answer of the GPU's management library; None if it fails, whatever the reason."""
     try:
         return ask()
     except Exception:  # noqa: BLE001 - each of those raises its own kind

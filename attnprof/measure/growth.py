@@ -1,4 +1,4 @@
-"""``list --verify``: the order of growth every mechanism claims, against what is counted."""
+"""Verify ``list``'s orders of growth: each mechanism's claim against counts at several lengths."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ COUNTER = "FlopCounterMode, meta tensors"
 
 
 def subjects(names: Sequence[str]) -> list[GrowthCase]:
-    """Every mechanism with its defaults and its variants: one head, the core where it has one."""
+    """Return every mechanism with its defaults and variants: one head, its core if it has one."""
     found = []
     workload = Workload(1, 1, HEAD_DIM)
     for name in names:
@@ -37,7 +37,7 @@ def verify(
     *,
     environment: dict[str, Any] | None = None,
 ) -> Report:
-    """Three records a mechanism: products counted by torch, FLOPs and peak of the closed form.
+    """Return three records a mechanism: products counted by torch, FLOPs and peak of the formula.
 
     The summary names those that grow ``faster`` than claimed, among them those whose
     specification does not say so (``unexpected``), and those that torch counts otherwise
@@ -62,7 +62,7 @@ def _labels(records: Iterable[GrowthRecord]) -> list[str]:
 
 
 def counted_growth(subject: GrowthCase, lengths: Sequence[int] = LENGTHS) -> GrowthRecord:
-    """FLOPs of the products that torch's counter sees the real module execute."""
+    """Return the growth of the FLOPs that torch counts in the real module's products."""
     mechanism, counted = subject.mechanism, dict[int, int]()
     for n in lengths:
         sizes = subject.workload.with_(seq_len=n)

@@ -1,4 +1,4 @@
-"""The C library's allocator told to keep what is given back, so that no call pays page faults."""
+"""Keep freed memory in the process, so that no timed call pays page faults for getting it again."""
 
 import ctypes
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
 
 @contextmanager
 def memory_kept() -> Iterator[bool]:
-    """Inside, freed memory stays with the process; whether this C library can do that.
+    """Have glibc keep freed memory while the body runs; yield whether it can.
 
     Afterwards blocks of ``LARGEST_KEPT`` bytes or more are mapped again, as glibc does once it has
     seen some of that size.

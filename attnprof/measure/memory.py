@@ -1,4 +1,4 @@
-"""Peak memory of one call: the increment over what was live before it."""
+"""Measure the peak memory of one call: the increment over what was allocated before it."""
 
 import os
 from bisect import bisect_right
@@ -31,7 +31,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Event:
-    """An allocation (``size`` not 0; negative for a release) or an operation, in nanoseconds."""
+    """An allocation (``size`` > 0), a release (< 0) or an operation (0), in nanoseconds."""
 
     name: str
     start: int
@@ -51,9 +51,9 @@ LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaun
 
 
 def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
-    """Peak of one call on a device, after a call that warms allocator and libraries up.
+    """Return the peak of one call on a device, after a call that warms up its libraries.
 
-    Counted from before ``prepare``: a backward pass holds what its forward pass saved.
+    It counts from before ``prepare``: a backward pass holds what its forward pass saved.
     """
     subject.prepare()
     subject.call()
@@ -64,7 +64,7 @@ def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
 
 
 def _cuda_peak(subject: Subject, torch: Any) -> Peak:
-    """The caching allocator's own peak; requested bytes where it keeps them (no rounding)."""
+    """Return the caching allocator's peak, in requested bytes (not rounded) where it has them."""
     cuda = torch.cuda
     cuda.synchronize()
     cuda.empty_cache()  # blocks kept for reuse would hide what the call reserves
@@ -97,28 +97,33 @@ def _allocated(torch: Any) -> int:
 
 
 def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
-    """Bytes that a call leaves allocated for as long as its result is kept."""
+    """Return the bytes that a call leaves allocated while its result is kept."""
     if device.startswith("cuda"):
         before = _allocated(torch)
         kept = make()
         after = _allocated(torch)
         del kept
         return after - before
-    return sum(event.size for event in _recorded(make, torch) if event.name == "[memory]")
+    return sum(event.size for event in _profiled_events(make, torch) if event.name == "[memory]")
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
-    """What torch's profiler saw in time order; with a device also what the host asked of it."""
+    """Return the events of a call from torch's profiler, in order.
+
+    They are allocations and operations; with a device, also what the host launched on it.
+    """
 
     def run() -> object:
         subject.prepare()
         with torch.profiler.record_function(MARK):
             return subject.call()
 
-    return _recorded(run, torch, device)
+    return _profiled_events(run, torch, device)
 
 
-def _recorded(run: Callable[[], object], torch: Any, device: str | None = None) -> list[Event]:
+def _profiled_events(
+    run: Callable[[], object], torch: Any, device: str | None = None
+) -> list[Event]:
     # the profiler below torch.profiler.profile: that one imports torch's compiler first
     profiler = torch.autograd.profiler.profile(
         use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
@@ -135,7 +140,7 @@ def _recorded(run: Callable[[], object], torch: Any, device: str | None = None) 
 
 
 def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
-    """Kernels that one call launches on a GPU; None on a CPU, or where the profiler sees none."""
+    """Return how many kernels a call launches on a GPU; None on a CPU or if none is seen."""
     if not device.startswith("cuda"):
         return None
     events = traced(subject, torch, "cuda")
@@ -144,25 +149,28 @@ def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
 
 
 def peak_of(events: Sequence[Event]) -> Peak:
-    """The running sum's peak during the marked call (or all), and what of it a kernel holds."""
+    """Return the peak of live bytes within the marked call (or all), and a kernel's share of it."""
     start = next((e.start for e in events if e.name == MARK), 0)
-    running = own = plain_best = 0
+    running = scratch_bytes = plain_best = 0
     best, inner, kernel = 0, 0, ""
-    for event, scratch, name in _with_scratch(events):
+    for event, scratch, name in _mark_scratch(events):
         if event.start >= start and best == 0:  # what the call finds alive is held by it too
             best = plain_best = running
         running += event.size
-        own += event.size if scratch else 0
+        scratch_bytes += event.size if scratch else 0
         if event.start < start:
             continue
-        plain_best = max(plain_best, running - own)
+        plain_best = max(plain_best, running - scratch_bytes)
         if running > best:
-            best, inner, kernel = running, own, name if own else ""
+            best, inner, kernel = running, scratch_bytes, name if scratch_bytes else ""
     return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
 
 
-def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
-    """Each memory event; whether it is a kernel's scratch, taken and given back inside it."""
+def _mark_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
+    """Yield each memory event, whether it is a kernel's scratch, and the kernel's name.
+
+    Scratch is allocated and released inside one kernel.
+    """
     memory = [e for e in events if e.name == "[memory]"]
     kernels = _kernels_of(memory, [e for e in events if e.name != "[memory]"])
     scratch: set[int] = set()
@@ -178,23 +186,23 @@ def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
 
 
 def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event]:
-    """The outermost kernel of ours that each memory event, by its index, happened in, if any."""
+    """Return, by index of the memory event, the outermost known kernel in which it happened."""
     outer: list[Event] = []
     for event in sorted(operations, key=lambda e: (e.start, -e.end)):
         ours = event.name in PRODUCTS or any(mark in event.name for mark in KERNELS)
         if ours and (not outer or event.end > outer[-1].end):
             outer.append(event)
-    starts, found = [event.start for event in outer], {}
+    starts, kernels = [event.start for event in outer], {}
     for index, event in enumerate(memory):
         before = bisect_right(starts, event.start)
         if before and outer[before - 1].end >= event.start:
-            found[index] = outer[before - 1]
-    return found
+            kernels[index] = outer[before - 1]
+    return kernels
 
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Descriptor 2 to nowhere: the profiler's C++ side writes lines there that no setting stops."""
+    """Send descriptor 2 to nowhere in the body: the profiler's C++ code writes there."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all
@@ -211,36 +219,37 @@ def quiet_stderr() -> Iterator[None]:
 
 
 def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict[str, int]:
-    """Bytes by purpose, by a record's names for them; a forward pass alone has none.
+    """Return bytes by purpose, under the names of a record's fields.
 
-    Activations, gradients and what AdamW keeps overlap in time, not in the peak. After a decoding
-    step: token caches, and all that a state holds.
+    For training: activations, gradients and AdamW's moments, which live at different times and do
+    not add up to the peak. For decoding: token caches, and the whole state. For a forward pass:
+    none.
     """
-    found = {}
+    sizes = {}
     if phase != "decode":
         if subject.forward is None:
             return {}
         subject.reset()
-        found["activations_bytes"] = measure_held(subject.forward, device, torch)
-        found["optimizer_bytes"] = adamw_bytes(subject.module)
+        sizes["activations_bytes"] = measure_held(subject.forward, device, torch)
+        sizes["optimizer_bytes"] = adamw_bytes(subject.module)
     subject.prepare()
     subject.call()
     if phase != "decode":
-        found["gradients_bytes"] = _held(leaf.grad for leaf in subject.leaves)
+        sizes["gradients_bytes"] = _tensor_bytes(leaf.grad for leaf in subject.leaves)
     else:
         held = list(parts(subject.state))
-        found["kv_cache_bytes"] = _held(x.rows for x in held if isinstance(x, TokenCache))
-        found["state_bytes"] = _held(held)
+        sizes["kv_cache_bytes"] = _tensor_bytes(x.rows for x in held if isinstance(x, TokenCache))
+        sizes["state_bytes"] = _tensor_bytes(held)
     subject.reset()
-    return found
+    return sizes
 
 
 def adamw_bytes(module: Any) -> int:
-    """AdamW's two moments in the parameters' own format; its step counts are left out."""
+    """Return the bytes of AdamW's two moments in the parameters' format, without step counts."""
     return sum(2 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
-def _held(values: Iterable[Any]) -> int:
-    """Bytes of the tensors among them, each storage once, whatever views there are of it."""
+def _tensor_bytes(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors among ``values``, each storage once."""
     storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

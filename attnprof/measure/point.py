@@ -1,4 +1,4 @@
-"""One point: does it fit; build the real module, time it, measure its memory, count it."""
+"""Measure one point: check that it fits, build the module, time it, measure memory, count it."""
 
 import re
 import time
@@ -29,7 +29,7 @@ RISKY_SHARE = 0.5
 
 
 def predict_point(request: PointRequest) -> ProfileRecord:
-    """The closed form's side of a record; :class:`RequestError` where the mechanism refuses."""
+    """Return a record with the closed form's numbers; RequestError if the mechanism refuses."""
     table = request.spec.cost(request.workload, request.scope)
     total = table.total
     moved = int(total.bytes_moved)
@@ -45,12 +45,12 @@ def predict_point(request: PointRequest) -> ProfileRecord:
 
 
 def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
-    """A record that says what was asked for and, maybe, why it has no numbers."""
+    """Return a record of a request without numbers and, if it is ``skipped``, the reason."""
     asked = {name: getattr(request, name) for name in _ASKED}
     return ProfileRecord(**asked, params=dict(request.params), skipped=skipped)
 
 
-#: Fields of a record that are those of its request.
+#: Fields that a record copies from its request.
 _ASKED = (
     "mechanism", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype", "device",
     "phase", "causal", "scope", "compiled",
@@ -58,7 +58,7 @@ _ASKED = (
 
 
 def needed_bytes(request: PointRequest) -> int:
-    """Predicted peak plus parameters, inputs, output gradient and decoding state."""
+    """Return the predicted peak plus parameters, inputs, output gradient, decoding state."""
     workload = request.workload
     table = request.spec.cost(workload, request.scope)
     entries = int(table.parameters) + sum(prod(shape) for shape, _ in request.inputs)
@@ -70,7 +70,7 @@ def needed_bytes(request: PointRequest) -> int:
 
 
 def fit(request: PointRequest, available: int | None = None) -> tuple[str | None, bool]:
-    """Why a point is not tried (or None), and whether it may die and should run apart."""
+    """Return why a point does not fit (or None), and whether it may die and should run apart."""
     needed = needed_bytes(request)
     free = available_bytes(request.device) if available is None else available
     if needed <= free:
@@ -82,7 +82,7 @@ def fit(request: PointRequest, available: int | None = None) -> tuple[str | None
 
 
 def available_bytes(device: str) -> int:
-    """Memory a device can still give: free on a GPU, available to this process group on a CPU."""
+    """Return a device's free memory; on a CPU, also within this process group's limits."""
     if device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(torch.device(device))
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -93,7 +93,7 @@ def available_bytes(device: str) -> int:
 
 
 def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What a container's memory limit leaves (cgroup v2, then v1); empty-handed: no limit."""
+    """Return what a container's memory limits leave (cgroup v2, v1); huge if none."""
     limits = [1 << 62]
     for folder, limit, used in (
         (root, "memory.max", "memory.current"),
@@ -109,7 +109,7 @@ def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
 
 
 def measure_point(request: PointRequest) -> ProfileRecord:
-    """Count and measure one point in this process; out of memory is a reason, not a crash."""
+    """Count and measure one point in this process; out of memory becomes a reason."""
     start = time.perf_counter()
     with refusing(request):
         record = count_point(request) if request.counts else predict_point(request)
@@ -135,9 +135,9 @@ def tried_point(
     request: PointRequest, available: int | None = None, *, try_all: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> ProfileRecord:  # fmt: skip
-    """Measured in this process where it fits, or with ``try_all``; else why it is not tried.
+    """Measure a point here if it fits, or with ``try_all``; else say why it is skipped.
 
-    ``before`` is called when it is going to be.
+    ``before`` is called just before it is measured.
     """
     reason, _ = fit(request, available)
     if reason and not try_all:
@@ -147,16 +147,16 @@ def tried_point(
 
 
 def spent_s(record: ProfileRecord) -> float:
-    """Seconds of a point that are accounted for."""
+    """Return the seconds that a record accounts for."""
     parts = (record.measured_s, record.compile_s, record.overhead_s, record.start_s)
     return sum(part for part in parts if part is not None)
 
 
 def count_point(request: PointRequest) -> ProfileRecord:
-    """Closed form and second opinions; allocates nothing of the point's size.
+    """Count a point by closed form and other counters, without tensors of its size.
 
-    Each builds the module anew: a recorded run has tensors of its own, torch's counter needs the
-    point's device, fvcore traces on meta tensors.
+    Each counter builds the module anew: a recorded run has tensors of its own, torch's counter
+    needs the point's device, fvcore traces on meta tensors.
     """
     record = predict_point(request)
     torch_count = count_with_torch(request)
@@ -177,7 +177,7 @@ def count_point(request: PointRequest) -> ProfileRecord:
 
 
 def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
-    """The record with what was measured, or with the reason why the module is not timed."""
+    """Return the record with measured numbers, or with the reason why the module is not timed."""
     if request.check:
         verdict = check_module(request)
         record = replace(record, checked=verdict.against, skipped=verdict.wrong)
@@ -204,19 +204,19 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
             often = "once" if breaks == 1 else f"{breaks} times"
             notes.append(f"{request.mechanism}: its graph breaks {often} when compiled")
     start = time.perf_counter()
-    found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
+    measured = _memory(request, subject, replace(record, parameters=actual, differences=notes))
     with watched(request.device) as conditions:
         timing = sample(clock, subject.prepare, subject.call, request.budget)
     times = [taken.wall_s for taken in timing]
     busy = [taken.cpu_s for taken in timing if taken.cpu_s is not None]
     conditions["cpu_share"] = cpu_share(times, busy)
-    found = replace(found, times_s=times, cpu_times_s=busy, clock=clock.name)
-    found = with_times(found, estimate_median(times), conditions)
-    return replace(found, measured_s=time.perf_counter() - start)
+    measured = replace(measured, times_s=times, cpu_times_s=busy, clock=clock.name)
+    measured = with_times(measured, estimate_median(times), conditions)
+    return replace(measured, measured_s=time.perf_counter() - start)
 
 
 def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:
-    """The peak beside the predicted one, its parts, and how many kernels make it."""
+    """Return the record with the measured peak, its parts, and the number of kernels."""
     peak = measure_peak(subject, request.device, torch)
     predicted = record.peak_bytes_predicted or 0
     rows = differences.peak_differences(predicted, peak, compiled=request.compiled)
@@ -232,7 +232,7 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
 def with_times(
     record: ProfileRecord, found: MedianEstimate, conditions: Mapping[str, Any]
 ) -> ProfileRecord:
-    """A record whose times are there, with what follows from them."""
+    """Return the record with the median, its interval, and the values that follow from them."""
     flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
     return replace(
         record, median_s=found.median_s, ci_low_s=found.low_s, ci_high_s=found.high_s,

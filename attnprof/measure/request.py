@@ -1,7 +1,7 @@
-"""What one point of a measurement is asked to do, in plain values a child process can take.
+"""Describe one point of a measurement in plain values, which a child process can take.
 
-``my.py:MyAttention`` may stand where a mechanism's name does: what a closed form says of a
-mechanism is said of a module by a run on fake tensors at the point's shape.
+A module ``my.py:MyAttention`` may stand for a mechanism. A mechanism's costs come from its closed
+form, a module's from a run on fake tensors at the point's shape.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,38 +23,38 @@ NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or 
 
 @dataclass(frozen=True)
 class UserModule:
-    """What a point asks of a mechanism, answered for a module.
+    """A user's module behind the interface of a mechanism: its costs, from a run.
 
     ``params`` hold ``args`` and ``inputs`` as ``--arg`` and ``--input`` take them. Raises
-    :class:`RequestError` for a place that is none, and for sizes beyond B, N, h and d.
+    :class:`RequestError` for a name that leads to no code, and for sizes beyond B, N, h and d.
     """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self, workload: Workload) -> Any:
-        """The module as a target, for the workload's mask and number format."""
+        """Return the module as a target, for the workload's mask and number format."""
         from attnprof.trace.request.lookup import target_of
 
-        found = target_of(
+        target = target_of(
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip
-        if others := set(found.symbols) - set(SYMBOLS):
+        if others := set(target.symbols) - set(SYMBOLS):
             raise RequestError(
                 f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
                 "and --input with B, N, h and d"
             )
-        return found
+        return target
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
+        """Return counts, bytes and peak at a shape. ``scope`` is ignored: it is a layer."""
         if workload.phase == "decode":
             raise RequestError(f"{self.name} {NO_STEP}")
-        return _counted(self, workload)
+        return _module_costs(self, workload)
 
     def own_sizes(self, workload: Workload) -> dict[str, int | None]:
-        """Width and heads of a module whose sizes are its own; empty where they are those asked."""
+        """Return width and heads of a module with fixed sizes; empty if they follow h, d."""
         target = self.target(workload)
         if {"h", "d"} <= set(target.symbols):
             return {}
@@ -69,13 +69,13 @@ class UserModule:
 
 
 @cache
-def _counted(module: UserModule, workload: Workload) -> CostTable:
-    """What one run shows; what it raises is refused as ``derive`` refuses it."""
+def _module_costs(module: UserModule, workload: Workload) -> CostTable:
+    """Return the costs of one run; errors are as :func:`counted` raises them."""
     return counted(module.target(workload), workload)
 
 
 def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
-    """One run of a target as a table of one stage; its notes are the operations left out.
+    """Return one run of a target as a cost table of one stage; notes name uncounted operations.
 
     Raises what :func:`attnprof.trace.solve.count.count` raises.
     """
@@ -84,16 +84,16 @@ def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
 
     phase = workload.phase
     trace = count(target, workload.by_symbol(), phase, most)
-    found = totals(trace, phase)
-    counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
+    all_totals = totals(trace, phase)
+    counts = {name: int(all_totals[name]) for name in (*KINDS, "bytes_moved")}
     left = (f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items())
-    stage = Stage(phase, (), Cost(**counts), allocates=int(found["peak_bytes"]))
-    return CostTable((stage,), int(found["parameters"]), notes=tuple(left))
+    stage = Stage(phase, (), Cost(**counts), allocates=int(all_totals["peak_bytes"]))
+    return CostTable((stage,), int(all_totals["parameters"]), notes=tuple(left))
 
 
 @cache
 def is_module(name: str) -> bool:
-    """Whether a name is a place in code that holds no mechanism of attnprof's contract."""
+    """Return whether a name like ``my.py:A`` leads to code that is no :class:`Mechanism`."""
     if ":" not in name:
         return False
     from attnprof.user_code import loaded
@@ -103,7 +103,7 @@ def is_module(name: str) -> bool:
 
 
 def built(module: UserModule, workload: Workload) -> Any:
-    """The real module, taking its tensors in order and ``causal``, giving one tensor."""
+    """Return the real module: it takes tensors in order and ``causal``, and returns a tensor."""
     from torch import nn
 
     from attnprof.trace.run.runs import first_tensor
@@ -131,15 +131,15 @@ def configured(
     names: Sequence[str], settings: Mapping[str, Any], args: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None, is_own: Callable[[str], bool] | None = None,
 ) -> list[Mechanism | UserModule]:  # fmt: skip
-    """Mechanisms with their settings, modules with their arguments and inputs, in this order.
+    """Return mechanisms with their settings and modules with their arguments, in this order.
 
-    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError`
-    for an unknown name, for a setting that no mechanism has, and for arguments where no module is
-    named.
+    ``is_own`` tells modules from mechanisms, by default :func:`is_module`. Raises
+    :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
+    arguments where no module is named.
     """
-    own = [name for name in names if (is_own or is_module)(name)]
-    registered = [name for name in names if name not in own]
-    if (args or inputs) and not own:
+    modules = [name for name in names if (is_own or is_module)(name)]
+    registered = [name for name in names if name not in modules]
+    if (args or inputs) and not modules:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
     if settings and not registered:
         raise RequestError(
@@ -148,16 +148,16 @@ def configured(
     specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
     given = {"args": list(args or ()), "inputs": list(inputs or ())}
     params = {name: values for name, values in given.items() if values}
-    return [UserModule(name, params) if name in own else specs[name] for name in names]
+    return [UserModule(name, params) if name in modules else specs[name] for name in names]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a point may take; seconds.
+    """The seconds and samples that timing a point may take.
 
-    At least ``samples`` timings (or what fits ``max_time_s``, never fewer than ``least``), and
-    more until ``min_time_s`` is spent on them and the half-width of the median's interval is
-    ``spread`` of it or less; before that, calls for ``warmup_s``.
+    Calls run for ``warmup_s`` first. Then there are at least ``samples`` timings (or as many as fit
+    ``max_time_s``, never fewer than ``least``), and more until ``min_time_s`` is spent and the
+    half-width of the median's interval is at most a share ``spread`` of it.
     """
 
     samples: int = 20
@@ -210,7 +210,7 @@ class PointRequest:
 
     @classmethod
     def at(cls, mechanism: str, w: Workload, **more: Any) -> "PointRequest":
-        """A mechanism's point at a workload's sizes."""
+        """Return a mechanism's point at a workload's sizes."""
         return cls(
             mechanism, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase,
             w.dtype, **more,
@@ -218,17 +218,17 @@ class PointRequest:
 
     @property
     def d_model(self) -> int:
-        """Model width: heads times head width."""
+        """Return the model width: heads times head width."""
         return self.num_heads * self.head_dim
 
     @property
     def title(self) -> str:
-        """``standard, forward, 1,024 tokens``."""
+        """Return ``standard, forward, 1,024 tokens``."""
         return f"{self.mechanism}, {self.phase}, {amount('seq', self.seq_len)}"
 
     @property
     def workload(self) -> Workload:
-        """The sizes, as the closed forms take them."""
+        """Return the sizes, as closed forms take them."""
         return Workload(
             self.seq_len, self.num_heads, self.head_dim, self.batch_size,
             causal=self.causal, phase=self.phase, dtype=self.dtype,
@@ -236,14 +236,14 @@ class PointRequest:
 
     @property
     def spec(self) -> Any:
-        """The mechanism with its parameters; a module of somebody's own answers for itself."""
+        """Return the mechanism with its parameters, or a :class:`UserModule`."""
         if is_module(self.mechanism):
             return UserModule(self.mechanism, self.params)
         return registry.get(self.mechanism, **self.params)
 
     @property
     def inputs(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and number format of the call's inputs: x, or q, k and v for scope ``core``."""
+        """Return shape and format of the call's inputs: x, or q, k, v for scope ``core``."""
         if is_module(self.mechanism):
             sizes, asked = self.workload.by_symbol(), self.spec.target(self.workload).inputs
             return [
@@ -259,10 +259,10 @@ class PointRequest:
         return [((self.batch_size, count, tokens, self.head_dim), self.dtype) for count in heads]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a child process."""
+        """Return plain values, for a child process."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PointRequest":
-        """The request that :meth:`to_dict` wrote down."""
+        """Return the request that :meth:`to_dict` wrote."""
         return cls(**{**data, "budget": Budget(**data["budget"])})

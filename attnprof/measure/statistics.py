@@ -1,4 +1,4 @@
-"""What a list of times says: the median, and how well it is known whatever the distribution."""
+"""Estimate a median from times, and how well it is known, whatever their distribution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """Median and its interval in seconds, of ``count`` samples or (``of``) processes.
+    """A median and its interval in seconds, of ``count`` samples or (``of``) processes.
 
     ``coverage`` is the probability that the interval holds the true median.
     """
@@ -26,12 +26,12 @@ class MedianEstimate:
 
     @property
     def half_width(self) -> float:
-        """Half the interval as a share of the median."""
+        """Return half the interval, as a share of the median."""
         return (self.high_s - self.low_s) / 2 / self.median_s if self.median_s else 0.0
 
     @property
     def noisy(self) -> str | None:
-        """A sentence when the median is not well known, else None."""
+        """Return a sentence if the median is not well known, else None."""
         half = self.half_width
         if self.coverage < CONFIDENCE:
             return (
@@ -49,7 +49,7 @@ class MedianEstimate:
 
 
 def estimate_median(times_s: Sequence[float]) -> MedianEstimate:
-    """Median with the interval between two order statistics.
+    """Return the median, with the interval between two order statistics.
 
     The i-th smallest and i-th largest of n values hold the true median with probability
     1 - 2·P(Binomial(n, 1/2) < i), whatever the distribution (sign test); i is the largest that
@@ -66,9 +66,9 @@ def estimate_median(times_s: Sequence[float]) -> MedianEstimate:
 
 
 def order_rank(n: int, alpha: float) -> tuple[int, float]:
-    """The largest k for which P(Binomial(n, 1/2) < k) is at most ``alpha``, and that chance.
+    """Return the largest k with P(Binomial(n, 1/2) < k) <= ``alpha``, and that probability.
 
-    The k-th smallest of n values is above their distribution's median with that chance.
+    It is the chance that the k-th smallest of n values lies above their distribution's median.
     """
     rank, tail = 0, 0.0
     while rank < (n + 1) // 2 and tail + comb(n, rank) / 2**n <= alpha:
@@ -78,7 +78,7 @@ def order_rank(n: int, alpha: float) -> tuple[int, float]:
 
 
 def quantiles_of(times_s: Sequence[float]) -> dict[str, float]:
-    """``{"p05": …, "p25": …, "p75": …, "p95": …}``, between samples by straight lines."""
+    """Return ``{"p05": …, "p25": …, "p75": …, "p95": …}``, interpolated linearly."""
     one = [times_s[0]] * 20
     twentieths = quantiles(times_s, n=20, method="inclusive") if len(times_s) > 1 else one
     return {f"p{percent:02d}": twentieths[percent // 5 - 1] for percent in (5, 25, 75, 95)}
@@ -93,15 +93,15 @@ _NORMAL95 = 1.960
 
 
 def student_quantile(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t."""
+    """Return the two-sided 95 % quantile of Student's t for ``freedom`` degrees."""
     return _T95[freedom - 1] if freedom <= len(_T95) else _NORMAL95
 
 
 def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimate:
-    """The typical time when a process is drawn too: memory layout and its neighbours differ.
+    """Return the typical time over processes, which differ in memory layout.
 
-    Student's t over the logarithms of the processes' medians, at 95 %; one process alone has the
-    interval of its own samples. Raises ValueError for no times.
+    Its interval is Student's t over the logarithms of the processes' medians, at 95 %; one process
+    alone has the interval of its own samples. Raises ValueError for no times.
     """
     medians = [estimate_median(times) for times in times_s]
     count = len(medians)
@@ -114,15 +114,15 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
     return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")
 
 
-#: Least standard deviation of a logarithm of a ratio: what one process does not show of others.
+#: Least standard deviation of a ratio's logarithm: a single process hides how others differ.
 LEAST_SCATTER = 0.01
-#: Widest interval that is told, as a factor on either side: beyond it nothing is known.
+#: Widest reported interval, as a factor on either side; a wider end is unknown.
 WIDEST = 8.0
 
 
 @dataclass(frozen=True)
 class TimeCrossing:
-    """A length at which both take equally long; an end of the interval is None if not known."""
+    """A length at which two mechanisms take equally long; an unknown end is None."""
 
     at: float
     low: float | None
@@ -130,7 +130,7 @@ class TimeCrossing:
 
 
 def root_of_line(x: Sequence[float], y: Sequence[float]) -> TimeCrossing:
-    """Where the line of least squares through (logarithms of lengths, y) is zero.
+    """Return the zero of the least-squares line through (logarithms of lengths, y).
 
     The interval is Fieller's at 95 %: all lengths at which a line that the scatter of the points
     allows may be zero; an end is None where there is no such length within a factor ``WIDEST``.

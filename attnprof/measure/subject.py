@@ -1,4 +1,4 @@
-"""The real module with its inputs, and the call that is timed, for each phase."""
+"""Build the real module with its inputs, and the call that is timed, for each phase."""
 
 import os
 import time
@@ -44,7 +44,7 @@ class Subject:
 
 
 def make_module(request: PointRequest) -> Any:
-    """The layer (or core), its weights drawn from the seed, on torch's current default device."""
+    """Return the layer (or core), weights drawn from the seed, on torch's default device."""
     spec = request.spec
     if isinstance(spec, UserModule):
         torch.manual_seed(request.seed)
@@ -65,7 +65,7 @@ def make_module(request: PointRequest) -> Any:
 
 @contextmanager
 def default_dtype(name: str) -> Iterator[None]:
-    """Parameters made inside have this number format."""
+    """Make parameters in the body with this number format."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, name))
     try:
@@ -75,7 +75,7 @@ def default_dtype(name: str) -> Iterator[None]:
 
 
 def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[Any]:
-    """Inputs on torch's default device: normal random numbers, zeros where whole ones."""
+    """Return inputs on torch's default device: normal random floats, zero integers."""
     made = []
     for shape, name in request.inputs:
         dtype = getattr(torch, name)
@@ -89,7 +89,10 @@ def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[A
 def build_subject(
     request: PointRequest, device: str | None = None, *, compiled: bool = False
 ) -> Subject:
-    """The module and its call for the phase asked for, on a device; the call maybe compiled."""
+    """Return the module and its call for the request's phase, on a device.
+
+    With ``compiled`` the call is compiled code.
+    """
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
@@ -108,7 +111,7 @@ def build_subject(
 
 
 def code_of(function: Any) -> Any:
-    """A module or a function as compiled code, for the shapes of its first call only."""
+    """Return a module or function compiled, for the shapes of its first call only."""
     torch.compiler.reset()  # what other points left; past a few shapes the compiler gives up
     return torch.compile(function, backend=BACKEND, dynamic=False)
 
@@ -116,9 +119,9 @@ def code_of(function: Any) -> Any:
 def compile_now(
     prepare: Callable[[], object], call: Callable[[], object], settle: Callable[[], object]
 ) -> tuple[float, int]:
-    """Seconds of the first call (compiling, and one run), and how often the graph breaks.
+    """Make the first call, which compiles; return its seconds and the number of graph breaks.
 
-    Raises :class:`CannotRunError` with the compiler's reason where there will be no code.
+    Raises :class:`CannotRunError` with the compiler's reason if it fails.
     """
     from torch._dynamo.utils import counters
 
@@ -144,9 +147,9 @@ def compile_now(
 
 @contextmanager
 def refusing(request: PointRequest) -> Iterator[None]:
-    """What a module of somebody's own raises inside becomes a refusal, with its line.
+    """Turn exceptions of a user's module in the body into a RequestError that names its line.
 
-    Too little memory stays what it is, and so does what a mechanism of ours raises.
+    Running out of memory stays as it is, and so do exceptions of our mechanisms.
     """
     try:
         yield
@@ -165,13 +168,16 @@ _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory",
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
+    """Return whether an error means out of memory; on the CPU a plain RuntimeError does."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
 
 
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
-    """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``."""
+    """Return the subject of ``train``, forward and backward, or of ``backward`` alone.
+
+    The latter runs its forward pass in ``prepare``.
+    """
     leaves = [*inputs, *module.parameters()]
     with torch.no_grad():
         ones = torch.ones_like(module(*inputs, causal=request.causal))
@@ -204,10 +210,10 @@ PATIENCE_S = 60.0
 
 
 def position(module: Any, request: PointRequest) -> Any:
-    """The state after ``seq_len`` - 1 tokens.
+    """Return the decoding state after ``seq_len`` - 1 tokens.
 
-    Shipped mechanisms' states are filled at once with random rows; one that does not know how to
-    advance, by real steps. Raises :class:`CannotRunError` when those take more than a minute.
+    A state that can advance at once is filled with random rows; another one is built by real steps.
+    Raises :class:`CannotRunError` when these take more than ``PATIENCE_S``.
     """
     like = torch.empty(0, dtype=getattr(torch, request.dtype))
     state = module.init_state(request.batch_size, *([] if request.scope == "layer" else [like]))
@@ -225,7 +231,7 @@ def position(module: Any, request: PointRequest) -> Any:
 
 
 def rewind_to(state: Any) -> Callable[[], None]:
-    """A function that puts counters, lists and references of a state back as they are now.
+    """Return a function that restores a state's counters, lists and references.
 
     Tensors that a step changes in place keep their new values: shapes, and so costs, are equal.
     """
@@ -243,7 +249,7 @@ def rewind_to(state: Any) -> Callable[[], None]:
 
 
 def parts(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """A state and all it holds, each once; tensors are not looked into."""
+    """Yield a state and everything it holds, each once; tensors are not entered."""
     seen = set() if seen is None else seen
     if id(part) in seen:
         return
@@ -256,7 +262,7 @@ def parts(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 def _has_parts(part: Any) -> bool:
-    """Whether it is an object of ours, or of a plug-in, with attributes."""
+    """Return whether a value is an object of ours, or of a plug-in, with attributes."""
     return hasattr(part, "__dict__") and type(part).__module__.split(".")[0] not in (
         "torch", "builtins",
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Processes that may die, hang or fork on: what runs in them ends, and leaves nothing behind."""
+"""Run code that may die, hang or fork in processes of its own, and leave nothing running."""

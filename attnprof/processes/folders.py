@@ -1,7 +1,7 @@
-"""Temporary folders that are gone when their process is, at the latest at the next start.
+"""Temporary folders that vanish with their process, at the latest when attnprof next starts.
 
-Every process that needs one has a folder of its own in the system's temporary folder, locked for
-as long as it or a fork of it lives; whatever nobody locks is left over, and is removed.
+A process has one folder in the system's temporary folder, locked while it or a fork of it lives.
+A folder that nobody locks is left over from a killed process, and is removed.
 """
 
 import atexit
@@ -17,7 +17,7 @@ PREFIX = "attnprof-run-"
 
 
 class _Run(NamedTuple):
-    """A folder, the handle of its lock (-1: there are no locks), and the process that made it."""
+    """A process's folder, its lock's handle (-1: the system has no locks), and the process's id."""
 
     path: Path
     lock: int
@@ -29,7 +29,7 @@ _RUN: list[_Run] = []
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A new folder, removed at the end; or with this process, should there be no end."""
+    """Yield a new folder; remove it afterwards, at the latest with this process."""
     place = Path(tempfile.mkdtemp(dir=run_folder()))
     try:
         yield place
@@ -39,9 +39,9 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Inside, no other process is that locks the same folder; no file is made for it.
+    """Run the body while no other process is inside for the same folder.
 
-    Where the system has no locks, nobody waits.
+    It makes no lock file. Where the system has no locks, nobody waits.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -55,7 +55,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def run_folder() -> Path:
-    """This process's folder, which it shares with the process it was forked from."""
+    """Return this process's folder, which its forks share."""
     if not _RUN or not _RUN[0].path.is_dir():
         remove_left_over()
         for _ in range(3):
@@ -69,7 +69,7 @@ def run_folder() -> Path:
 
 
 def close_run() -> None:
-    """Remove the folder, in the process that made it."""
+    """Remove the folder, if this process made it."""
     if _RUN and _RUN[0].owner == os.getpid():
         run = _RUN.pop()
         remove(run.path)
@@ -88,7 +88,7 @@ def remove_left_over() -> None:
 
 
 def remove(place: Path) -> None:
-    """Remove a folder and all in it, also what was made unreadable."""
+    """Remove a folder and all in it, also files without permissions."""
 
     def again(_remove: Any, path: str, _error: Any) -> None:
         with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ def remove(place: Path) -> None:
 
 
 def _lock(place: Path) -> int | None:
-    """Lock a folder of this user's; None where somebody has."""
+    """Lock a folder of this user and return the handle; None where another process holds it."""
     try:
         import fcntl
 

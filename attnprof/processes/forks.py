@@ -1,8 +1,8 @@
-"""Fork, wait, and say how it ended: what a child leaves behind is killed, whatever it did.
+"""Fork, wait, and report how the child ended; every process that it left behind is killed.
 
 The process that calls :func:`run_forked` is a keeper: it has one thread, runs none of the work
-itself, and adopts what the work leaves running. Nothing of the package is imported here: a pool's
-server loads this file beside another version.
+itself, and adopts processes that the work leaves running. Nothing of the package is imported here:
+a pool's server loads this file beside another version.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Seconds between two looks whether a child stands still, or has died where nothing tells of it.
+#: Seconds between two checks whether a child was stopped, or died without a signal to us.
 LOOK_S = 0.5
-#: How much of the end of a child's stderr is kept.
+#: Last bytes of a child's stderr that are kept.
 KEPT = 4000
-#: Seconds in which what was killed must be gone.
+#: Seconds in which killed processes must be gone.
 PATIENCE_S = 5.0
-#: What a child ends with that raised something nobody caught.
+#: Exit code of a child with an uncaught exception.
 RAISED = 70
-#: End at once; what runs here may replace the function of this name.
+#: Ends the process at once; bound here, since user code may replace ``os._exit``.
 leave = os._exit
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: its exit code (negative: the signal), and the end of its stderr."""
+    """The end of a child: its exit code (negative: the signal), and the last of its stderr."""
 
     code: int
     said: str = ""
@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """``ended with signal 11 (SIGSEGV, segmentation fault)``."""
+        """Return ``ended with signal 11 (SIGSEGV, segmentation fault)``."""
         if self.stopped:
             return "stopped itself (SIGSTOP)"
         if self.code < 0:
@@ -48,18 +48,18 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line it wrote to stderr, or nothing."""
+        """Return the last line it wrote to stderr, or ""."""
         return (self.said.strip().splitlines() or [""])[-1][:300]
 
 
 def signal_text(number: int) -> str:
-    """``signal 11 (SIGSEGV, segmentation fault)``."""
+    """Return ``signal 11 (SIGSEGV, segmentation fault)``."""
     words = (signal.strsignal(number) or "").split(":")[0].lower()
     return f"signal {number} ({signal_name(number)}{', ' + words if words else ''})"
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV``; some have no name."""
+    """Return ``SIGSEGV``; some signals have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -67,12 +67,12 @@ def signal_name(number: int) -> str:
 
 
 def adopt_orphans() -> None:
-    """Processes below this one whose parents die become its children (on Linux)."""
+    """Make this process the parent of descendants whose parents die (on Linux)."""
     _prctl(_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when ``parent`` dies (on Linux)."""
+    """Have the kernel kill this process when ``parent`` dies (on Linux)."""
     _prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         leave(RAISED)
@@ -84,7 +84,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def ignore_signals() -> None:
-    """What a child sends to its parent does not end this process."""
+    """Ignore signals that a child may send to its parent."""
     kept = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
     for number in signal.valid_signals() - kept:
         with contextlib.suppress(OSError, ValueError):
@@ -92,37 +92,37 @@ def ignore_signals() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes a process is the parent of, zombies included."""
-    found: list[int] = []
+    """Return the ids of a process's children, zombies included."""
+    pids: list[int] = []
     if Path("/proc/thread-self/children").exists():
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text(encoding="ascii").split())
-        return found
+                pids += map(int, (task / "children").read_text(encoding="ascii").split())
+        return pids
     import psutil  # the kernel has no list of them
 
     with contextlib.suppress(psutil.Error):
-        found = [child.pid for child in psutil.Process(pid).children()]
-    return found
+        pids = [child.pid for child in psutil.Process(pid).children()]
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, nearest first."""
-    found = children(pid)
-    for child in found:
-        found += children(child)
-    return found
+    """Return the ids of all processes below one, nearest first."""
+    pids = children(pid)
+    for child in pids:
+        pids += children(child)
+    return pids
 
 
 def kill(pid: int) -> None:
-    """End a process and its group at once; nothing where there is none."""
+    """Kill a process and its group; nothing where there is none."""
     for end in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             end(pid, signal.SIGKILL)
 
 
 def end_descendants(keep: Container[int] = ()) -> None:
-    """Kill and reap everything below this process, but for the children in ``keep``."""
+    """Kill and reap all processes below this one, but for the children in ``keep``."""
     own, end = os.getpid(), time.monotonic() + PATIENCE_S
     while left := [child for child in children(own) if child not in keep]:
         for pid in [*left, *(below for child in left for below in descendants(child))]:
@@ -136,7 +136,7 @@ def end_descendants(keep: Container[int] = ()) -> None:
 
 
 def end_family(pid: int) -> None:
-    """Kill everything below a keeper, which reaps it, and then the keeper."""
+    """Kill the processes below a keeper, which reaps them, and then the keeper."""
     end = time.monotonic() + PATIENCE_S
     while (left := descendants(pid)) and time.monotonic() < end:
         with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ def die_first(score: int = 1000) -> None:
 
 
 def limit_memory(limit: int | None = None) -> None:
-    """Let the kernel refuse what is more, by default than is there: an error instead of a kill."""
+    """Limit this process's memory, by default to what is free: an error instead of a kill."""
     with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
         import resource
 
@@ -169,10 +169,10 @@ def limit_memory(limit: int | None = None) -> None:
 
 
 def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
-    """Do the work in a fork of this process, for so many seconds at most, and wait for its end.
+    """Do the work in a fork of this process, for ``limit_s`` seconds at most; return its end.
 
-    The work gives its exit code. What it prints goes nowhere, the end of its stderr is kept;
-    afterwards no process of it is left. To be called by a keeper (see above).
+    The work returns its exit code. What it prints is dropped, the last of its stderr is kept;
+    afterwards none of its processes is left. To be called by a keeper (see above).
     """
     keep = frozenset(children(os.getpid()))
     read, write = os.pipe()
@@ -180,17 +180,17 @@ def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
     child = os.fork()
     if child == 0:
         os.close(read)
-        _child(work, keeper, write)
+        _run_child(work, keeper, write)
     os.close(write)
     try:
-        return _waited(child, read, limit_s)
+        return _wait_for(child, read, limit_s)
     finally:
         os.close(read)
         end_descendants(keep)
 
 
-def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
-    """Never returns, whatever the work does to this interpreter."""
+def _run_child(work: Callable[[], int], keeper: int, stderr: int) -> None:
+    """Run the work and end this process, whatever the work does to the interpreter."""
     write, code = os.write, RAISED
     try:
         os.setsid()
@@ -211,8 +211,8 @@ def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
         leave(code if isinstance(code, int) else RAISED)
 
 
-def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
-    """The child's end; it is killed when its time is up, or where it stands still."""
+def _wait_for(child: int, stderr: int, limit_s: float | None) -> Ended:
+    """Return how the child ended; kill it when its time is up or when it was stopped."""
     start, said = time.monotonic(), b""
     files = [stderr]
     with contextlib.ExitStack() as stack:

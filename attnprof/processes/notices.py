@@ -1,4 +1,4 @@
-"""A line on stderr while torch is loaded: that takes seconds, and silence looks like a hang."""
+"""Print a line on stderr while torch is loaded: it takes seconds, and silence looks like a hang."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ LEAST_BYTES = 600 << 20
 
 
 class _Announcing:
-    """Finds torch as Python does, and says when its code is run."""
+    """An import hook that finds torch as Python does, and announces it when its code runs."""
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == "torch" else None
@@ -38,15 +38,15 @@ _FINDER: Any = _Announcing()
 
 
 def announce() -> None:
-    """From now on, say once that torch is loaded, here or by a process that is waited for."""
+    """Print a notice, once, when this process or one it waits for loads torch."""
     sys.meta_path.insert(0, _FINDER)
 
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Inside, torch is loaded; on a terminal the line is gone afterwards.
+    """Run the body that loads torch under a notice, which a terminal then loses again.
 
-    Where somebody waits at a terminal already, it is a step of what is waited for.
+    Under a progress display the notice is one of its steps.
     """
     stream: Any = sys.stderr
     brief = False
@@ -68,7 +68,7 @@ def loading() -> Iterator[None]:
 
 
 def _addresses() -> int:
-    """Return the bytes of addresses that this process may have; below zero for any number."""
+    """Return the bytes of addresses that this process may have; negative for no limit."""
     try:
         import resource
     except ImportError:  # no limits on this system

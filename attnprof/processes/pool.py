@@ -1,4 +1,4 @@
-"""Work in processes that may die, from one that goes on: in a fork of it, or in fresh ones."""
+"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool."""
 
 import contextlib
 import json
@@ -21,17 +21,17 @@ from attnprof.processes.forks import Ended
 from attnprof.processes.notices import loading
 from attnprof.processes.progress import asking
 
-#: Seconds a keeper may take longer than the work it keeps.
+#: Seconds that a keeper may take beyond the limit of its work.
 _GRACE_S = 10.0
 #: Seconds a server may take for its imports.
 STARTING_S = 300.0
-#: Bytes of a line that is an answer; what is longer was written by somebody's code.
+#: Most bytes of an answer's line; a longer one was written by user code.
 _LONGEST = 1 << 26
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the work gave, or how its process ended before it gave anything."""
+    """The end of a process and, if ``given``, the value of its work."""
 
     ended: Ended
     value: Any = None
@@ -39,9 +39,9 @@ class Outcome:
 
 
 def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
-    """Do the work in a process of its own; its value is what JSON can hold.
+    """Do the work in a process of its own and return its value, which must fit in JSON.
 
-    A keeper stands between: what the work does to its parent, it does to that.
+    A keeper process stands between: it takes whatever the work does to its parent.
     """
     with temporary_folder() as folder:
         value, end = folder / "value.json", folder / "ended.json"
@@ -50,16 +50,16 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
             value.write_text(json.dumps(work()), encoding="utf-8")
             return 0
 
-        _keep(answer, end, limit_s)
+        _run_keeper(answer, end, limit_s)
         if not end.exists():
             return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
         ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
         given = ended.code == 0 and value.exists()
-        found = json.loads(value.read_text(encoding="utf-8")) if given else None
-        return Outcome(ended, found, given)
+        result = json.loads(value.read_text(encoding="utf-8")) if given else None
+        return Outcome(ended, result, given)
 
 
-def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
+def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
@@ -95,11 +95,11 @@ class PoolError(Exception):
 
 
 class Pool:
-    """Fresh processes, forked by a server that has imported what is slow to import and run nothing.
+    """Fresh processes, forked by a server that has imported slow modules and run no user code.
 
-    A process of its own costs seconds of imports, such a fork tens of milliseconds, and its death
-    is as harmless. ``worker`` is a module, or the path of one, with ``preload(order)``, called in
-    the server, and the functions that orders name, each ``(order, say, more) -> exit code``. It
+    Starting Python costs seconds of imports, a fork tens of milliseconds, and its death is as
+    harmless. ``worker`` is a module, or the path of one, with ``preload(order)``, called in the
+    server, and the functions that orders name, each ``(order, say, more) -> exit code``. It
     runs in ``folder``, with ``first`` before all else on the import path and ``env`` in its
     environment. The server is started when first needed, and again when it died.
 
@@ -118,12 +118,12 @@ class Pool:
         self._errors: IO[bytes] | None = None
 
     def run(self, order: Mapping[str, Any], limit_s: float, *, memory: bool = True) -> Ended:
-        """Do an order without answers; :class:`PoolError` where the server did not outlive it."""
+        """Run an order to its end, answers ignored; :class:`PoolError` if the server dies."""
         self.ask({**order, "limit_s": limit_s}, memory=memory)
         return self.ended(limit_s + STARTING_S)
 
     def ask(self, order: Mapping[str, Any], *, memory: bool = True) -> None:
-        """Order a process, which with ``memory`` gets an error where the machine has no more."""
+        """Send an order to a fresh process; with ``memory`` it may not take more than is free."""
         self.start()
         if not self._ready:
             with loading():
@@ -133,36 +133,36 @@ class Pool:
         self.send({**order, "id": self.runs, "memory": memory})
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """A line to the process that was ordered last, should it still be there."""
+        """Send a line to the last order's process, if it is still there."""
         try:
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(dict(order)).encode() + b"\n")
         except OSError as error:
-            raise PoolError(self._died()) from error
+            raise PoolError(self._cause_of_death()) from error
 
     def ended(self, limit_s: float) -> Ended:
-        """How it ended; answers before that are passed over."""
+        """Wait for the last order's process; return how it ended and drop its answers."""
         while "ended" not in (found := self.answer(limit_s)):
             pass
         return Ended(**found["ended"])
 
     def answer(self, limit_s: float, number: int | None = None) -> dict[str, Any]:
-        """The next line of a process, by default of the one that was ordered last."""
+        """Return the next line of order ``number``, by default of the last one."""
         asking(limit_s)
         end = time.monotonic() + limit_s
         while True:
             self._read(end, limit_s)
             line, _, self._rest = self._rest.partition(b"\n")
             with contextlib.suppress(ValueError):  # what somebody's code has written there
-                found = json.loads(line)
-                if isinstance(found, dict) and found.get("id") == (
+                message = json.loads(line)
+                if isinstance(message, dict) and message.get("id") == (
                     self.runs if number is None else number
                 ):
-                    return found
+                    return message
 
     def _read(self, end: float, limit_s: float) -> None:
-        """Read until there is a whole line, and wake the server if somebody put it to sleep."""
+        """Read until a line is complete; wake the server if a child stopped it."""
         process = self._process
         if process is None or process.stdout is None:
             raise PoolError("died")
@@ -176,11 +176,11 @@ class Pool:
                 continue
             piece = os.read(process.stdout.fileno(), 1 << 16)
             if not piece:
-                raise PoolError(self._died())
+                raise PoolError(self._cause_of_death())
             self._rest += piece
 
     def start(self) -> None:
-        """Start the server where there is none; its imports are waited for by :meth:`ask`."""
+        """Start the server unless it runs; :meth:`ask` waits for its imports."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
@@ -196,7 +196,7 @@ class Pool:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End the server and all it has started."""
+        """End the server and all processes below it."""
         if self._process is not None:
             forks.end_family(self._process.pid)
             self._process.wait()
@@ -206,8 +206,8 @@ class Pool:
                         stream.close()
         self._process, self._rest, self._ready = None, b"", False
 
-    def _died(self) -> str:
-        """How the server ended; nothing of it is left."""
+    def _cause_of_death(self) -> str:
+        """Clean up after a dead server and return how it ended."""
         said = ""
         if self._process is not None and self._errors is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""How far long work is: told by the code that does it, shown by whoever waits for it.
+"""How far long work is: told by the code that does it, shown by the command that waits for it.
 
-Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows what was told
-last. Where nobody waits (from Python, in a child process) nothing is kept and nothing is written.
+Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows the last
+step. Where nobody waits (from Python, in a child process) nothing is kept or written.
 """
 
 import time
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
-#: Seconds without an answer that are worth a word, and seconds that are worth a forecast.
+#: Seconds without an answer after which progress says so; seconds left worth showing at once.
 SILENT_S, WORTH_S = 5.0, 10.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """A piece of work since ``start``: ``done`` of ``total``, at ``first`` when the count began.
+    """A piece of work: ``done`` of ``total``.
 
-    ``left_s`` are seconds that the rest should take from ``told`` on, ``limit_s`` those after which
-    an answer, asked for at ``asked``, is given up.
+    ``start`` and ``first`` (time, pieces done) are where it and its count began, ``left_s`` the
+    forecast made at ``told``; an answer asked for at ``asked`` is given up after ``limit_s``.
     """
 
     text: str
@@ -34,12 +34,12 @@ class Step:
 
 @dataclass
 class Progress:
-    """The work that is waited for, by a clock in seconds."""
+    """The work that a command waits for, by a clock in seconds."""
 
     step: Step
     clock: Callable[[], float] = time.monotonic
     start: float = field(init=False)
-    #: sentences that are worth a line at once, the first forecast among them; None at the end
+    #: sentences to be shown at once, the first forecast among them; None at the end
     news: SimpleQueue[str | None] = field(default_factory=SimpleQueue)
     _forecast: bool = False
 
@@ -51,7 +51,7 @@ class Progress:
         self, text: str, done: int | None = None, total: int | None = None,
         left_s: float | None = None, *, at_once: bool = False,
     ) -> None:  # fmt: skip
-        """Say what is done now; a smaller ``done`` or another ``total`` begins a new count."""
+        """Set the current step; a smaller ``done`` or another ``total`` begins a new count."""
         now, last = self.clock(), self.step
         goes_on = total == last.total and (done or 0) >= (last.done or 0)
         first = last.first if goes_on else (now, done or 0)
@@ -63,7 +63,7 @@ class Progress:
 
     @contextmanager
     def saying(self, text: str) -> Iterator[None]:
-        """Inside, something else is done; afterwards it goes on as before."""
+        """Show ``text`` as the step while the body runs, then the step before it."""
         before = self.step
         self.tell(text)
         try:
@@ -72,27 +72,27 @@ class Progress:
             self.step = before
 
     def so_far_s(self) -> float:
-        """Seconds since the work began."""
+        """Return the seconds since the work began."""
         return self.clock() - self.start
 
     def count(self) -> tuple[int, int | None]:
-        """Pieces that are done, and of how many where that is known."""
+        """Return how many pieces are done, and of how many if that is known."""
         return self.step.done or 0, self.step.total
 
     def sentence(self) -> str:
-        """``timing standard: 3 of 12, 25 s so far, about 75 s left``."""
+        """Return ``timing standard: 3 of 12, 25 s so far, about 75 s left``."""
         now, step = self.clock(), self.step
-        told = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
-        told.append(f"{seconds_text(self.so_far_s())} so far")
+        parts = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
+        parts.append(f"{seconds_text(self.so_far_s())} so far")
         if (left := self._left_s(now)) is not None:
-            told.append(f"about {seconds_text(left)} left")
+            parts.append(f"about {seconds_text(left)} left")
         if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
-            told.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
-        return f"{step.text}: {', '.join(told)}"
+            parts.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
+        return f"{step.text}: {', '.join(parts)}"
 
     def _left_s(self, now: float) -> float | None:
-        """Seconds that are left: as told, or at the pace since the count began."""
+        """Return the seconds left: as forecast, or at the pace since the count began."""
         step = self.step
         if step.left_s is not None:
             return max(0.0, step.left_s - (now - step.told))
@@ -104,7 +104,7 @@ class Progress:
 
 
 def seconds_text(value: float) -> str:
-    """``45 s``, ``12 min``, ``3 h``: as exact as a forecast is."""
+    """Return ``45 s``, ``12 min`` or ``3 h``: as exact as a forecast is."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
@@ -114,7 +114,7 @@ _WAITED_FOR: list[Progress] = []
 
 
 def waited_for() -> Progress | None:
-    """The work that somebody waits for, if anybody does."""
+    """Return the progress that a command shows now, if any."""
     return _WAITED_FOR[-1] if _WAITED_FOR else None
 
 
@@ -122,20 +122,20 @@ def tell(
     text: str, done: int | None = None, total: int | None = None, left_s: float | None = None, *,
     at_once: bool = False,
 ) -> None:  # fmt: skip
-    """Say what is done now, how much of it is ready and how long the rest takes, to who waits."""
+    """Tell the waiting command, if any, the current work, how much is done and the seconds left."""
     if (progress := waited_for()) is not None:
         progress.tell(text, done, total, left_s, at_once=at_once)
 
 
 def asking(limit_s: float | None) -> None:
-    """Say that another process was asked for an answer, and when it is given up."""
+    """Tell that another process was asked for an answer, and when it is given up."""
     if (progress := waited_for()) is not None:
         progress.step = replace(progress.step, asked=progress.clock(), limit_s=limit_s)
 
 
 @contextmanager
 def waiting(progress: Progress) -> Iterator[None]:
-    """Inside, what is told goes to ``progress``."""
+    """Send every :func:`tell` of the body to ``progress``."""
     _WAITED_FOR.append(progress)
     try:
         yield

@@ -1,10 +1,10 @@
-"""What a pool starts: it imports what is slow to import, runs nothing itself, and forks.
+"""The server of a pool: it imports slow modules, runs no work itself, and forks for each order.
 
 Run as a script, ``python server.py SETUP``, which uses the standard library alone: a pool of this
 version serves a folder that holds another version of the package, or none. A line of JSON on stdin
-orders a fresh process, in which the function that ``do`` names runs and may read more lines. Lines
-on stdout are answers with the ``id`` of their order; the last says how the process ended, and
-nothing that it started is left.
+orders a fresh process, which runs the function named by ``do`` and may read more lines. Lines
+on stdout are answers with the ``id`` of their order; the last says how the process ended. By then
+every process below it is gone.
 """
 
 import gc
@@ -22,7 +22,7 @@ _Line = dict[str, Any]
 
 
 def main() -> None:
-    """Serve until the orders end."""
+    """Serve orders until stdin ends."""
     setup, here = json.loads(sys.argv[1]), Path(__file__).resolve().parent
     forks = _from_file("attnprof_forks", here / "forks.py")
     forks.die_with_parent(setup["parent"])
@@ -59,7 +59,7 @@ def _work(worker: Any, order: _Line, orders: int, answers: int, forks: Any) -> i
 
 
 def _from_file(name: str, file: Path) -> Any:
-    """A module of this version, whatever version can be imported here."""
+    """Load a module of this version, whatever version can be imported here."""
     spec = spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -70,7 +70,7 @@ def _from_file(name: str, file: Path) -> Any:
 
 
 def _next(orders: int) -> _Line | None:
-    """The next order; None when there are no more. No order comes before the last was answered."""
+    """Return the next order; None at the end. The pool sends one only after the last answer."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(orders, 1 << 16)

@@ -1,9 +1,9 @@
-"""A whole command in a process that may die without taking the answer along.
+"""Run a whole command in a process that may die, and still end with an answer.
 
 Somebody's code can end, crash or stop the process it is run in, and its parent. So there are three:
 the one that was started, whose exit code counts; a keeper, which runs none of the code; and the
-command, which says in shared memory that it came to an end: else the exit code is 3, and a line
-says how it ended. Signals are passed on; when it is over, nothing is left.
+command, which marks in shared memory that it finished. Without the mark the exit code is 3, and a
+line says how it ended. Signals are passed on; in the end no process is left.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from attnprof.processes.forks import Ended
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds a command gets to end when asked to, or after it has given its answer.
 GRACE_S = 5.0
-#: Seconds between two looks at what was left by processes that died.
+#: Seconds between two checks for orphans of processes that died.
 _LOOK_S = 0.5
 _DONE = struct.Struct("=8si")
 _MARK, _LOST = b"attnprof", b"outputs?"
@@ -41,25 +41,25 @@ class StoppedError(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-#: What a supervised command knows: where it says its end, where answers go, what its outputs are.
+#: State of a supervised command: memory for its end mark, stream of answers, its output files.
 _INSIDE: Any = SimpleNamespace(ending=None, answers=None, outputs=[])
 
 
 def is_supervised() -> bool:
-    """Whether this process runs a command that another one supervises."""
+    """Return whether this process runs a command that another one supervises."""
     return _INSIDE.ending is not None
 
 
 def supervised(work: Callable[[], int], subject: str) -> int:
-    """Run the work in a process of its own and give its exit code; ``subject`` names it.
+    """Run the work in a process of its own and return its exit code; ``subject`` names it.
 
-    Gives 3 where that process ended before it had an answer. The work runs in a fork, where this
-    gives its code, too: it is to be called before anything starts a thread. What ends this process
-    by a signal ends it by that signal, after the work.
+    Returns 3 if that process ended before it had an answer. The function returns in that fork, too,
+    so call it before any thread is started. If a signal ends this process, it ends by the same
+    signal, after the work.
     """
     folders.run_folder()
     ending = mmap.mmap(-1, _DONE.size)
-    asked, asking = os.pipe()
+    requests_in, asking = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -68,20 +68,20 @@ def supervised(work: Callable[[], int], subject: str) -> int:
     with _listening(ASKING) as events:
         keeper = os.fork()
         if keeper:
-            os.close(asked)
+            os.close(requests_in)
             status = _watch(keeper, asking, events, received)
             forks.end_descendants()
             folders.close_run()
     if keeper:
         return _outcome(status, received, subject)
     os.close(asking)
-    keeper = _keep(subject, ending, asked)
-    os.close(asked)
-    return _command(work, ending, keeper)
+    keeper = _become_keeper(subject, ending, requests_in)
+    os.close(requests_in)
+    return _run_command(work, ending, keeper)
 
 
 def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
-    """Pass on what signals ask for, until the keeper is gone; its status."""
+    """Pass on signals until the keeper is gone; return its status."""
     while True:
         select.select([events], [], [])
         for number in os.read(events, 64):
@@ -94,7 +94,7 @@ def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
 
 
 def _status(child: int) -> int | None:
-    """How a child ended; None where it lives. What somebody's code has stopped goes on."""
+    """Return how a child ended; None while it lives. A child that was stopped is continued."""
     done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
     if done and os.WIFSTOPPED(status):
         os.kill(child, signal.SIGCONT)
@@ -111,12 +111,12 @@ def _outcome(status: int, received: list[int], subject: str) -> int:
         return code
     if received:
         return 128 + received[0]
-    return _vanished(subject, f"had its keeper ended by {forks.signal_text(-code)}")
+    return _report_vanished(subject, f"had its keeper ended by {forks.signal_text(-code)}")
 
 
 @contextlib.contextmanager
 def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
-    """A file that the numbers of these signals, and of a child's end, are written to."""
+    """Yield a file that receives the numbers of these signals, and of a child's end."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
@@ -135,8 +135,8 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
         os.close(write)
 
 
-def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
-    """Be the keeper, which only a kill ends; returns in the command alone, with the keeper's id."""
+def _become_keeper(subject: str, ending: mmap.mmap, asked: int) -> int:
+    """Be the keeper until the command ends; return only in the command, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
     keeper = os.getpid()
@@ -146,21 +146,24 @@ def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
             try:
                 forks.ignore_signals()
                 requests: list[int] = []
-                status = _attend(child, ending, asked, events, requests)
+                status = _wait_for_command(child, ending, asked, events, requests)
                 forks.end_descendants()
                 folders.remove(folders.run_folder())
                 code = _exit_code(ending, status, subject, requests)
             except Exception as error:  # noqa: BLE001 - it may not end without a word
-                _vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
+                _report_vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
             finally:
                 forks.leave(code)
     return keeper
 
 
-def _attend(
+def _wait_for_command(
     child: int, ending: mmap.mmap, asked: int, events: int, requests: list[int]
 ) -> int | None:
-    """Until the command is gone, or killed because it should be; its status."""
+    """Wait for the command and return its status; None if it did not end when it had to.
+
+    A command has to end when a signal asked it to, or when it marked that it finished.
+    """
     end = None
     files = [asked, events]
     while True:
@@ -184,28 +187,28 @@ def _attend(
 
 
 def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
-    """The command's exit code; where it gave none, 3 and a line on how it ended."""
+    """Return the command's exit code; if it gave none, 3, after a line on how it ended."""
     mark, code = _DONE.unpack(ending[:])
     if mark == _MARK and (code < 128 or requests):
         return int(code)
     if requests:
         return 128 + requests[0]
     if mark == _MARK:
-        return _vanished(subject, f"ended itself by {forks.signal_text(code - 128)}")
+        return _report_vanished(subject, f"ended itself by {forks.signal_text(code - 128)}")
     if mark == _LOST:
-        return _vanished(subject, "lost its output, which the code it ran has closed,")
-    return _vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
+        return _report_vanished(subject, "lost its output, which the code it ran has closed,")
+    return _report_vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
 
 
-def _vanished(subject: str, how: str) -> int:
+def _report_vanished(subject: str, how: str) -> int:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"attnprof: the process that ran {subject} {how} before it answered\n")
         sys.stderr.flush()
     return CannotRunError.exit_code
 
 
-def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
-    """Do the work in the process made for it, and say that it came to an end."""
+def _run_command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
+    """Do the work in the process made for it, mark that it finished, return its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     forks.die_with_parent(keeper)
@@ -217,7 +220,7 @@ def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
         _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open
         os.dup2(2, 1)
     keep_outputs()
-    sys.unraisablehook = _raised_again
+    sys.unraisablehook = _resend_signal
     try:
         for number in ASKING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -236,8 +239,8 @@ def _stop(number: int, _frame: object) -> NoReturn:
     raise StoppedError(number)
 
 
-def _raised_again(lost: Any) -> None:
-    """What a destructor or the like has swallowed of a signal comes again, where it is heard."""
+def _resend_signal(lost: Any) -> None:
+    """Send a signal again whose exception a destructor has swallowed."""
     if isinstance(lost.exc_value, StoppedError):
         number = lost.exc_value.exit_code - 128
         signal.signal(number, _stop)
@@ -248,30 +251,30 @@ def _raised_again(lost: Any) -> None:
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Inside, what is printed is the command's answer, on what was its stdout."""
+    """Print the body's output to the command's real stdout: it is the answer."""
     with contextlib.redirect_stdout(_INSIDE.answers or sys.stdout):
         yield
         sys.stdout.flush()
 
 
 def give_up_answers() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere."""
+    """Drop buffered output, once nobody reads it any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (_INSIDE.answers or sys.stdout).fileno())
     keep_outputs()
 
 
 def keep_outputs() -> None:
-    """What answers and stderr are now is what they should be at the end."""
+    """Remember the open files of answers and stderr, to notice if code replaces them."""
     _INSIDE.outputs = _outputs()
 
 
 def _outputs() -> list[tuple[int, int]]:
-    """What both are; somebody's code may close them, and open something else in their place."""
-    found = []
+    """Return device and inode of the files for answers and stderr; -1 if one was closed."""
+    identities = []
     for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
             now = os.fstat(stream)
-            found.append((now.st_dev, now.st_ino))
+            identities.append((now.st_dev, now.st_ino))
         except OSError:
-            found.append((-1, -1))
-    return found
+            identities.append((-1, -1))
+    return identities

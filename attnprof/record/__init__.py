@@ -1,4 +1,4 @@
-"""What comes out: records by kind, and the report that carries them.
+"""Records, the rows of a command's output, and the report that carries them.
 
 Each name is imported when it is first used: most commands make records of one kind.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from attnprof.record.recognition import SCHEMA
     from attnprof.record.report import Report
 
-#: Where names are looked for, in this order.
+#: Modules in which a name is looked up, in this order.
 _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "measured")
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",

@@ -1,4 +1,4 @@
-"""The base of every record: a dataclass whose fields are JSON keys and columns; many as columns."""
+"""The base of every record: a dataclass whose fields are JSON keys and table columns."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,19 +8,19 @@ from typing import Any
 
 
 def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -> Any:
-    """A record's field with what a renderer needs to know; ``default`` may be list or dict."""
+    """Return a record's field with a renderer's settings; ``default`` may be list or dict."""
     metadata = {"title": title, "unit": unit, "format": fmt}
     if isinstance(default, type):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-#: The kind of record each command makes, of the modules that are imported.
+#: The class of record by command, for modules imported so far.
 _KINDS: "dict[str, type[Record]]" = {}
 
 
 def record_kinds() -> "Mapping[str, type[Record]]":
-    """Return the kind of record each command makes."""
+    """Return the class of record of each command: ``{"cost": CostRecord, …}``."""
     for name in ("crossovers", "kinds", "measured"):
         import_module(f"attnprof.record.{name}")
     return _KINDS
@@ -28,28 +28,29 @@ def record_kinds() -> "Mapping[str, type[Record]]":
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Base of every record. ``skipped`` says why a point has no numbers."""
+    """Base of every record. ``skipped`` is the reason why a point has no numbers."""
 
     def __init_subclass__(cls, commands: Sequence[str] = ()) -> None:
-        """``commands`` make records of this kind."""
+        """Register a class of record for ``commands``."""
         _KINDS.update(dict.fromkeys(commands, cls))
 
     @classmethod
     def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:
-        """Names and metadata of the fields, in order."""
+        """Return names and metadata of the fields, in order."""
         return [(item.name, item.metadata) for item in fields(cls)]
 
 
 def heading(name: str, meta: Mapping[str, Any]) -> str:
-    """A column's heading in text: its title, with the unit where it has one."""
+    """Return a column's heading in text: its title, with the unit where it has one."""
     title = str(meta.get("title") or name)
     return f"{title} ({meta['unit']})" if meta.get("unit") else title
 
 
 class ColumnarRecords(Sequence[Record]):
-    """Reads like a list of records; a million of them cost as much as their columns.
+    """A sequence of records stored as columns, for a million cells of a heatmap.
 
-    ``columns`` maps fields to lists of numbers and None, ``constants`` others to what all share.
+    ``columns`` maps fields to lists of numbers and None, ``constants`` the other fields to the one
+    value that all records share.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class ColumnarRecords(Sequence[Record]):
         return self.kind(**self._constants, **row)
 
     def column(self, name: str) -> list[Any]:
-        """One field of every record."""
+        """Return one field of every record."""
         if name in self._columns:
             return self._columns[name]
         return [self._constants[name]] * len(self)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The records as tuples, in the order of ``names``."""
+        """Return the records as tuples, in the order of ``names``."""
         return zip(*(self.column(name) for name in self.names), strict=True)
 
     def json_lines(self) -> Iterator[str]:
-        """Each record as a JSON object; the columns are encoded whole, which is what is fast."""
+        """Return each record as JSON; fast, since columns are encoded whole."""
         parts, varying = [], []
         for name in self.names:
             if name in self._columns:

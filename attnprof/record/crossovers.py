@@ -1,4 +1,4 @@
-"""What ``crossover`` found."""
+"""The record of ``crossover``, and the words for the sizes that it varies and holds fixed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from attnprof.units import every
 class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 
-    ``over`` is the size that varies, ``seq`` for the length; the sizes that are given stand in
-    their fields, the one that varies is null there. ``crossover_value``, ``first_value``,
-    ``all_crossings``, ``searched``, ``lengths``, ``ci_low`` and ``ci_high`` are values of it;
-    over lengths ``crossover_seq_len`` and ``first_seq_len`` are the same as the first two.
-    ``method``: ``solved`` as polynomials, for every length, or ``searched`` by integers on a grid
-    up to 2**40 tokens and by bisection, where costs round sizes. ``searched`` are first and last
-    length of each stretch at which both costs are known (null: no end), every ``searched_step``-th;
-    the verdict is of those. ``bound`` says which cost is a lower bound, or why times were looked at
-    no further. ``ci_low`` and ``ci_high`` are an interval of 95 % of a time's crossing (null: no
-    end is known), ``lengths`` those that were predicted or timed, by so many ``timed_calls``.
+    ``over`` is the size that varies, ``seq`` for the length. Its field is null; the fixed sizes are
+    in theirs. ``crossover_value``, ``first_value``, ``all_crossings``, ``searched``, ``lengths``,
+    ``ci_low`` and ``ci_high`` are values of the varying size; over lengths ``crossover_seq_len``
+    and ``first_seq_len`` equal the first two. ``method`` is ``solved``, as polynomials, for every
+    length, or ``searched``, by integers on a grid up to 2**40 tokens and by bisection, where costs
+    round sizes. ``searched`` are first and last length of each stretch at which both costs are
+    known (null: no end), every ``searched_step``-th; the verdict is of those. ``bound`` says which
+    cost is a lower bound, or why times end there. ``ci_low`` and ``ci_high`` are an interval of 95
+    % of a time's crossing (null: unknown), ``lengths`` the timed or predicted ones, by so many
+    ``timed_calls``.
     """
 
     metric: str = column("metric")
@@ -63,24 +63,24 @@ class CrossoverRecord(Record, commands=("crossover",)):
 
     @property
     def given(self) -> int:
-        """The size that is given for the row: the head width over lengths, else the length."""
+        """Return the size that is fixed in a row: head width over lengths, else length."""
         return (self.head_dim if self.over == "seq" else self.seq_len) or 0
 
 
 # -- curves of figures -----------------------------------------------------------------
 def places_of(curve: Mapping[str, Any]) -> list[int]:
-    """The values of a curve's axis."""
-    found: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
-    return found
+    """Return the values of a curve's axis."""
+    values: list[int] = curve["at"] if "at" in curve else curve["seq_len"]
+    return values
 
 
-def given_of(curve: Mapping[str, Any]) -> int:
-    """The size that is given for a curve."""
+def fixed_size_of(curve: Mapping[str, Any]) -> int:
+    """Return the fixed size of a curve: its length, or over lengths its head width."""
     return int(curve["seq_len"] if "at" in curve else curve["head_dim"])
 
 
 def everywhere(rows: Sequence[CrossoverRecord]) -> str:
-    """Return where an answer without a crossing holds: from the first length on, or where known."""
+    """Return where a verdict without a crossing holds: ``at every length from 64 on``."""
     over = rows[0].over
     if over == "seq":
         known = [row for row in rows if row.searched]

@@ -1,4 +1,4 @@
-"""Names and texts from arguments, files and modules, as each place that shows them takes them."""
+"""Escape names and texts from users' arguments, files and modules for each kind of output."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ _LINES = {code: shown for code, shown in _PICTURES.items() if code not in (0x09,
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Text without anything a terminal obeys: control characters are shown, one sign for each.
+    """Return text without control characters, which a terminal would obey: a sign replaces each.
 
-    ``lines`` keeps line ends and tabs; without it the text stays in its line.
+    ``lines`` keeps line ends and tabs; otherwise the text stays on one line.
     """
     return text if text.isprintable() else text.translate(_LINES if lines else _PICTURES)
 
 
 def readable(value: Any) -> Any:
-    """A record, report or value with every text in it :func:`visible`."""
+    """Return a record, report or value with every text in it made :func:`visible`."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, Mapping):
@@ -42,9 +42,9 @@ def readable(value: Any) -> Any:
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is: no emphasis, link, tag, entity or table cell in it.
+    """Return text that Markdown shows verbatim: no emphasis, link, tag, entity or table cell.
 
-    Signs that mean nothing alone are left: one star, one ``_`` before a name, any within it.
+    Signs without a meaning there are left: one star, one ``_`` before a name, any within it.
     """
     flat = re.sub(r"\s+", " ", visible(text, lines=True)).replace("\\", "\\\\")
     for pair in (r"\*", _EDGE):
@@ -58,7 +58,7 @@ _EDGE = r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
 
 
 def markdown_code(text: str) -> str:
-    """A code span, in a table's cell, too; its fence is longer than any inside."""
+    """Return a code span that is safe in a table; its fence is longer than any inside."""
     inner = re.sub(r"\s+", " ", visible(text, lines=True)).replace("|", "\\|")
     fence = "`" * (max((len(run) for run in re.findall("`+", inner)), default=0) + 1)
     gap = " " if "`" in inner else ""
@@ -66,9 +66,9 @@ def markdown_code(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A text that spreadsheets take for no formula: one that begins like it gets an apostrophe.
+    """Return a text that spreadsheets do not take for a formula: it begins with an apostrophe.
 
-    Numbers stay numbers, negative ones, too.
+    Numbers stay numbers, also negative ones.
     """
     shown = visible(text, lines=True)
     if shown[:1] not in ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"):
@@ -81,6 +81,6 @@ def csv_cell(text: str) -> str:
 
 
 def figure_text(text: str) -> str:
-    """A label that matplotlib draws as it is: dollars make no formula, ``_`` no hidden entry."""
+    """Return a label that matplotlib draws verbatim: dollars begin no formula, ``_`` hides none."""
     shown = visible(text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown

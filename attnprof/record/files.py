@@ -1,4 +1,4 @@
-"""Files: read only where kind, size and text are as they should be; written whole or not at all."""
+"""Read only files of the right kind, size and text; write a file whole or not at all."""
 
 import csv
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.record.recognition import check_unlost, is_stream, taken_as_input
+from attnprof.record.recognition import check_unlost, is_stream, note_input
 
 MIB = 1 << 20
 #: Bytes that are read at most: of suites, grids and tables, of saved reports, of a sweep's results.
@@ -27,19 +27,19 @@ _KINDS = (
 
 
 def kind_of_file(mode: int) -> str:
-    """What a mode of ``stat`` says a file is, in words; empty for a plain one."""
+    """Return the words for a mode of ``stat`` that is no plain file's: ``a folder``; else ""."""
     return next((words for test, words in _KINDS if test(mode)), "")
 
 
 def why_of(error: OSError | ValueError) -> str:
-    """Why a file could not be reached; ValueError is what Python raises for a NUL in a name."""
+    """Return why a file could not be reached; ValueError is Python's for a NUL in a name."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "a name cannot hold a NUL character"
 
 
 def make_folder(folder: Path, flag: str = "") -> None:
-    """A folder to write in; :class:`RequestError` where it cannot be."""
+    """Make a folder to write in; :class:`RequestError` if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -47,30 +47,30 @@ def make_folder(folder: Path, flag: str = "") -> None:
 
 
 def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> bytes:
-    """A plain file of at most ``limit`` bytes, which is then an input of this command.
+    """Return a plain file's bytes, ``limit`` at most, and note it as an input of the command.
 
-    For everything else :class:`RequestError`, ending with ``hint``, before a byte is read of it.
+    Any other file raises :class:`RequestError`, ending with ``hint``, before a byte is read of it.
     """
     try:
-        _check(path, Path(path).stat(), limit, hint)
+        _check_file(path, Path(path).stat(), limit, hint)
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as stream:
-            _check(path, os.fstat(handle), limit, hint)
+            _check_file(path, os.fstat(handle), limit, hint)
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:
         raise refusal(path, why_of(error), hint) from error
     if len(data) > limit:  # /proc has files that say they are empty
         raise refusal(path, _too_large(len(data), limit), hint)
-    taken_as_input(path)
+    note_input(path)
     return data
 
 
 def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
-    """The error of a file that is not taken."""
+    """Return the error for a file that cannot be read."""
     return RequestError(f"cannot read {path}: {why}{f'; {hint}' if hint else ''}")
 
 
-def _check(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
+def _check_file(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
     if kind := kind_of_file(found.st_mode):
         raise refusal(path, f"it is {kind}, not a file", hint)
     if found.st_size > limit:
@@ -82,7 +82,7 @@ def _too_large(size: int, limit: int) -> str:
 
 
 def text_of(data: bytes) -> str:
-    """UTF-8 with or without a byte order mark; ValueError for other text, and for NUL."""
+    """Decode UTF-8, with or without byte order mark; ValueError for other text, and for NUL."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def text_of(data: bytes) -> str:
 
 
 def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
-    """The text of a file, :func:`read_bytes` and :func:`text_of`."""
+    """Return the text of a file, as :func:`read_bytes` and :func:`text_of` read it."""
     data = read_bytes(path, limit, hint)
     try:
         return text_of(data)
@@ -102,37 +102,38 @@ def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
 
 
 def json_of(text: str, *, ours: bool = True) -> Any:
-    """A JSON text's value; ValueError for what is none, or nested too deeply.
+    """Return a JSON text's value; ValueError for invalid or too deeply nested text.
 
-    Of a text of ``ours`` it is raised for what we do not write, too: NaN, Infinity, a name twice.
+    A text of ``ours`` may not have NaN, Infinity, huge numbers or a name twice either: attnprof
+    never writes these.
     """
     strict: dict[str, Any] = {
-        "parse_constant": _real, "parse_int": _whole, "parse_float": _real,
-        "object_pairs_hook": _object,
+        "parse_constant": _parse_float, "parse_int": _parse_int, "parse_float": _parse_float,
+        "object_pairs_hook": _parse_object,
     }  # fmt: skip
     try:
-        found = json.loads(text, **(strict if ours else {}))
+        value = json.loads(text, **(strict if ours else {}))
     except RecursionError as error:
         raise ValueError(_DEEP) from error
-    level = [found]
+    level = [value]
     for _ in range(DEPTH):
         inner = (node.values() if type(node) is dict else node for node in level if node)
         level = [item for items in inner for item in items if type(item) in (dict, list)]
-        if type(found) not in (dict, list) or not level:
-            return found
+        if type(value) not in (dict, list) or not level:
+            return value
     raise ValueError(_DEEP)
 
 
 _DEEP = f"it is nested deeper than {DEPTH} levels"
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > DIGITS:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
 
 
-def _real(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:20]} is not finite")
@@ -141,7 +142,7 @@ def _real(text: str) -> float:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -153,7 +154,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(
     path: str | Path, limit: int = REPORT_LIMIT, hint: str = "", *, ours: bool = True
 ) -> Any:
-    """The value of a JSON file, read as :func:`json_of` does; :class:`RequestError` for none."""
+    """Return the value of a JSON file, read as :func:`json_of` does; else RequestError."""
     data = read_bytes(path, limit, hint)
     try:
         return json_of(text_of(data), ours=ours)
@@ -164,7 +165,7 @@ def read_json(
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file; :class:`RequestError` for what is none."""
+    """Return the tables of a TOML file; :class:`RequestError` for an invalid one."""
     import tomllib
 
     text = read_text(path)
@@ -179,7 +180,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:
-    """The rows (``ROWS`` at most) of a CSV file by the names of its first line; no cell is ""."""
+    """Return the rows of a CSV file, ``ROWS`` at most, by the names in its header."""
     text = read_text(path)
     try:
         reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
@@ -194,7 +195,7 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     return [{name: (row[name] or "").strip() for name in names} for row in rows]
 
 
-#: Seconds that a pipe may take until somebody reads it.
+#: Seconds to wait for a reader of a pipe.
 PATIENCE_S = 5.0
 
 
@@ -202,19 +203,19 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
     """Write a file so that it is whole or not there; :class:`RequestError` if it cannot be.
 
     Links are followed, modes kept; a device or pipe is written to, never replaced. Within a command
-    only what attnprof wrote is overwritten, unless ``known`` says that the file is its own.
+    only a file of attnprof is overwritten, unless ``known`` says that the caller owns it.
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
         if is_stream(Path(path)):
-            _pour(Path(path), data)
+            _write_stream(Path(path), data)
             return
         target = Path(os.path.realpath(path))
         if not known:
             check_unlost(target)
         if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
-        _replace(target, data)
+        _replace_file(target, data)
     except (OSError, ValueError) as error:
         raise RequestError(
             f"cannot write {path}: {why_of(error)}; give --output a path in a folder "
@@ -222,8 +223,8 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
         ) from error
 
 
-def _pour(target: Path, data: bytes) -> None:
-    """Write to a device or a pipe; one that nobody reads is an error, not a wait for ever."""
+def _write_stream(target: Path, data: bytes) -> None:
+    """Write to a device or a pipe; a pipe without a reader is an error after ``PATIENCE_S``."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -238,7 +239,7 @@ def _pour(target: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace_file(target: Path, data: bytes) -> None:
     """Write beside the target, then rename: readers see the old file or the new one."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".attnprof-")
     try:

@@ -1,4 +1,4 @@
-"""The kinds of record, one a command; fields are JSON keys and columns."""
+"""The kinds of record that count or predict, one a command; fields are JSON keys and columns."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +24,9 @@ class MechanismRecord(Record, commands=("list",)):
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthRecord(Record, commands=("list --verify",)):
-    """``list --verify``: how one quantity grows with the length, claimed against found.
+    """``list --verify``: how one quantity grows with the length, claimed and counted.
 
-    Exponents are fitted over the longer half of ``seq_lens``, the claim's own, too.
+    Exponents, also the claim's, are fitted over the longer half of ``seq_lens``.
     ``declared_order`` is what the specification says of these parameters, ``expected`` whether the
     growth stays within it, ``equals_formula`` whether torch's count is the closed form's
     everywhere.
@@ -59,7 +59,7 @@ class GrowthRecord(Record, commands=("list --verify",)):
 
 @dataclass(frozen=True, kw_only=True)
 class AtWorkload(Record):
-    """A mechanism at one workload."""
+    """Base of records on one mechanism at one workload."""
 
     mechanism: str = column("mechanism")
     params: dict[str, Any] = column("params", default=dict)
@@ -108,12 +108,12 @@ class CompareRecord(AtWorkload, commands=("compare",)):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRecord(AtWorkload, commands=("predict",)):
-    """``predict``: time and peak memory of one point, from single operations measured before.
+    """``predict``: time and peak memory of one point, from a calibration's operations.
 
-    The interval is one of 95 %. On a device that was not calibrated ``time_s`` is a lower bound,
-    which nothing promises to be met, and ``ci_high_s`` is null. ``bound`` is what most of the time
-    is of: compute, memory or the overhead of calls. ``operations`` are the dearest ones, each with
-    its sizes (a product's batch, m, n, k), calls and seconds.
+    The interval has 95 %. On a device that was not calibrated ``time_s`` is a lower bound that may
+    be far off, and ``ci_high_s`` is null. ``bound`` is what limits most of the time: compute,
+    memory or the overhead of calls. ``operations`` are the slowest ones, each with its sizes (a
+    product's batch, m, n, k), calls and seconds.
     """
 
     device: str = column("device")
@@ -130,7 +130,7 @@ class PredictRecord(AtWorkload, commands=("predict",)):
 class RecommendRecord(AtWorkload, commands=("recommend",)):
     """``recommend``: one mechanism for a request, by its predicted time.
 
-    ``rank`` counts those that fit the memory, the ``exact`` ones first; where it is null,
+    ``rank`` orders mechanisms that fit the memory, the ``exact`` ones first; where it is null,
     ``skipped`` says why. ``gives_up`` is what it does not do that softmax attention does.
     """
 
@@ -178,12 +178,12 @@ class HeatmapRecord(Record, commands=("heatmap",)):
 class DeriveRecord(Record, commands=("derive",)):
     """``derive``: one quantity of one phase as an expression in the request's symbols.
 
-    ``expression`` is null where only the number at the asked shape could be counted (``method``
-    is then ``counted``), and where a run contradicted it: ``withheld`` says which. ``domain``
-    lists the conditions under which it holds, ``verified_at`` the shapes at which a run gave the
-    same number. What ``uncounted`` names is left out of the counts: they are then lower bounds,
-    and ``bound`` says ``at least``; ``even routing`` are those that experts' shares change.
-    ``value`` is exact.
+    ``expression`` is null if only the number at the asked shape could be counted (``method`` is
+    then ``counted``), or if a run contradicted it: ``withheld`` says which. ``domain`` lists the
+    conditions under which it holds, ``verified_at`` the shapes at which a run gave the same number.
+    Operations that ``uncounted`` names are left out of the counts: these are then lower bounds, and
+    ``bound`` says ``at least``; ``even routing`` marks counts that depend on how tokens are shared
+    among experts. ``value`` is exact.
     """
 
     name: str = column("of")
@@ -204,11 +204,11 @@ class DeriveRecord(Record, commands=("derive",)):
 class ModelRecord(Record, commands=("model",)):
     """``model``: one quantity of a part of a model, of all layers of a kind together.
 
-    ``part`` is ``total`` for the whole model; ``layer_kind`` is empty for what is in no layer, and
-    ``count`` says how many layers there are of it. ``expression`` is in B (batch), N (tokens)
-    and L (layers, where they repeat), null where there is no formula; ``value`` is that of a run
-    at the asked sizes. ``bound`` says ``at least`` where something that the quantity counts is left
-    out of both, ``even routing`` where experts' shares change them, else ``exact``.
+    ``part`` is ``total`` for the whole model; ``layer_kind`` is empty outside layers, and ``count``
+    is the number of layers of the kind. ``expression`` is in B (batch), N (tokens) and L (layers,
+    where they repeat), null if there is no formula; ``value`` is that of a run at the asked sizes.
+    ``bound`` says ``at least`` if both leave operations out, ``even routing`` if they depend on how
+    tokens are shared among experts, else ``exact``.
     """
 
     part: str = column("part")
@@ -223,11 +223,11 @@ class ModelRecord(Record, commands=("model",)):
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationRecord(Record, commands=("verify-formula",)):
-    """``verify-formula``: a formula somebody printed beside the one of this project.
+    """``verify-formula``: a printed formula beside the one of this project.
 
     ``where`` says what its names stand for, ``up_to`` how far the two were compared: ``exact``,
     ``leading`` terms or ``order`` of growth. ``difference`` is ours minus printed, ``values`` has
-    both at a few sizes. Our formula holds on ``domain`` and was the number of a run at
+    both at a few sizes. Our formula holds on ``domain`` and equalled the count of a run at
     ``verified_at``.
     """
 

@@ -1,4 +1,4 @@
-"""Records of what ran: measured points, devices, checks, and claims replayed."""
+"""Records of code that ran: measured points, devices, checks, and claims replayed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,14 @@ from attnprof.record.base import Record, column
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRecord(Record, commands=("profile", "sweep")):
-    """``profile`` and ``sweep``: one point, closed form beside what was measured.
+    """``profile`` and ``sweep``: one point, its closed form beside the measured numbers.
 
-    Sizes are those of the module, null where it keeps its own and they are not known.
-    ``contradicted`` is the difference for which nothing is computed from the predicted counts,
-    ``checked`` what the output was compared with before it was timed. ``activations_bytes`` is what
+    Sizes are the module's; null if it has fixed sizes that are not known. ``contradicted`` is an
+    unexplained difference, for which nothing is computed from the predicted counts. ``checked`` is
+    what the output was compared with before it was timed. ``activations_bytes`` is what
     a forward pass leaves for the backward one, its output included; ``optimizer_bytes`` AdamW's two
-    moments, arithmetic and no part of the peak; ``kv_cache_bytes`` the storage of a decoder's token
-    caches, room to grow included, ``state_bytes`` that of all it keeps. ``measured_s`` went into
+    moments, computed and no part of the peak; ``kv_cache_bytes`` the storage of a decoder's token
+    caches, room to grow included, ``state_bytes`` that of its whole state. ``measured_s`` went into
     warming up, timing and memory, ``compile_s`` into the first call of compiled code, ``start_s``
     into starting a process, ``overhead_s`` into the rest.
     """
@@ -124,12 +124,13 @@ class TradeoffRecord(Record, commands=("tradeoff",)):
 
 @dataclass(frozen=True, kw_only=True)
 class DistillRecord(Record, commands=("tradeoff --distill",)):
-    """``tradeoff --distill``: one model of 003's experiment at one length.
+    """``tradeoff --distill``: one model of document 003's experiment at one length.
 
     ``setting`` is ``fair`` or ``printed``. Errors are medians over ``seeds`` repetitions, with the
     least and the largest: cross-entropy in nats and share of right tokens on the examples,
-    Kullback-Leibler divergence from the teacher, and mean squared error of the logits to its.
-    ``mse_ratio`` is the latter over that at the trained length, as the document has it.
+    Kullback-Leibler divergence from the teacher, and mean squared error of the logits to the
+    teacher's. ``mse_ratio`` is that error over the one at the trained length, as the document has
+    it.
     """
 
     setting: str = column("setting")
@@ -172,7 +173,7 @@ class CalibrationRecord(Record, commands=("calibrate",)):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorRecord(Record, commands=("doctor",)):
-    """``doctor``: one thing looked at, what was found, what to do."""
+    """``doctor``: one check of the environment, its result and advice."""
 
     check: str = column("check")
     found: str = column("found")
@@ -185,9 +186,9 @@ class CheckRecord(Record, commands=("check",)):
     """``check``: one metric of one case, before and now.
 
     Values are exact integers, seconds (metric ``time``) or a formula's text (``formula:flops`` …);
-    ``ratio`` is current / baseline with its bounds, ``why`` what changed or why nothing can be
-    said, ``place`` a line of the user's code. Of times, ``noise`` is half the bounds' distance as a
-    share, ``wall_ratio`` the same by the wall clock, ``log_ratios`` the raw values of the
+    ``ratio`` is current / baseline with its bounds, ``why`` the change or the reason for having no
+    verdict, ``place`` a line of the user's code. Of times, ``noise`` is half the bounds' distance
+    as a share, ``wall_ratio`` the ratio by the wall clock, ``log_ratios`` the raw values of the
     ``pairs``.
     """
 
@@ -231,7 +232,7 @@ class BaselineRecord(Record, commands=("baseline",)):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfTestRecord(Record, commands=("check --self-test",)):
-    """``check --self-test``: how often code slower by ``slowdown`` was called so on this machine.
+    """``check --self-test``: how often the gate noticed code slower by ``slowdown`` here.
 
     ``regressed`` of ``trials`` are false alarms where ``slowdown`` is 0. ``ratio``, ``noise`` and
     ``case_s`` are medians over the trials.
@@ -252,8 +253,8 @@ class HistoryRecord(Record, commands=("history",)):
     """``history``: one metric of one case in one run.
 
     ``machine`` tells times of different machines apart and is empty for counts. ``level`` is the
-    median of the runs between two change points; where ``change_point`` is true a level begins
-    with this run, and ``ratio`` is it over the one before.
+    median of the runs between two change points. Where ``change_point`` is true a level begins
+    with this run, and ``ratio`` is this level over the one before.
     """
 
     case: str = column("case")
@@ -272,7 +273,7 @@ class HistoryRecord(Record, commands=("history",)):
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRecord(Record, commands=("reproduce",)):
-    """``reproduce``: one claim of a document, what is printed, what comes out here.
+    """``reproduce``: one claim of a document, the printed value and ours.
 
     ``published`` and ``ours`` are numbers, formulas, a bool for a statement, or lists and dicts of
     these. ``verdict``: ``match``, ``erratum``, ``not-reproducible``, or ``error`` where no check

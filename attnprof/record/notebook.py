@@ -1,4 +1,4 @@
-"""What notebooks show of results: a table in HTML, a data frame."""
+"""Show results in notebooks: as a table in HTML, as a data frame."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,10 @@ def html_table(
     columns: Sequence[tuple[str, str]], rows: Iterable[Iterable[Any]], title: str,
     notes: Iterable[str],
 ) -> str:  # fmt: skip
-    """Each column by its heading and format (``code`` for formulas); numbers are short."""
+    """Return an HTML table with short numbers, each column by its heading and format.
+
+    The format ``code`` is for formulas.
+    """
     head = "".join(f"<th>{_safe(name)}</th>" for name, _ in columns)
     formats = [fmt for _, fmt in columns]
     body = "".join(f"<tr>{''.join(map(_cell, row, formats))}</tr>\n" for row in rows)
@@ -40,7 +43,7 @@ def _cell(value: Any, fmt: str) -> str:
 
 
 def records_html(command: str, records: Sequence[Record]) -> str:
-    """The first records; what all share and what is too long is told below the table."""
+    """Return the first records as HTML; shared and long values are listed below the table."""
     shown = [records[place] for place in range(min(len(records), MOST))]
     columns, kept, shared, long = [], [], [], []
     for name, meta in type(shown[0]).columns() if shown else ():
@@ -65,14 +68,14 @@ def records_html(command: str, records: Sequence[Record]) -> str:
 
 
 def stage_row(stage: Any, held: Any) -> dict[str, Any]:
-    """A stage of a cost table as one row."""
+    """Return a stage of a cost table as one row."""
     counts = {name: getattr(stage.cost, name) for name in (*stage.cost.__slots__, "flops")}
     own = ("name", "part", "shape", "allocates", "frees", "workspace")
     return {**{name: getattr(stage, name) for name in own}, **counts, "held": held}
 
 
 def stages_html(table: Any) -> str:
-    """A cost table by stage, with its total; formulas where sizes are symbols."""
+    """Return a cost table by stage, with its total; formulas where sizes are symbols."""
     rows = [(s.name, s.shape, s.cost, held) for s, held in zip(table, table.live(), strict=True)]
     rows.append(("total", (), table.total, table.peak()))
     plain = isinstance(rows[-1][2].flops + rows[-1][3], int | float)
@@ -88,7 +91,7 @@ def stages_html(table: Any) -> str:
 
 
 def data_frame(columns: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas DataFrame; :class:`CannotRunError` where pandas is missing."""
+    """Return a pandas DataFrame; :class:`CannotRunError` where pandas is missing."""
     try:
         import pandas as pd
     except ModuleNotFoundError as error:

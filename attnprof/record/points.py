@@ -1,4 +1,4 @@
-"""What tells measured points apart: names and conditions that are not the same at all of them."""
+"""Tell measured points apart, by the names and conditions in which they differ."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from typing import Any
 
 from attnprof.units import setting_text
 
-#: What a point is measured under, beside its mechanism and the sequence length.
+#: Fields of a point's conditions, besides its mechanism and sequence length.
 CONDITIONS = (
     "phase", "causal", "compiled", "scope", "batch_size", "d_model", "num_heads", "dtype", "device",
 )  # fmt: skip
 
 
 def varying(records: Sequence[Any]) -> list[str]:
-    """The conditions that are not the same at all points."""
+    """Return the conditions that differ between points: ``["dtype", "num_heads"]``."""
     return [name for name in CONDITIONS if len({getattr(r, name, None) for r in records}) > 1]
 
 
 def names_of(records: Sequence[Any]) -> list[str]:
-    """The mechanisms, each with those of its parameters that are not the same at all points."""
+    """Return a name for each record: its mechanism and those parameters that vary."""
     known: dict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
         for name, value in record.params.items():

@@ -1,4 +1,8 @@
-"""Which files attnprof wrote, and what a command reads and writes: nobody's file is overwritten."""
+"""Recognise files that attnprof wrote, so that no command overwrites another file or its input.
+
+Each output carries a mark of its command. While a command runs, its inputs and outputs are known
+by device and number on disk (:class:`Destinations`), whatever names lead to them.
+"""
 
 import csv
 import errno
@@ -15,7 +19,7 @@ from attnprof.errors import RequestError
 from attnprof.record.base import heading, record_kinds
 
 SCHEMA = "attnprof/1"
-#: What a figure says of the program that made it.
+#: Name of the program in a figure's metadata.
 MAKER = "attnprof"
 _ENDS = 4096
 _REPORT = re.compile(
@@ -33,22 +37,22 @@ _XML = {
 _DRAWING = ("plot", "heatmap", "reproduce")
 #: Files of a folder of reports whose columns are their document's.
 _REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
-#: PNG and PDF.
+#: Marks in the metadata of PNG and PDF.
 _BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 
 
 def mark(command: str) -> str:
-    """A line that Markdown does not show, by which a page is known again."""
+    """Return a comment line that Markdown hides, by which a page of ``command`` is recognised."""
     return f"<!-- attnprof {command} -->"
 
 
 def written_by(command: str) -> str:
-    """The last line of a text file, a comment where that is LaTeX, by which it is known again."""
+    """Return the last line of a text file, by which a file of ``command`` is recognised."""
     return f"Written by attnprof {command}."
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether nothing of somebody's is lost where a file is overwritten."""
+    """Return whether a file may be overwritten: it is missing, empty, or attnprof's."""
     try:
         head, _ = ends_of(path)
     except FileNotFoundError:
@@ -59,10 +63,10 @@ def is_ours(path: Path) -> bool:
 
 
 def writers_of(path: Path) -> set[str]:
-    """Return what of attnprof may have written a file, by how it begins and ends; empty for none.
+    """Return the commands that may have written a file, by how it begins and ends.
 
-    These are names of commands, as ``cost``, with the flag of what has its own form
-    (``check --junit``, ``calibrate --file``), and ``figure`` for any figure.
+    Empty if attnprof did not. An output of a form of its own has its flag (``check --junit``,
+    ``calibrate --file``), and any figure is ``figure``.
     """
     try:
         head, tail = ends_of(path)
@@ -74,21 +78,21 @@ def writers_of(path: Path) -> set[str]:
     rows: list[str] = []
     if _REGENERATED.fullmatch(path.name) and page.is_file():
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
-    found = {name for name, pattern in _XML.items() if pattern.search(text)}
-    found |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
-    found |= {"check --badge"} if _BADGE.match(text) else set()
+    names = {name for name, pattern in _XML.items() if pattern.search(text)}
+    names |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
+    names |= {"check --badge"} if _BADGE.match(text) else set()
     if report := _REPORT.match(text.lstrip()):
-        found.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
+        names.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
     marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
-    found |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
-    found |= set(_with_columns(lines[0] if lines else ""))
+    names |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
+    names |= set(_commands_with_header(lines[0] if lines else ""))
     if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
-        found.add("reproduce")
-    return {name or "of another version" for name in found}
+        names.add("reproduce")
+    return {name or "of another version" for name in names}
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a file begins as a sweep's results do."""
+    """Return whether a file begins as a sweep's results do."""
     try:
         head, _ = ends_of(path)
     except (OSError, ValueError):
@@ -97,7 +101,7 @@ def is_journal(path: Path) -> bool:
 
 
 def ends_of(path: Path) -> tuple[bytes, bytes]:
-    """A plain file's first and last bytes; OSError for anything else."""
+    """Return a plain file's first and last bytes; OSError for anything else."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a file")
     with path.open("rb") as stream:
@@ -107,8 +111,8 @@ def ends_of(path: Path) -> tuple[bytes, bytes]:
         return head, stream.read(_ENDS)
 
 
-def _with_columns(line: str) -> list[str]:
-    """Return the commands for whose records a line is the header of a CSV or a Markdown table."""
+def _commands_with_header(line: str) -> list[str]:
+    """Return the commands whose records have this line as header in CSV or Markdown."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if len(cells) < 3:  # at least three cells are headings of one kind, in its order
@@ -134,15 +138,15 @@ def _in_order(cells: Iterable[str], headings: Iterable[str]) -> bool:
     return all(cell in left for cell in cells)
 
 
-#: What tells a file from others: its place with all links followed, and its number on the disk.
+#: Identity of a file: its real path, or its (device, number) on the disk.
 Identity = tuple[int, int] | str
 
 
 @dataclass
 class Destinations:
-    """Inputs and outputs of a command by what they are on the disk, whatever they are called.
+    """Inputs and outputs of a command, by their identity on the disk.
 
-    What is ``extended`` is added to by code that reads it first.
+    The code that adds to an ``extended`` output reads it first.
     """
 
     command: str = ""
@@ -152,19 +156,22 @@ class Destinations:
     extended: set[Identity] = field(default_factory=set)
 
     def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
-        """Raise :class:`RequestError` for an input and, without force, for what would be lost.
+        """Raise :class:`RequestError` if a path must not be written.
 
-        That is a file of somebody's, and one that attnprof wrote for another purpose.
+        An input never is. Without force, neither is a file that attnprof did not write, or wrote by
+        another command. ``told`` is the flag and path for the message.
         """
-        own = identities(path)
-        if not self.inputs.keys().isdisjoint(own):
+        ids = identities(path)
+        if not self.inputs.keys().isdisjoint(ids):
             raise _is_input(told)
         if only_inputs or self.force:
             return
         why = "nothing in it says that attnprof wrote it"
         if is_ours(path):
             writers = writers_of(path)
-            allowed = self._writes(told) & writers or not self.command or own & self.extended
+            allowed = (
+                self._marks_of_output(told) & writers or not self.command or ids & self.extended
+            )
             if not writers or allowed:
                 return
             why = f"it is what attnprof {' or '.join(sorted(writers))} wrote"
@@ -172,8 +179,8 @@ class Destinations:
         why = "it holds a sweep's results" if is_journal(path) else why
         raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
 
-    def _writes(self, told: str) -> set[str]:
-        """Return the names by which what a command writes is known again."""
+    def _marks_of_output(self, told: str) -> set[str]:
+        """Return the names by which an output of this command and flag is recognised."""
         flag = told.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING
         own = {f"{self.command} {flag}"}
@@ -192,7 +199,10 @@ _COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", defau
 def one_command(
     modules: Iterable[str] = (), *, command: str = "", tracked: bool = True
 ) -> Iterator[None]:
-    """Inside, files are inputs and outputs of one command; ``modules`` are texts that name code."""
+    """Note files read and written in the body as inputs and outputs of one command.
+
+    ``modules`` are texts that may name code files, which are inputs.
+    """
     before = _COMMAND.set(Destinations(command) if tracked else None)
     try:
         take_modules(modules)
@@ -202,70 +212,73 @@ def one_command(
 
 
 def reading_back() -> AbstractContextManager[None]:
-    """Inside, what is read is what the running command itself extends: no input."""
+    """Read, in the body, a file that the command itself extends: it is no input."""
     return one_command(tracked=False)
 
 
-def taken_as_input(path: str | Path) -> None:
-    """Say that the running command reads a file; :class:`RequestError` where it writes it, too."""
+def note_input(path: str | Path) -> None:
+    """Note that the command reads a file; :class:`RequestError` if it also writes it."""
     if command := _COMMAND.get():
-        own = identities(path)
-        command.inputs |= dict.fromkeys(own, str(path))
-        for one in own & command.outputs.keys():
+        ids = identities(path)
+        command.inputs |= dict.fromkeys(ids, str(path))
+        for one in ids & command.outputs.keys():
             raise _is_input(command.outputs[one])
 
 
 def take_modules(texts: Iterable[str]) -> None:
-    """Say so of the files that ``my.py:MyAttention`` and ``package.module:Name`` name."""
+    """Note as inputs the files that ``my.py:MyAttention`` and ``package.module:Name`` name."""
     for text in texts:
         place = text if text.endswith(".py") else text.rpartition(":")[0]
         inside = place.replace(".", "/")
         for name in (place, f"{inside}.py", f"{inside}/__init__.py"):
             if name.endswith(".py") and stat.S_ISREG(_mode(Path(name))):
-                taken_as_input(name)
+                note_input(name)
 
 
-def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
-    """Take a file as an output; what is ``extended`` is kept, and added to by one who knows it."""
+def note_output(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
+    """Note a file as an output; RequestError if it must not be written.
+
+    An ``extended`` one is kept and added to.
+    """
     command = _COMMAND.get() or Destinations()
     command.force = force
     if is_stream(path):
         return
-    own, told = identities(path), f"{flag} {path}"
-    for one in own & command.outputs.keys():
-        if command.outputs[one] != told:
-            raise RequestError(f"{told} is the file of {command.outputs[one]}, too: name two")
-    command.outputs |= dict.fromkeys(own, told)
-    command.extended |= own if extended else set()
-    command.check(path, told, only_inputs=extended)
+    ids, label = identities(path), f"{flag} {path}"
+    for one in ids & command.outputs.keys():
+        if command.outputs[one] != label:
+            raise RequestError(f"{label} is the file of {command.outputs[one]}, too: name two")
+    command.outputs |= dict.fromkeys(ids, label)
+    command.extended |= ids if extended else set()
+    command.check(path, label, only_inputs=extended)
 
 
 def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
-    """Look again just before a file is written: it may have come since."""
+    """Check an output again just before it is written: a file may have appeared since."""
     if (command := _COMMAND.get()) and not is_stream(path):
         # by its place first: a replaced file may have left its number to another
-        own = (os.path.realpath(path), *identities(path))
-        names = [command.outputs[one] for one in own if one in command.outputs]
+        ids = (os.path.realpath(path), *identities(path))
+        names = [command.outputs[one] for one in ids if one in command.outputs]
         command.check(path, names[0] if names else str(path), only_inputs=only_inputs)
 
 
 def identities(path: str | Path) -> set[Identity]:
-    """What a name leads to, links followed: its place, and its number where it is there."""
+    """Return a file's real path and, if it exists, its (device, number)."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except (OSError, ValueError):
         return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
-    return {os.path.realpath(path), (found.st_dev, found.st_ino)}
+    return {os.path.realpath(path), (status.st_dev, status.st_ino)}
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a pipe, a terminal or another device is there, which is written to as it is."""
+    """Return whether a path is a pipe, terminal or other device, which is written to directly."""
     mode = _mode(path)
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
 def _mode(path: Path) -> int:
-    """What is there, as ``stat`` has it; 0 for nothing, and for a name that no file can have."""
+    """Return a path's mode from ``stat``; 0 if there is nothing, or no file can have that name."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A command's result as one value, saved as JSON; loaded, each value of its field's kind."""
+"""A command's result as one value, saved as JSON; loading checks each value by its field's type."""
 
 import json
 import math
@@ -37,21 +37,21 @@ class Report:
     schema: str = SCHEMA
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """The records of a kind."""
+        """Return the records of a kind."""
         return [record for record in self.records if isinstance(record, kind)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: NaN and infinities become null, integers stay exact."""
+        """Return the JSON form: NaN and infinities become null, integers stay exact."""
         return {
             "schema": self.schema,
             "command": self.command,
-            "environment": _plain(self.environment),
-            "summary": _plain(self.summary),
-            "records": [_plain(asdict(record)) for record in self.records],
+            "environment": _json_ready(self.environment),
+            "summary": _json_ready(self.summary),
+            "records": [_json_ready(asdict(record)) for record in self.records],
         }
 
     def to_json(self) -> str:
-        """The JSON text, with a newline at its end."""
+        """Return the JSON text, with a newline at its end."""
         if isinstance(self.records, ColumnarRecords):
             shell = replace(self, records=()).to_json()
             lines = ",\n  ".join(self.records.json_lines())
@@ -73,7 +73,7 @@ class Report:
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> "Report":
-        """The report of a JSON value that was read from ``where``, each record checked."""
+        """Return the report of a JSON value, each record checked; ``where`` is for messages."""
         told = data.get("schema") if isinstance(data, dict) else type(data).__name__
         if told != SCHEMA or not isinstance(data, dict):
             raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(told)})")
@@ -91,7 +91,7 @@ class Report:
         return cls(command, records, summary, environment, SCHEMA)
 
     def to_frame(self) -> Any:
-        """The records as a pandas DataFrame, one column a field.
+        """Return the records as a pandas DataFrame, one column a field.
 
         Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
         """
@@ -104,7 +104,7 @@ class Report:
 
 
 def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
-    """The records of reports; where these are from several devices, each by its device's name."""
+    """Return the records of reports; if several devices are among them, named by device."""
     names = [str(report.environment.get("device_name") or "") for report in reports]
     pairs = [
         (r, name) for report, name in zip(reports, names, strict=True) for r in report.of(kind)
@@ -114,16 +114,16 @@ def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
     return [replace(record, **({"device": name} if name else {})) for record, name in pairs]
 
 
-def _plain(value: Any) -> Any:
-    """JSON-ready: mappings and sequences walked, NaN and infinities to None."""
+def _json_ready(value: Any) -> Any:
+    """Return a value ready for JSON: mappings and sequences copied, NaN and infinities None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_json_ready(item) for item in value]
     if isinstance(value, (bool, int, str)) or value is None:
         return value
     if hasattr(value, "item"):
-        return _plain(value.item())
+        return _json_ready(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
@@ -133,15 +133,15 @@ _WORDS = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false",
     list: "a list", dict: "an object", NoneType: "null",
 }  # fmt: skip
-#: Fields that are at least 1, and formats and units of what is at least 0.
+#: Fields that are at least 1, and formats of fields that are at least 0.
 SIZES = ("batch_size", "seq_len", "d_model", "num_heads", "head_dim")
 _COUNTED = ("count", "bytes", "time")
 
 
 def restored(kind: type[Kind], row: Any, where: str) -> Kind:
-    """A row as the record it was saved from; names that the kind does not have are left out.
+    """Return a saved row as its record, without names that the kind does not have.
 
-    :class:`RequestError` names the place, the field, what it is and what it must be.
+    :class:`RequestError` names the place, the field, its value and the type it must have.
     """
     if not isinstance(row, dict):
         raise RequestError(f"{where} is {shown(row)}, not an object")
@@ -149,11 +149,11 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     for item, hint, default in _fields(kind):  # type: ignore[arg-type] # classes are hashable
         if item.name not in row:
             if not fits(default, hint):
-                raise RequestError(f"{where}: {item.name} is missing, {told(hint)}")
+                raise RequestError(f"{where}: {item.name} is missing, {type_text(hint)}")
             continue
         value = row[item.name]
         if not fits(value, hint) and not (value is None and hint is float):  # NaN is saved as null
-            raise RequestError(f"{where}: {item.name} is {shown(value)}, not {told(hint)}")
+            raise RequestError(f"{where}: {item.name} is {shown(value)}, not {type_text(hint)}")
         least, meta = 1 if item.name in SIZES else 0, item.metadata
         if least or meta.get("format") in _COUNTED or meta.get("unit") == "s":
             inner = value.values() if isinstance(value, dict) else value
@@ -166,13 +166,13 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
 
 @cache
 def _fields(kind: type[Record]) -> list[tuple[Field[Any], Any, Any]]:
-    """The fields with their types and defaults."""
+    """Return the fields with their types and defaults."""
     hints, plain = get_type_hints(kind), kind()
     return [(item, hints[item.name], getattr(plain, item.name)) for item in fields(kind)]
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of an annotated type; true and false are no numbers."""
+    """Return whether a JSON value is of an annotated type; true and false are no numbers."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
         return any(fits(value, one) for one in inner)
@@ -186,19 +186,19 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, kind) and all(fits(item, inner[-1]) for item in items)
 
 
-def told(hint: Any) -> str:
-    """An annotated type in words."""
+def type_text(hint: Any) -> str:
+    """Return an annotated type in words."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
-        return " or ".join(dict.fromkeys(told(one) for one in inner))
+        return " or ".join(dict.fromkeys(type_text(one) for one in inner))
     words = _WORDS.get(kind, "a value")
     of = inner[-1] if kind in (list, dict) else Any
-    return words if of is Any else f"{words} of which each is {told(of)}"
+    return words if of is Any else f"{words} of which each is {type_text(of)}"
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """A member that must be an object; none is an empty one."""
-    found = data.get(name, {})
-    if not isinstance(found, dict):
-        raise RequestError(f"{where}: {name} is {shown(found)}, not an object")
-    return found
+    """Return a member that must be an object; an empty one if it is missing."""
+    member = data.get(name, {})
+    if not isinstance(member, dict):
+        raise RequestError(f"{where}: {name} is {shown(member)}, not an object")
+    return member

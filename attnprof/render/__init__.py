@@ -1,1 +1,1 @@
-"""Report to text or figure; nothing here computes."""
+"""Render a report as text or figure; nothing here computes."""

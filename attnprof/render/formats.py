@@ -1,4 +1,4 @@
-"""A report in the format asked for: terminal tables, JSON, CSV or Markdown."""
+"""Render a report in the asked format: terminal tables, JSON, CSV or Markdown."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from attnprof.units import format_count, format_value, is_numeric
 
 
 def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
-    """The text of a report for a file or a pipe; ``how`` is for its command's tables.
+    """Return the text of a report for a file or a pipe; ``how`` is for its command's tables.
 
     Markdown is the records' table unless the command has a page of its own. Tables have short
     numbers unless ``exact``; all other formats have all digits.
@@ -36,7 +36,7 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
 
 
 def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
-    """Write a report's tables to stdout: all of them, or none where one cannot be made."""
+    """Write a report's tables to stdout: all of them, or none if one cannot be made."""
     from attnprof.render import terminal
 
     view, shown = _prepared(report)
@@ -45,7 +45,7 @@ def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
 
 
 def notes(report: Report) -> Iterable[str]:
-    """What a command has to say beside its tables."""
+    """Return the lines that a command prints to stderr beside its tables."""
     view, shown = _prepared(report)
     lines: Iterable[str] = view("notes", lambda _: ())(shown)
     return lines
@@ -61,9 +61,9 @@ SHARED = {
 
 
 def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:
-    """Return what finds a command's ``tables``, ``page`` or ``notes``, and the report to be shown.
+    """Return a lookup of the command's ``tables``, ``page`` or ``notes``, and the report to show.
 
-    That is the report without control characters.
+    Its texts are without control characters.
     """
     name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
     module = import_module(f"attnprof.render.tables.{SHARED.get(name, name)}")
@@ -74,7 +74,7 @@ def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:
 
 
 def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
-    """The fields of a report's records, also where it has none."""
+    """Return the fields of a report's records, even if it has none."""
     kind: type[Record] = (
         type(report.records[0]) if report.records else record_kinds()[report.command]
     )
@@ -82,7 +82,7 @@ def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def render_csv(report: Report) -> str:
-    """RFC 4180 text; mappings and lists as compact JSON, missing values and NaN empty.
+    """Return RFC 4180 text; mappings and lists are compact JSON, missing values and NaN empty.
 
     A text that spreadsheets would take for a formula begins with an apostrophe.
     """
@@ -93,7 +93,7 @@ def render_csv(report: Report) -> str:
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as RFC 4180 text under these names."""
+    """Return rows as RFC 4180 text under these names."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
@@ -112,7 +112,7 @@ def _csv(value: Any) -> Any:
 
 
 def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
-    """A GitHub table, numbers right-aligned and exact, units in the header.
+    """Return a GitHub table, numbers right-aligned and exact, units in the header.
 
     Columns that are empty in every record are left out, and those not among ``names`` where any
     are given.
@@ -129,7 +129,7 @@ def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
 def markdown_table(
     header: Sequence[str], rows: Iterable[Iterable[str]], rule: Sequence[str] = ()
 ) -> str:
-    """A GitHub table of cells that are Markdown; ``rule`` is how its columns are aligned."""
+    """Return a GitHub table of cells that are Markdown; ``rule`` aligns its columns."""
     lines = (header, rule or ["---"] * len(header), *rows)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -146,7 +146,7 @@ def _markdown(value: Any, fmt: str) -> str:
 
 
 def filled(template: str, filters: Mapping[str, Any], **values: Any) -> str:
-    """A file of ``templates`` with its values; those of HTML are escaped."""
+    """Return a file of ``templates`` with these values; those of HTML are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

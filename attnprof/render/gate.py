@@ -1,4 +1,4 @@
-"""A report of ``check`` in words by cause, as JUnit XML by case, as annotations and a badge."""
+"""Show a report of ``check``: words by cause, JUnit XML by case, GitHub annotations, a badge."""
 
 import json
 import re
@@ -17,10 +17,10 @@ MOST_ANNOTATIONS = 10
 
 
 class Fate(NamedTuple):
-    """What a verdict is in words for one case and for many, and how each output shows it.
+    """A verdict in words, for one case and for many, and its look in each output.
 
     ``style`` is the terminal's, ``level`` a GitHub annotation's, ``ending`` a JUnit test's; the
-    badge has the ``color`` of the worst case. What has no annotation or ending passes.
+    badge has the ``color`` of the worst case. A verdict without annotation or ending passes.
     """
 
     words: str
@@ -41,13 +41,13 @@ OUTCOMES = {
 }  # fmt: skip
 #: Causes named in the first sentence.
 MOST_PHRASES = 3
-#: What XML 1.0 cannot hold, not even escaped.
+#: Characters that XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
 
 
 def by_case(report: Report) -> dict[str, list[CheckRecord]]:
-    """The report's cases and their records, worst first, else in the order they were checked."""
+    """Return the report's cases with their records, worst first, else in the order checked."""
     groups: dict[str, list[CheckRecord]] = {}
     for record in sorted(report.of(CheckRecord), key=_badness):
         groups.setdefault(record.case, []).append(record)
@@ -60,31 +60,31 @@ def _badness(record: CheckRecord) -> tuple[int, float]:
 
 
 def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
-    """Those records that have something to tell."""
+    """Return the records that are worth showing."""
     common = report.summary.get("not_comparable")
-    return [record for record in records if rules.told(record, common)]
+    return [record for record in records if rules.is_worth_showing(record, common)]
 
 
 def causes_of(report: Report) -> list[rules.Cause]:
-    """The report's causes, worst first."""
+    """Return the report's causes, worst first."""
     return [rules.Cause(**row) for row in report.summary.get("causes", ())]
 
 
 def outcomes(report: Report) -> dict[Fate, list[str]]:
-    """What became of its cases, the worst first, and of which."""
+    """Return the names of the cases by their fate, the worst first."""
     cases = by_case(report).items()
     worst = {name: rules.worst(row.verdict for row in named(rows, report)) for name, rows in cases}
-    found: dict[Fate, list[str]] = {}
+    by_fate: dict[Fate, list[str]] = {}
     for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
-        found.setdefault(OUTCOMES[worst[name]], []).append(name)
-    return found
+        by_fate.setdefault(OUTCOMES[worst[name]], []).append(name)
+    return by_fate
 
 
 def headline(report: Report) -> str:
-    """The answer: ``2 of 6 cases got worse: my.py:15 added clone; FLOPs are unchanged``."""
-    if not (found := outcomes(report)):
+    """Return ``2 of 6 cases got worse: my.py:15 added clone; FLOPs are unchanged``."""
+    if not (by_fate := outcomes(report)):
         return "Nothing was checked."
-    (first, worst), *others = found.items()
+    (first, worst), *others = by_fate.items()
     every = causes_of(report)
     said = [*filter(None, (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first))]
     if (left := len(said) - MOST_PHRASES) > 0:
@@ -92,7 +92,7 @@ def headline(report: Report) -> str:
     changed = {name.removeprefix(rules.FORMULA) for cause in every for name in cause.metrics}
     same = "flops" in {record.metric for record in report.of(CheckRecord)} - changed
     same = same and first is OUTCOMES[rules.REGRESSED]
-    total = sum(map(len, found.values()))
+    total = sum(map(len, by_fate.values()))
     subject = cases_text(worst, total) if others else f"All {total} cases"
     subject = worst[0] if total == 1 else subject
     rest = f" {joined([f'{len(some)} {its.words}' for its, some in others])}." if others else ""
@@ -101,7 +101,7 @@ def headline(report: Report) -> str:
 
 
 def _phrase(cause: rules.Cause) -> str:
-    """``my.py:15 added clone and removed mul``; the effect of what has no operations."""
+    """Return ``my.py:15 added clone and removed mul``; without operations, the effect."""
     did: list[str] = []
     for sign, verb in (("+", "added"), ("−", "removed"), ("", "runs")):
         some = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
@@ -113,16 +113,16 @@ def _phrase(cause: rules.Cause) -> str:
 
 
 def cases_text(names: Sequence[str], total: int) -> str:
-    """``4 of 6 cases (my.py:Mine)``; the name of one case, the code of several."""
+    """Return ``4 of 6 cases (my.py:Mine)``, with the name of one case or the code of several."""
     code = {name.partition("[")[0] for name in names}
     which = names[0] if len(names) == 1 else ", ".join(sorted(code)) if len(code) <= 2 else ""
     return f"{len(names)} of {total} cases" + f" ({which})" * bool(which)
 
 
 def notes_of(report: Report, most: int = 6) -> list[str]:
-    """What was compared, what holds for the whole run, why not, and how well it could see.
+    """Return what was compared and found, why something was not, and how sensitive it was.
 
-    Of sentences of a kind, of which a suite may have one for every case, so many are told.
+    Of similar sentences, of which a suite may have one for every case, at most ``most`` are kept.
     """
     summary, records = report.summary, report.of(CheckRecord)
     counts: Mapping[str, int] = summary.get("counts") or {}
@@ -153,9 +153,9 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
 
 
 def render_junit(report: Report) -> str:
-    """JUnit XML: ``failure`` for what got worse, ``error`` for what could not be measured.
+    """Return JUnit XML: ``failure`` for a case that got worse, ``error`` if not measured.
 
-    ``skipped`` is what cannot be said: times too noisy or from another machine. Where inconclusive
+    ``skipped`` is for times too noisy or from another machine. Where inconclusive
     times are asked to fail they are errors, as the exit code is 3.
     """
     import junitparser
@@ -188,7 +188,10 @@ def _clean(text: str) -> str:
 
 
 def render_annotations(report: Report) -> str:
-    """A command a line, one a cause, worst first, ten at most; empty where nothing is amiss."""
+    """Return GitHub's workflow commands, a line a cause, worst first, ten at most.
+
+    Empty if no case got worse or failed.
+    """
     amiss = (cause for cause in causes_of(report) if OUTCOMES[cause.verdict].level)
     found = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
     shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
@@ -214,15 +217,15 @@ def _annotation(cause: rules.Cause) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A message's text: GitHub undoes these three; what is left are signs to be seen."""
+    """Return a message's text with the three signs escaped that GitHub decodes."""
     return visible(text.translate({37: "%25", 13: "%0D", 10: "%0A"}))
 
 
 def render_badge(report: Report) -> str:
-    """The JSON that shields.io draws a badge from: how many cases are fine, or are not."""
-    found = outcomes(report)
-    worst, cases = next(iter(found.items()), (OUTCOMES[rules.OK], []))
-    total = plural(sum(map(len, found.values())), "case")
+    """Return the JSON of a shields.io badge: how many cases are fine, or are not."""
+    by_fate = outcomes(report)
+    worst, cases = next(iter(by_fate.items()), (OUTCOMES[rules.OK], []))
+    total = plural(sum(map(len, by_fate.values())), "case")
     message = f"{len(cases)} of {total} {worst.words}" if worst.level else f"{total} ok"
     if worst is OUTCOMES[rules.REGRESSED]:
         message = plural(len(cases), "regression")

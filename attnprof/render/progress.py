@@ -1,7 +1,7 @@
-"""Lines on stderr: notes, and how far a long command is.
+"""Write notes and the progress of long work to stderr.
 
-On a terminal a line comes and goes; in a log a line is written now and then. Quick work writes
-nothing.
+A terminal shows one line, which is removed in the end; a log gets a line now and then. Quick work
+writes nothing.
 """
 
 import sys
@@ -20,7 +20,7 @@ FIRST_LINE_S, EVERY_S = 10.0, 20.0
 
 
 def note(text: str) -> None:
-    """A line for the reader, on stderr; on a terminal its words stay whole."""
+    """Write a line for the reader to stderr; on a terminal it folds between words."""
     if not sys.stderr.isatty():
         sys.stderr.write(visible(text) + "\n")
         return
@@ -33,28 +33,28 @@ def note(text: str) -> None:
 
 
 class LongWork(Protocol):
-    """Work that is waited for: what is told of it (:mod:`attnprof.processes.progress`)."""
+    """Work that a command waits for (:mod:`attnprof.processes.progress`)."""
 
     news: "SimpleQueue[str | None]"
 
     def sentence(self) -> str:
-        """What is done, how much of it and how long it takes."""
+        """Return what is done, how much of it and how long it takes."""
 
     def so_far_s(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
 
     def count(self) -> tuple[int, int | None]:
-        """Pieces that are done, and of how many."""
+        """Return how many pieces are done, and of how many."""
 
 
 def shown(work: LongWork) -> AbstractContextManager[Any]:
-    """Inside, stderr says how far the work is; nothing where it is quick."""
-    return _bar(work) if sys.stderr.isatty() else _lines(work)
+    """Show on stderr how far the work is while the body runs; nothing if it is quick."""
+    return _progress_bar(work) if sys.stderr.isatty() else _write_lines(work)
 
 
 @contextmanager
-def _lines(work: LongWork) -> Iterator[None]:
-    """Inside, write a line now and then, and when the first forecast is there."""
+def _write_lines(work: LongWork) -> Iterator[None]:
+    """Write a line now and then while the body runs, and one with the first forecast."""
     stream = sys.stderr
 
     def next_line(pause: float) -> str | None:
@@ -80,8 +80,8 @@ def _lines(work: LongWork) -> Iterator[None]:
         thread.join()
 
 
-def _bar(work: LongWork) -> AbstractContextManager[Any]:
-    """Inside, a line stands on the terminal, with a bar where the work can be counted."""
+def _progress_bar(work: LongWork) -> AbstractContextManager[Any]:
+    """Show a line on the terminal while the body runs, with a bar if the work can be counted."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Display
 

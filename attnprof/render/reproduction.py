@@ -1,4 +1,4 @@
-"""Claims and tables as people read them; a replay as a Markdown page, as HTML and as a folder."""
+"""Write claims and tables in words, and a replay as Markdown page, HTML page and folder."""
 
 import re
 from base64 import b64encode
@@ -18,14 +18,14 @@ from attnprof.render.formats import csv_text, filled, markdown_table, render_csv
 from attnprof.render.plots.documents import picture, plot_figure
 from attnprof.units import MISSING, format_number
 
-#: A verdict as it is read.
+#: Words for each verdict.
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
-#: Columns of the counts of a replay: the summary's keys, and how they are called.
+#: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
 
 def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
-    """How many claims of each document came out how; of several, the sums in the last row."""
+    """Return the counts of claims by verdict, a row a document; of several, the sums last."""
     rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
             for n, its in documents.items()]  # fmt: skip
     if len(rows) > 1:
@@ -34,7 +34,7 @@ def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list
 
 
 def value_text(value: Any, *, inside: bool = False) -> str:
-    """A number, formula, list or mapping as text; those ``inside`` another one in brackets."""
+    """Return a number, formula, list or mapping as text, in brackets if ``inside`` another."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
@@ -51,35 +51,35 @@ def value_text(value: Any, *, inside: bool = False) -> str:
 
 
 def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
-    """Both sides of a claim; of lists and mappings only what differs, where something does.
+    """Return the texts of a claim's printed value and ours.
 
-    A statement's own words stand for its being printed.
+    Mappings are shortened to the entries that differ. A statement's printed side is its own words.
     """
     if record.verdict == "error":
         return record.says, MISSING
     if isinstance(record.published, bool):
         holds = "holds" if record.ours else "does not hold"
         return record.says, holds if isinstance(record.ours, bool) else value_text(record.ours)
-    printed, ours = different(record.published, record.ours)
+    printed, ours = differing_parts(record.published, record.ours)
     return value_text(printed), value_text(ours)
 
 
-def different(a: Any, b: Any) -> tuple[Any, Any]:
-    """The two values without what they share; whole where they share all or nothing."""
+def differing_parts(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return both values without what they share; whole if they are equal or no mappings."""
     if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
-        pairs = {name: different(a[name], b[name]) for name in a if a[name] != b[name]}
+        pairs = {name: differing_parts(a[name], b[name]) for name in a if a[name] != b[name]}
         theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
         return theirs, ours
     return a, b
 
 
 def place_text(place: str) -> str:
-    """Where a claim stands; a table is named by its number, not by its file."""
+    """Return a claim's place, a table by its number instead of its file: ``Table 2``."""
     return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)
 
 
 def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
-    """What there is to say of a claim: name and text."""
+    """Yield the lines of a full answer on a claim, as name and text."""
     yield "says", record.says
     if record.verdict != "error":
         yield "published", value_text(record.published)
@@ -93,13 +93,13 @@ def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
 
 
 def title_of(values: Mapping[str, Any]) -> str:
-    """What a table is called: by its number where the document numbers it."""
+    """Return a table's title, with its number if the document has one."""
     title = str(values["title"])
     return f"Table {values['name']}: {title}" if values["name"].isdigit() else title
 
 
 def cell_text(cell: Any) -> str:
-    """What is printed, and ours in brackets where it says something else."""
+    """Return the printed value and, if ours differs, ours in brackets."""
     if not isinstance(cell, Mapping):
         return value_text(cell)
     printed, ours = value_text(cell["printed"]), value_text(cell["ours"])
@@ -109,9 +109,9 @@ def cell_text(cell: Any) -> str:
 
 
 def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int, int]:
-    """How many cells were recomputed, and how many of them differ.
+    """Return how many cells were recomputed, and how many of them differ.
 
-    Cells beside a bound are counted apart (``bounds``): those that differ are beyond it.
+    With ``bounds`` the cells beside a bound are counted instead: those that differ are beyond it.
     """
     cells = [
         cell for row in values["rows"] for cell in row.values()
@@ -121,7 +121,7 @@ def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int
 
 
 def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is said below a table: how much of it was made again, and its own notes."""
+    """Yield the notes below a table: how many values were recomputed, and its own notes."""
     made, differing = count_cells(values)
     if made:
         yield f"{made} values made again, {differing or 'none'} of them different from the printed."
@@ -131,7 +131,7 @@ def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
     yield from values["notes"]
 
 
-#: Sections of a document's claims: title, verdict, and the heading of what comes out here.
+#: Sections of a document's claims: title, verdict, and the heading of our result.
 SECTIONS = (
     ("Errata", "erratum", "right"),
     ("Not reproducible", "not-reproducible", "ours"),
@@ -140,9 +140,9 @@ SECTIONS = (
 
 
 def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how: object) -> str:
-    """Counts, every erratum, what is not reproducible, what was read; or whole answers.
+    """Return the Markdown page: counts, errata, claims that are not reproducible, readings.
 
-    ``linked``: the documents' folders are beside the page.
+    ``by_name`` has whole answers instead. ``linked``: the documents' folders are beside the page.
     """
     filters = {
         "table": lambda rows, *heads: _table(heads, rows), "row": _row,
@@ -173,7 +173,7 @@ def _row(record: ReproduceRecord) -> list[str]:
 
 
 def _reasons(left_out: Mapping[str, str]) -> str:
-    """What is not made again, by its reason."""
+    """Return a list of what was left out, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, why in left_out.items():
         names.setdefault(why, []).append(name)
@@ -185,7 +185,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is; code between backticks stays code."""
+    """Return text that Markdown shows verbatim; code between backticks stays code."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(
         part.replace("|", "\\|")
@@ -196,7 +196,7 @@ def _escaped(text: str) -> str:
 
 
 def _regenerated(values: Mapping[str, Any]) -> str:
-    """A regenerated table; ours in brackets where it differs."""
+    """Return a recomputed table; ours is in brackets where it differs."""
     rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
     table = _table([name.replace("_", " ") for name in values["columns"]], rows)
     below = "".join(f"\n\n{_escaped(line)}" for line in table_notes(values))
@@ -204,7 +204,7 @@ def _regenerated(values: Mapping[str, Any]) -> str:
 
 
 def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
-    """What the document says of a figure beside ours, with the figure where it was drawn."""
+    """Return what the document says of a figure beside ours, and the image if it was drawn."""
     drawn = f"![{_escaped(values['title'])}]({image})\n\n" if image else ""
     rows = [
         [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
@@ -214,12 +214,12 @@ def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
     return f"### Figure {values['name']}: {values['title']}\n\n{drawn}{table}"
 
 
-#: What the pages of documents' folders write in the same way.
+#: Template filters that all documents' pages share.
 FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
 
 
 def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
-    """The page: counts, claims that can be filtered by verdict, tables and figures.
+    """Return the HTML page: counts, claims with a filter by verdict, tables, figures.
 
     The tables and figures are the one asked for, and those of the whole documents in ``made``.
     """
@@ -249,8 +249,8 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     return filled("reproduction.html", filters, **shown, **known)
 
 
-def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
-    """What is in a folder of reports under names that a replay writes."""
+def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:
+    """Return the files in a folder of reports that a replay would write."""
     names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
     own = [path for number in numbers for name in names
            for path in sorted((folder / number).glob(name))]  # fmt: skip
@@ -258,7 +258,7 @@ def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
 
 
 def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
-    """One document's folder; gives what could not be made or drawn, with the reason."""
+    """Write one document's folder; return what failed, with the reason."""
     make_folder(folder)
     failed, tables, figures = dict(made.failed), {}, {}
     for name, table in made.tables.items():
@@ -287,12 +287,12 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
 
 
 def _padded(name: str) -> str:
-    """Numbers sort as files: ``2`` is ``02``."""
+    """Return a number for a file name that sorts: ``2`` is ``02``."""
     return f"{int(name):02d}" if name.isdigit() else f"_{name}"
 
 
 def _rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under the names of all of them, in order of appearance."""
+    """Return rows as CSV under the names of all of them, in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     texts = (
         [csv_cell(cell) if isinstance(cell, str) else cell for cell in map(row.get, names)]

@@ -18,11 +18,11 @@ from attnprof.record.escapes import visible
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.units import format_value, is_numeric, plural
 
-#: A column's cells: a record's field, or what is written for a record.
+#: The cells of a column: the name of a field, or a function from a record to a text.
 Cell: TypeAlias = str | Callable[[Any], str | Text]
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
-#: The least that a table is drawn in.
+#: Least width of a table.
 LEAST_WIDTH = 20
 #: Formats of which all digits can be shown, with the unit that stands in each cell.
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
@@ -33,7 +33,7 @@ _exact = ContextVar("exact", default=False)
 
 @contextmanager
 def digits(*, exact: bool) -> Iterator[None]:
-    """Inside, counts and bytes have all their digits, or are short: ``39.3 G``, ``1.01 GiB``."""
+    """Show counts and bytes of the body with all digits, or short: ``39.3 G``, ``1.01 GiB``."""
     token = _exact.set(exact)
     try:
         yield
@@ -42,7 +42,7 @@ def digits(*, exact: bool) -> Iterator[None]:
 
 
 def shown_value(value: Any, fmt: str) -> str:
-    """A value by its column's format, short or exact as was asked for."""
+    """Return a value by its column's format, short or exact as :func:`digits` says."""
     if isinstance(value, (int, float)) and isfinite(value):
         if _exact.get() and fmt in _UNITS:
             return f"{value:,}{_UNITS[fmt]}"
@@ -55,10 +55,10 @@ def record_table(
     records: Sequence[Record], columns: Sequence[str] | Mapping[str, Cell],
     right: Iterable[str] = (), **how: Any,
 ) -> FittedTable:  # fmt: skip
-    """Return records as a table of fields, under their titles or the headings of a mapping.
+    """Return records as a table of fields, under their titles or a mapping's headings.
 
-    A mapping may have functions that write a cell, too. Fields with numbers are right-aligned, and
-    the headings in ``right``; ``how`` it is drawn.
+    A mapping's values are fields or functions that write a cell. Numeric fields and the headings
+    in ``right`` are right-aligned; ``how`` are options of the table.
     """
     fields = {name: meta for one in records[:1] for name, meta in one.columns()}
     if not isinstance(columns, Mapping):
@@ -82,22 +82,22 @@ def _title(field: Mapping[str, Any]) -> str:
 
 
 def field_text(record: Record, name: str) -> str:
-    """Return a field's value by its format, short or exact as was asked for."""
+    """Return a field's value by its format, short or exact as :func:`digits` says."""
     return shown_value(getattr(record, name), dict(record.columns())[name]["format"])
 
 
 def quantity_value(value: Any, name: str) -> str:
-    """A quantity's value, with its unit where it is bytes; short or exact as was asked for."""
+    """Return a quantity's value, with its unit if it is bytes; short or exact."""
     return shown_value(value, "bytes" if "bytes" in name else "count")
 
 
 def floor(bound: str) -> str:
-    """Return what stands before a number or formula that leaves something out, else nothing."""
+    """Return ``at least `` before a number or formula that is a lower bound, else ""."""
     return "at least " if bound == "at least" else ""
 
 
 def workload_text(row: Any) -> str:
-    """What a record's costs are for: scope, phase, sizes and number format."""
+    """Return the workload of a record: scope, phase, sizes and number format."""
     return (
         f"{row.scope}, {row.phase}{', causal' * row.causal}, batch {row.batch_size}, "
         f"seq {row.seq_len:,}, d_model {row.d_model:,}, {plural(row.num_heads, 'head')} of "
@@ -106,7 +106,7 @@ def workload_text(row: Any) -> str:
 
 
 def answer_line(report: Report) -> Iterator[RenderableType]:
-    """The answer in a sentence, where there is one, and a blank line."""
+    """Yield the answer in a sentence and a blank line, if there is an answer."""
     if answer := report.summary.get("answer"):
         yield Text(f"{answer}\n", style="bold")
 
@@ -121,7 +121,7 @@ def print_tables(renderables: Iterable[RenderableType]) -> None:
 
 
 def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) -> str:
-    """The same as plain text, for a file."""
+    """Return the text that :func:`print_tables` would write, without colour, for a file."""
     stream = StringIO()
     _draw(new_console(file=stream, width=width, color_system=None), renderables)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
@@ -129,12 +129,12 @@ def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) 
 
 class _Terminal(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command that whoever read has gone; rich would end the program."""
+        """Let the command handle a reader that left; rich would end the program."""
         raise BrokenPipeError
 
 
 def new_console(**how: Any) -> Console:
-    """A console to which text is text: brackets are no markup, ``:name:`` no picture."""
+    """Return a console that shows text verbatim: brackets are no markup, ``:name:`` no emoji."""
     console = _Terminal(highlight=False, markup=False, emoji=False, **how)
     if console.width < LEAST_WIDTH:  # noqa: PLR1730 - else it follows a terminal that is resized
         console.width = LEAST_WIDTH
@@ -142,7 +142,7 @@ def new_console(**how: Any) -> Console:
 
 
 class _Shown:
-    """Something to draw, its texts without control characters: colours are the console's alone."""
+    """An item to draw without control characters in its texts; only rich may set colours."""
 
     def __init__(self, item: RenderableType) -> None:
         self._item = item

@@ -14,7 +14,7 @@ import pytest
 from attnprof.cli.app import COMMANDS, main
 from attnprof.errors import RequestError
 from attnprof.record import Report, record_kinds, write_whole
-from attnprof.record.recognition import claimed, is_ours, one_command
+from attnprof.record.recognition import is_ours, note_output, one_command
 from attnprof.render.formats import render_csv, render_markdown
 from tests.cli.test_hostile_files import met, profile_report
 
@@ -170,8 +170,8 @@ def test_a_saved_report_is_overwritten_by_its_own_command_alone(kind, tmp_path):
         with one_command(command=command):
             refused = contextlib.nullcontext() if command == name else pytest.raises(RequestError)
             with refused:
-                claimed(tmp_path / "x", "--output", force=False)
-            claimed(tmp_path / "x", "--output", force=True)
+                note_output(tmp_path / "x", "--output", force=False)
+            note_output(tmp_path / "x", "--output", force=True)
 
 
 def test_every_command_that_writes_is_here():

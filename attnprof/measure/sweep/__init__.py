@@ -1,1 +1,1 @@
-"""Many points, over hours and machines, into one file that survives whatever happens."""
+"""Measure many points, over hours and machines, into one file that survives interruptions."""

@@ -1,6 +1,6 @@
-"""A results file that grows a line at a time and can be cut off at any moment.
+"""Append records to a results file that may be cut off at any moment without harm.
 
-Every line is one JSON object with the ``key`` of its point. A line is written in one go and pushed
+Every line is one JSON object with the ``key`` of its point. A line is written at once and synced
 to the disk before the next point starts; a torn last line (a kill, a full disk) is moved to a file
 beside it when the journal is opened again, and its point is measured again. One process writes at a
 time.
@@ -59,7 +59,7 @@ class Journal:
         os.close(self._handle)
 
     def append(self, key: str, entry: Mapping[str, Any]) -> None:
-        """Add one line; a point that is there already is not added twice."""
+        """Add one line, unless the journal has the point."""
         if key in self.done:
             return
         line = {"schema": SCHEMA, "key": key, **entry}
@@ -100,11 +100,11 @@ class Journal:
         if whole != size:
             if not begins_as_journal(data):
                 raise RequestError(f"{self.path} is no results file of a sweep; {_HOW}")
-            self._keep(data[whole:])
+            self._save_torn_line(data[whole:])
             os.ftruncate(self._handle, whole)
 
-    def _keep(self, torn: bytes) -> None:
-        """Save what is cut off beside the journal, under a name that is free."""
+    def _save_torn_line(self, torn: bytes) -> None:
+        """Save a torn line beside the journal, under a free name."""
         for number in count(1):
             self.cut = self.path.with_name(f"{self.path.name}.torn{number}")
             try:
@@ -123,7 +123,7 @@ class Journal:
 
 
 def check_journal(path: Path) -> None:
-    """:class:`RequestError` for what is there and no journal: by its kind, size and beginning."""
+    """Raise RequestError if a path exists and is no journal, by kind, size and beginning."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -141,13 +141,13 @@ def check_journal(path: Path) -> None:
 
 
 def begins_as_journal(data: bytes) -> bool:
-    """Whether a first line is a journal's, or was going to be one when it was cut."""
+    """Return whether a first line is a journal's, or was when it was cut off."""
     begin = data.removeprefix(BOM_UTF8)[: len(_BEGIN)]
     return begin == _BEGIN or (len(begin) >= _LEAST and _BEGIN.startswith(begin))
 
 
 def parsed(data: bytes, path: Path, how: str = "") -> Iterator[dict[str, Any]]:
-    """The entries of whole lines; :class:`RequestError`, with ``how`` to go on, for others."""
+    """Yield the entries of whole lines; RequestError, ending with ``how``, for another line."""
     for number, line in enumerate(data.removeprefix(BOM_UTF8).split(b"\n")[:-1], 1):
         try:
             entry = json_of(text_of(line))
@@ -161,7 +161,7 @@ def parsed(data: bytes, path: Path, how: str = "") -> Iterator[dict[str, Any]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole entries of a results file; a torn last line is left out."""
+    """Return all whole entries of a results file, without a torn last line."""
     data = read_bytes(path, JOURNAL_LIMIT)
     if data and not begins_as_journal(data):
         raise RequestError(f"{path} is no results file of a sweep")

@@ -1,4 +1,4 @@
-"""A sweep's file as a report: processes of one point joined into one record."""
+"""Read a sweep's file as a report: the processes of one point joined into one record."""
 
 import math
 from collections.abc import Sequence
@@ -18,15 +18,16 @@ from attnprof.record.report import by_device, object_in, restored
 
 
 def load_results(path: Path) -> Report:
-    """The report of a results file; its environment is the first record's, others in the summary.
+    """Return the report of a results file.
 
-    Raises :class:`attnprof.errors.RequestError` for a file that is none.
+    Its environment is the first record's; the summary has all. Raises
+    :class:`attnprof.errors.RequestError` for a file that is no results file.
     """
     return report_of(read(path), str(path))
 
 
 def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Report:
-    """Entries of a journal (``name`` in messages) as a report, points in the order they appear."""
+    """Return a journal's entries as a report, points in order; ``name`` is for messages."""
     groups: dict[str, list[ProfileRecord]] = {}
     places: dict[str, dict[str, Any]] = {}
     for number, entry in enumerate(entries, 1):
@@ -49,15 +50,15 @@ def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Repor
     return Report("sweep", records, summary, next(iter(places.values()), {}))
 
 
-#: What a point's wall time goes into.
+#: Fields that a point's wall time is split into.
 TIMES = ("measured_s", "compile_s", "overhead_s", "start_s")
 
 
 def time_spent(records: Sequence[ProfileRecord]) -> dict[str, float | None]:
-    """Where the time of the measured points went, and overhead's share of it.
+    """Return the seconds of the measured points by purpose, and the share of overhead.
 
-    ``overhead_share`` leaves compiling and process starts out, which are told; the imports of the
-    program itself, planning and writing are in none of them.
+    ``overhead_share`` is of measuring and overhead, without compiling and process starts. Imports,
+    planning and writing are in none of them.
     """
     done = [record for record in records if record.skipped is None]
     spent = {name: _total(done, name) or 0.0 for name in TIMES}
@@ -71,7 +72,7 @@ def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
 
 
 def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
-    """Records of one point from several processes as one: all times, the interval over them."""
+    """Return one record for a point that several processes measured: all times, one interval."""
     timed = [record for record in records if record.skipped is None and record.times_s]
     if len(records) == 1 or not timed:
         return records[0]
@@ -90,23 +91,23 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     return with_times(together, found, conditions)
 
 
-#: In what curves agree that are compared with one another.
+#: Fields in which two curves must agree to be compared.
 _SIZES = (
     "phase", "causal", "compiled", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
 )  # fmt: skip
 
 
 def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, float, float]]:
-    """Where median times of two mechanisms cross, at the same sizes on one device.
+    """Return where median times of two mechanisms cross, at equal sizes on one device.
 
-    A record of one, the length and the time, by straight lines between points of a log-log plot.
+    Each is a record of the first, the length and the time, interpolated on a log-log plot.
     """
     curves: dict[Any, dict[int, ProfileRecord]] = {}
     for record in by_device(reports, ProfileRecord):
         key = (tuple(getattr(record, n) for n in _SIZES), record.mechanism, str(record.params))
         if record.median_s:
             curves.setdefault(key, {})[record.seq_len] = record
-    found = []
+    crossings = []
     for ((a, name, _), first), ((b, other, _), second) in combinations(curves.items(), 2):
         for low, high in pairwise(sorted(set(first) & set(second)) if a == b else ()):
             start, end, its_start, its_end = (
@@ -115,5 +116,5 @@ def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, floa
             if (start - its_start) * (end - its_end) < 0 and name != other:
                 share = (start - its_start) / (start - its_start - end + its_end)
                 time = math.exp(start + share * (end - start))
-                found.append((first[low], low * (high / low) ** share, time))
-    return found
+                crossings.append((first[low], low * (high / low) ** share, time))
+    return crossings

@@ -1,4 +1,4 @@
-"""Which points a sweep has, and what measures those its journal lacks: here, or on workers."""
+"""Expand a sweep's grids into points, and measure those its journal lacks, here or on workers."""
 
 import hashlib
 import json
@@ -22,16 +22,16 @@ from attnprof.processes import forks
 from attnprof.processes.pool import run_apart
 from attnprof.workload import Workload
 
-#: What makes a point another point; how long it is measured does not.
+#: Fields that do not make a point a different one, such as how long it is measured.
 _NOT_IN_KEY = frozenset({"budget", "counts", "error", "check"})
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of these values; ``params`` maps a parameter to the values it takes.
+    """All combinations of lists of values; ``params`` maps a parameter to its values.
 
     A parameter goes to every mechanism that has it, as ``--set`` does; ``args`` and ``inputs`` to
-    every module of somebody's own, as ``--arg`` and ``--input`` do.
+    every user's module, as ``--arg`` and ``--input`` do.
     """
 
     attention: Sequence[str]
@@ -53,10 +53,10 @@ def points_of(
     grids: Sequence[Grid], budget: Budget, *, counts: bool = False, limit_s: float | None = None,
     **more: Any,
 ) -> list[PointRequest]:  # fmt: skip
-    """Every point once, mechanisms innermost: neighbours in time share a size.
+    """Return every point once, mechanisms innermost: points near in time share a size.
 
-    ``more`` are other fields of :class:`PointRequest`. Nothing of somebody's own code is run here:
-    what a name stands for is asked apart, within ``limit_s`` seconds each. Raises
+    ``more`` are other fields of :class:`PointRequest`. User code is never run in this process:
+    whether a name is a module is asked in another one, within ``limit_s`` seconds each. Raises
     :class:`RequestError` where heads do not divide a width, or a value is unknown.
     """
     found: dict[str, PointRequest] = {}
@@ -76,26 +76,26 @@ def points_of(
 
 
 def _workloads(grid: Grid) -> list[Workload]:
-    """All combinations of sizes, formats and phases, in the order of the grid."""
+    """Return all combinations of sizes, formats and phases, in the order of the grid."""
     sizes = product(
         grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
         grid.seq_len,
     )  # fmt: skip
-    found = []
+    workloads = []
     for dtype, phase, causal, batch, width, heads, n in sizes:
         if width % heads:
             raise RequestError(
                 f"{heads} heads do not divide d_model {width}: give grids of their own for other "
                 "widths, or heads that divide all of them"
             )
-        found.append(
+        workloads.append(
             Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
         )
-    return found
+    return workloads
 
 
 def key_of(point: PointRequest, process: int = 0) -> str:
-    """The name of a point (and of one process of several that measure it), the same every run."""
+    """Return the key of a point and process, the same in every run: ``linear-64-0f3a…/0``."""
     plain = {k: v for k, v in point.to_dict().items() if k not in _NOT_IN_KEY}
     if not point.compiled:  # as it was before there was a choice: older files are resumed
         del plain["compiled"]
@@ -110,10 +110,10 @@ LIMIT_S = 120.0
 
 @cache
 def is_module_apart(name: str, limit_s: float | None = None) -> bool:
-    """:func:`attnprof.measure.request.is_module`, of code that may do anything when imported.
+    """Ask :func:`attnprof.measure.request.is_module` in a process of its own.
 
-    Code that does not import counts as a module: its points, each tried apart, say why. Raises
-    :class:`RequestError` where the name is none, or nothing has it.
+    Code that does not import counts as a module: its points, each tried apart, report the error.
+    Raises :class:`RequestError` if the name is malformed or leads to nothing.
     """
     if ":" not in name:
         return False
@@ -146,10 +146,11 @@ class Task:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How points are measured: ``limit_s`` a process may take, ``memory_limit`` bytes it may map.
+    """Options for measuring tasks.
 
-    ``apart`` False measures in this process. ``try_all`` also starts points that do not fit by
-    the closed form. ``command`` is what a user typed for it, which a worker cannot know.
+    A process may take ``limit_s`` seconds and map ``memory_limit`` bytes. ``apart`` False measures
+    in this process. ``try_all`` also starts points that do not fit by the closed form. ``command``
+    is what the user typed, which a worker cannot know.
     """
 
     apart: bool = True
@@ -162,18 +163,18 @@ class SweepOptions:
 Entry = dict[str, Any]
 #: Called before each task: how many are done, how many there are, which is next.
 _Progress = Callable[[int, int, Task], None]
-#: Runs tasks somewhere; results come back in any order.
+#: A function that runs tasks, here or elsewhere; entries come back in any order.
 Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
 
 def here(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
-    """One task after the other, on this machine."""
+    """Measure one task after the other, on this machine."""
     for task in tasks:
         yield task, measured(task, options)
 
 
 def measured(task: Task, options: SweepOptions) -> Entry:
-    """A task's entry: the record, whatever happened, and what it was measured on."""
+    """Return a task's journal entry: its record, numbers or not, and the environment."""
     start = time.perf_counter()
     try:
         if options.apart:
@@ -193,7 +194,7 @@ def measured(task: Task, options: SweepOptions) -> Entry:
 
 
 def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:
-    """All points once, then all of them again: processes of one point are apart in time."""
+    """Return all points once, then all again: processes of one point are far apart in time."""
     turns = product(range(processes), points)
     return [Task(key_of(point, process), point, process) for process, point in turns]
 
@@ -202,7 +203,7 @@ def sweep(
     tasks: Sequence[Task], path: Path, options: SweepOptions, executor: Executor | None = None,
     on_progress: _Progress | None = None,
 ) -> int:  # fmt: skip
-    """Measure what the file lacks and append it; how many were measured now.
+    """Measure the tasks that the file lacks and append them; return how many were measured.
 
     Raises :class:`RequestError` for a file that is no journal or is being written,
     :class:`CannotRunError` when the disk is full.
@@ -223,7 +224,7 @@ def sweep(
 def on_workers(
     tasks: Sequence[Task], options: SweepOptions, *, workers: int = 0, scheduler: str | None = None
 ) -> Iterator[tuple[Task, Entry]]:
-    """On ``workers`` processes of this machine, or on those of a running ``scheduler``.
+    """Measure on ``workers`` processes of this machine, or on those of a running ``scheduler``.
 
     A worker measures one task at a time: two at once would disturb each other. Nothing is lost
     when one dies. Raises :class:`CannotRunError` where Dask is not installed or the scheduler does

@@ -1,1 +1,1 @@
-"""How far mechanisms are from softmax attention, beside what they cost."""
+"""Compare mechanisms with softmax attention: their error against their cost."""

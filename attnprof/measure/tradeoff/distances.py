@@ -1,4 +1,4 @@
-"""How far an output, and the weights behind it, are from those of softmax attention."""
+"""Measure how far an output, and the weights behind it, are from softmax attention's."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
 #: Scores that are held at once, and in all at most: 2**34 take minutes.
 SCORES, MOST_SCORES = 1 << 24, 1 << 34
-#: What is rounding, as a share: of weights below zero, and of sums that should be equal.
+#: Share that counts as rounding: of negative weights, and in sums that should be equal.
 ROUNDING = 1e-6
 #: Tokens up to which weights are compared: each row of them takes tokens/width calls.
 MOST_TOKENS = 4096
@@ -23,10 +23,10 @@ Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Distance:
-    """Shares of the exact output's norm, of all rows together and of the worst one.
+    """Errors as shares of the exact output's norm: of all rows together, and of the worst row.
 
-    ``distribution`` is the mean total variation of the rows' weights, from 0 to 1, null where they
-    are no distribution: ``weights`` says why.
+    ``distribution`` is the mean total variation of the rows' weights, from 0 to 1. It is None if
+    they are no distribution: ``weights`` says why.
     """
 
     relative: float
@@ -36,10 +36,10 @@ class Distance:
 
 
 class ExactAttention:
-    """softmax(Q Kᵀ / sqrt d) V in float64, a block of rows at a time.
+    """softmax(Q Kᵀ / sqrt d) V in float64, computed in blocks of rows.
 
-    Grouped heads share their keys and values. ``log_sums`` are (b, h, n): the logarithm of what a
-    row's exponentials are divided by, less its largest score, ``tops``.
+    Grouped heads share their keys and values. ``log_sums`` (b, h, n) are the logarithms of the sums
+    of a row's exponentials.
     """
 
     def __init__(self, given: QueriesKeysValues, *, causal: bool) -> None:
@@ -71,17 +71,17 @@ class ExactAttention:
         return scores
 
     def weights(self, columns: slice) -> Tensor:
-        """What each row gives to these tokens, (b, h, n, columns)."""
+        """Return the weights of these key columns, (b, h, n, columns)."""
         return (self._scores(slice(None), columns) - self.log_sums.unsqueeze(-1)).exp()
 
     def distance(self, core: Core, *, distribution: bool = True) -> Distance | None:
-        """How far a core is from this, on the same inputs; None where its output is not finite."""
+        """Return a core's distance on the same inputs; None if it is not finite."""
         q, k, v = self.given.q, self.given.k, self.given.v
         output = core(q, k, v)
         if not output.isfinite().all():
             return None
-        apart, exact = (_lengths(x) for x in (output - self.output, self.output))
-        relative = float(_lengths(apart.flatten()) / _lengths(exact.flatten()).clamp(min=_TINY))
+        apart, exact = (_row_norms(x) for x in (output - self.output, self.output))
+        relative = float(_row_norms(apart.flatten()) / _row_norms(exact.flatten()).clamp(min=_TINY))
         worst = float((apart / exact.clamp(min=_TINY)).max())
         if not distribution:
             return Distance(relative, worst)
@@ -91,20 +91,22 @@ class ExactAttention:
         return Distance(relative, worst, *self._distribution(core, output))
 
     def _distribution(self, core: Core, output: Tensor) -> tuple[float | None, str]:
-        """Mean total variation of the weights, and what they are.
+        """Return the weights' mean total variation, and what they are.
 
-        The weights of a core that is linear in its values are its answers to columns of the
-        identity matrix. Rows are divided by their sums.
+        The weights of a core that is linear in its values are its outputs for columns of the
+        identity matrix as values. Rows are divided by their sums.
         """
         sums = core(self.given.q, self.given.k, torch.ones_like(self.given.v))[..., :1]
         again, apart = torch.zeros_like(output), torch.zeros_like(sums[..., 0])
         group = output.shape[1] // self.given.v.shape[1]
         least = 0.0
         for columns, identity in self._identity():
-            found = core(self.given.q, self.given.k, identity)[..., : columns.stop - columns.start]
-            again += found @ self.given.v[:, :, columns].repeat_interleave(group, 1)
-            least = min(least, float((found / sums).min()))
-            apart += (found / sums - self.weights(columns)).abs().sum(-1)
+            weights = core(self.given.q, self.given.k, identity)[
+                ..., : columns.stop - columns.start
+            ]
+            again += weights @ self.given.v[:, :, columns].repeat_interleave(group, 1)
+            least = min(least, float((weights / sums).min()))
+            apart += (weights / sums - self.weights(columns)).abs().sum(-1)
         if not float((again - output).norm()) <= ROUNDING * float(output.norm()):
             return None, "its output is not linear in the values"
         if not (least >= -ROUNDING and bool((sums > 0).all())):
@@ -112,20 +114,20 @@ class ExactAttention:
         return float(apart.mean()) / 2, "a distribution"
 
     def _identity(self) -> Iterator[tuple[slice, Tensor]]:
-        """Columns of the identity matrix, as many as a head's values are wide, as values."""
+        """Yield columns of the identity matrix as values, a head's width at a time."""
         shape = self.given.v.shape
         tokens, width = shape[2:]
         for first in range(0, tokens, width):
             columns = slice(first, min(tokens, first + width))
-            found = self.given.v.new_zeros(shape)
+            values = self.given.v.new_zeros(shape)
             place = torch.arange(columns.start, columns.stop)
-            found[:, :, place, place - first] = 1
-            yield columns, found
+            values[:, :, place, place - first] = 1
+            yield columns, values
 
 
 _TINY = 1e-300
 
 
-def _lengths(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return found
+def _row_norms(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return norms

@@ -1,4 +1,4 @@
-"""Every candidate on every input: its distance from softmax attention beside its cost."""
+"""Report every candidate on every input: its distance from softmax attention, and its cost."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,10 +34,10 @@ def tradeoff_report(
     candidates: Sequence[Candidate], inputs: Sequence[QueriesKeysValues], terms: Terms,
     budget: Budget | None, environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """A record a candidate and input; without a ``budget`` nothing is timed.
+    """Return a record a candidate and input; without a ``budget`` nothing is timed.
 
-    What cannot do the request is a record that says why. Raises :class:`RequestError` or
-    :class:`CannotRunError` where all are such.
+    A candidate that cannot run is a record with the reason. Raises :class:`RequestError` or
+    :class:`CannotRunError` if none can.
     """
     refused: list[AttnprofError] = []
     groups = []
@@ -47,9 +47,9 @@ def tradeoff_report(
         for done, candidate in enumerate(candidates):
             count, many = place * len(candidates) + done, len(inputs) * len(candidates)
             tell(f"comparing {candidate.name} on {given.source}", count, many)
-            row = _blank(candidate, given, terms)
+            row = _blank_record(candidate, given, terms)
             try:
-                row = replace(row, **_found(candidate, exact, terms))
+                row = replace(row, **_costs_and_errors(candidate, exact, terms))
             except (RequestError, CannotRunError) as error:
                 refused.append(error)
                 row = replace(row, skipped=str(error))
@@ -59,8 +59,8 @@ def tradeoff_report(
     if records and len(refused) == len(records):
         raise together(refused)
     if budget is not None:
-        groups = _timed(groups, candidates, inputs, terms, budget)
-    groups = [_with_front(rows) for rows in groups]
+        groups = _with_times(groups, candidates, inputs, terms, budget)
+    groups = [_mark_pareto(rows) for rows in groups]
     records = [row for rows in groups for row in rows]
     known = {c.name: list(c.mechanism.to_softmax) for c in candidates}
     nearest = [line for rows, given in zip(groups, inputs, strict=True)
@@ -69,7 +69,7 @@ def tradeoff_report(
     return Report("tradeoff", records, said, environment)
 
 
-def _blank(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
+def _blank_record(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
     b, h, n, d = given.q.shape
     return TradeoffRecord(
         mechanism=candidate.name, params=candidate.mechanism.params, input=given.source,
@@ -79,10 +79,10 @@ def _blank(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> Trad
     )  # fmt: skip
 
 
-def _found(
+def _costs_and_errors(
     candidate: Candidate, exact: ExactAttention, terms: Terms
 ) -> dict[str, Any]:  # fmt: skip
-    """Costs by the closed forms, and distances over as many draws of the weights as differ."""
+    """Return a candidate's costs by closed form, and its distances over draws of the weights."""
     mechanism, workload = candidate.mechanism, workload_of(exact.given, terms)
     if not mechanism.abilities.attend:
         raise RequestError(
@@ -91,42 +91,42 @@ def _found(
     table = mechanism.cost(workload, "core")
     check_memory(mechanism, workload)
     count = draws_of(mechanism, workload, terms)
-    found: list[Distance] = []
+    distances: list[Distance] = []
     for seed in range(terms.seed, terms.seed + count):
         core = seeded(candidate, workload, terms, seed)
         with refusals(candidate.name):
-            distance = exact.distance(core, distribution=not found)
+            distance = exact.distance(core, distribution=not distances)
         if distance is None:
             raise CannotRunError(f"{candidate.name} gives NaN or infinite numbers in float64")
-        found.append(distance)
-    errors = [distance.relative for distance in found]
+        distances.append(distance)
+    errors = [distance.relative for distance in distances]
     return {
         "seeds": count, "error_relative": median(errors), "error_relative_low": min(errors),
         "error_relative_high": max(errors),
-        "error_worst_row": median(distance.worst_row for distance in found),
-        "error_distribution": found[0].distribution, "weights": found[0].weights,
+        "error_worst_row": median(distance.worst_row for distance in distances),
+        "error_distribution": distances[0].distribution, "weights": distances[0].weights,
         "flops": int(table.flops), "bytes_moved": int(table.total.bytes_moved),
         "peak_bytes": int(table.peak()),
     }  # fmt: skip
 
 
-def _timed(
+def _with_times(
     groups: list[list[TradeoffRecord]], candidates: Sequence[Candidate],
     inputs: Sequence[QueriesKeysValues], terms: Terms, budget: Budget,
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
-    """With times of every candidate that runs, on the first input of each size."""
+    """Return the rows with times of every candidate that ran, on the first input of each size."""
     known: dict[Workload, dict[Candidate, Any]] = {}
-    found = []
+    timed_groups = []
     for rows, given in zip(groups, inputs, strict=True):
         workload = workload_of(given, terms)
         if workload not in known:
             runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
             known[workload] = times_of(runs, given, terms, budget)
-        found.append([
+        timed_groups.append([
             _with_time(row, known[workload].get(c))
             for c, row in zip(candidates, rows, strict=True)
         ])  # fmt: skip
-    return found
+    return timed_groups
 
 
 def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:
@@ -136,27 +136,30 @@ def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:
     return replace(row, median_s=known.median_s, **ends)
 
 
-def _with_front(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
-    """With whether another row has no more FLOPs, no larger error, and less of one of them."""
-    known = [(row.flops, _rounded(row)) for row in rows if row.skipped is None]
+def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
+    """Return the rows marked ``pareto`` unless another row beats them.
+
+    A row beats one with no more FLOPs and no larger error if one of the two is less.
+    """
+    known = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
 
     def beaten(own: tuple[Any, float]) -> bool:
         return any(o != own and o[0] <= own[0] and o[1] <= own[1] for o in known)
 
     return [
-        row if row.skipped else replace(row, pareto=not beaten((row.flops, _rounded(row))))
+        row if row.skipped else replace(row, pareto=not beaten((row.flops, _error_or_zero(row))))
         for row in rows
     ]
 
 
-def _rounded(row: TradeoffRecord) -> float:
-    """The error; 0 where it is rounding."""
+def _error_or_zero(row: TradeoffRecord) -> float:
+    """Return the error, or 0 if it is just rounding."""
     error = row.error_relative or 0.0
     return 0.0 if error < EXACT else error
 
 
 def _nearest(rows: Sequence[TradeoffRecord], workload: Workload) -> Iterator[str]:
-    """The nearest of those that cost less than softmax attention, in a sentence."""
+    """Yield a sentence: which mechanism cheaper than softmax attention has the least error."""
     whole = int(registry.get("standard").cost(workload, "core").flops)
     named = zip(rows, names_of(rows), strict=True)
     cheaper = [
@@ -165,10 +168,11 @@ def _nearest(rows: Sequence[TradeoffRecord], workload: Workload) -> Iterator[str
     ]  # fmt: skip
     if not cheaper:
         return
-    row, name = min(cheaper, key=lambda pair: _rounded(pair[0]))
+    row, name = min(cheaper, key=lambda pair: _error_or_zero(pair[0]))
     norms = f" ({row.norms})" if row.norms else ""
     share = format_ratio(row.flops or 0, whole)
     yield (
         f"{row.input}{norms}: with fewer FLOPs than softmax attention, {name} is nearest, at "
-        f"{format_number(_rounded(row), short=True)} of the output's norm and {share}× its FLOPs."
+        f"{format_number(_error_or_zero(row), short=True)} of the output's norm and {share}× its "
+        "FLOPs."
     )

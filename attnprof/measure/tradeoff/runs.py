@@ -1,4 +1,4 @@
-"""Candidates as they run: their weights drawn, refusals told, calls timed in turns."""
+"""Run candidates: draw their weights, turn failures into refusals, time them in turns."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,9 +31,9 @@ COPIES = 6
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for all rows.
+    """The conditions of all rows.
 
-    ``built_for`` tokens are what mechanisms made for one length are made for (None: the input's).
+    A mechanism made for one length is made for ``built_for`` tokens (None: the input's length).
     """
 
     causal: bool = False
@@ -45,7 +45,7 @@ class Terms:
 
 
 def workload_of(given: QueriesKeysValues, terms: Terms) -> Workload:
-    """The sizes of an input, as the closed forms take them."""
+    """Return the sizes of an input, as closed forms take them."""
     (b, h, n, d), (_, g, m, dv) = given.q.shape, given.v.shape
     return Workload(
         n, h, d, b, num_kv_heads=None if g == h else g, value_head_dim=None if dv == d else dv,
@@ -54,7 +54,7 @@ def workload_of(given: QueriesKeysValues, terms: Terms) -> Workload:
 
 
 def check_memory(mechanism: Mechanism, workload: Workload) -> None:
-    """Raises :class:`CannotRunError` where a comparison in float64 would not fit in memory."""
+    """Raise :class:`CannotRunError` if a comparison in float64 would not fit in memory."""
     w = workload.with_(dtype="float64")
     inputs = w.batch_size * w.num_heads * w.head_dim * (w.seq_len + w.keys) * w.item_size
     needed, free = int(mechanism.cost(w, "core").peak()) + COPIES * inputs, available_bytes("cpu")
@@ -66,7 +66,7 @@ def check_memory(mechanism: Mechanism, workload: Workload) -> None:
 
 
 def draws_of(mechanism: Mechanism, workload: Workload, terms: Terms) -> int:
-    """How many draws of its weights are compared: one where they do not start as random numbers."""
+    """Return how many draws of the weights to compare: 1 if they do not start at random."""
     weights = mechanism.core_weights(_sizes(mechanism, workload, terms)).values()
     drawn = any(weight is not None and isinstance(weight.start, str) for weight in weights)
     return terms.seeds if drawn else 1
@@ -83,7 +83,7 @@ def seeded(
     candidate: Candidate, workload: Workload, terms: Terms, seed: int,
     dtype: str = "float64", device: str = "cpu",
 ) -> Core:  # fmt: skip
-    """A mechanism's core with its weights drawn from a seed, as a function of q, k and v."""
+    """Return a mechanism's core, weights drawn from a seed, as a function of q, k and v."""
     mechanism, source = candidate.mechanism, registry.module_of(candidate.name)
     core = seeded_core(mechanism, source, _sizes(mechanism, workload, terms), seed)
     core = core.to(device, getattr(torch, dtype))
@@ -92,7 +92,7 @@ def seeded(
 
 @contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """What code of somebody's own raises refuses the row, and so does too little memory."""
+    """Turn errors of a user's code, and lack of memory, into an error that refuses the row."""
     try:
         yield
     except AttnprofError:
@@ -109,9 +109,10 @@ def times_of(
     candidates: Sequence[Candidate], given: QueriesKeysValues, terms: Terms,
     budget: Budget,
 ) -> dict[Candidate, MedianEstimate]:  # fmt: skip
-    """Seconds of a forward pass of every candidate's core: calls take turns, on one thread.
+    """Return the time of a forward pass of every candidate's core, called in turns.
 
-    In the number format and on the device asked for; processor time where that is a CPU.
+    They run in the number format and on the device of ``terms``; on a CPU it is the processor time
+    of one thread.
     """
     device, workload = terms.device, workload_of(given, terms)
     tensors = [x.to(device, getattr(torch, terms.dtype)) for x in (given.q, given.k, given.v)]
@@ -125,4 +126,4 @@ def times_of(
 
 
 def _nothing() -> None:
-    """Calls leave nothing behind, and need nothing before them."""
+    """Do nothing before or after a call."""

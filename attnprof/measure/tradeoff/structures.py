@@ -1,4 +1,4 @@
-"""Queries, keys and values of a known structure, drawn from a seed."""
+"""Draw queries, keys and values of a known structure from a seed."""
 
 import math
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 #: Standard deviation of the logarithm of a row's length, where lengths are spread.
 SPREAD = 0.5
-#: Heads' widths that make a rank of low-rank inputs, and tokens that are near of local ones.
+#: Head width for each rank of low-rank inputs; share 1/32 of the tokens is near in local ones.
 WIDTH_A_RANK, PARTS = 16, 32
-#: By how much the score of what a row looks at exceeds the logarithm of the number of tokens.
+#: How far a row's highest score exceeds the logarithm of the number of tokens.
 MARGIN = 3.0
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -20,7 +20,7 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class QueriesKeysValues:
-    """Tensors (batch, heads, tokens, width) in float64: q, k and v, and what they are."""
+    """q, k and v in float64, (batch, heads, tokens, width), and where they come from."""
 
     source: str
     q: Tensor
@@ -32,7 +32,7 @@ class QueriesKeysValues:
 def structured(
     name: str, shape: tuple[int, int, int, int], *, norms: str, causal: bool, seed: int
 ) -> QueriesKeysValues:
-    """Inputs of one of the ``STRUCTURES``, with rows' lengths as one of the ``NORMS`` has them.
+    """Return inputs of one of the ``STRUCTURES``, row lengths by one of the ``NORMS``.
 
     ``shape`` is (batch, heads, tokens, width). Values are normal random numbers.
     """
@@ -47,17 +47,17 @@ def _normal(shape: tuple[int, ...], made: Generator) -> Tensor:
 
 
 def _sharp(tokens: int) -> float:
-    """A score that outweighs all others of about 0 together."""
+    """Return a score that outweighs all other tokens' together, if theirs are about 0."""
     return math.log(tokens) + MARGIN
 
 
 def _random(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Normal random numbers: scores of variance 1, nothing to find."""
+    """Return normal random queries and keys: scores of variance 1, without structure."""
     return _normal(shape, made), _normal(shape, made)
 
 
 def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> Pair:
-    """Each query looks at one key, anywhere (if causal: not later)."""
+    """Return queries that each attend to one random key (if causal: not a later one)."""
     b, h, n, d = shape
     k = _normal(shape, made)
     room = torch.arange(1, n + 1) if causal else torch.full((n,), n)
@@ -67,9 +67,9 @@ def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> 
 
 
 def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Scores fall with the distance, like a bell as wide as a part of the sequence.
+    """Return queries and keys whose scores fall with the distance, like a bell.
 
-    Cosines and sines of random frequencies at each place: their products are, on average, a
+    Cosines and sines of random frequencies at each position: their products are, on average, a
     Gaussian of the distance (Rahimi and Recht 2007).
     """
     b, h, n, d = shape
@@ -82,7 +82,7 @@ def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> 
 
 
 def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
-    """Queries and keys in one subspace a head; scores of variance 1."""
+    """Return queries and keys in one low-rank subspace a head; scores of variance 1."""
     b, h, n, d = shape
     rank = max(1, d // WIDTH_A_RANK)
     basis, _ = torch.linalg.qr(_normal((b, h, d, rank), made))
@@ -92,24 +92,24 @@ def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) 
 
 
 def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
-    """All rows of a head as long as its typical one."""
-    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _lengths(x)
+    """Scale all rows of a head to the length of its typical one."""
+    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _row_norms(x)
 
 
 def _spread(x: Tensor, made: Generator) -> Tensor:
-    """Rows of a head as long as its typical one times a log-normal number."""
+    """Scale rows of a head to its typical length times a log-normal number."""
     factor = (SPREAD * _normal((*x.shape[:-1], 1), made) - SPREAD**2).exp()
     return _on_sphere(x, made) * factor
 
 
-def _lengths(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return found.clamp(min=1e-300)
+def _row_norms(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.clamp(min=1e-300)
 
 
-#: What queries and keys are like.
+#: How queries and keys are drawn, by the structure's name.
 STRUCTURES: dict[str, Callable[[tuple[int, int, int, int], bool, Generator], Pair]] = {
     "random": _random, "peaked": _peaked, "local": _local, "low-rank": _low_rank,
 }  # fmt: skip
-#: How long rows of queries and keys are: all the same, or not.
+#: How rows of queries and keys are scaled: to one length a head, or to spread lengths.
 NORMS: dict[str, Callable[[Tensor, Generator], Tensor]] = {"sphere": _on_sphere, "spread": _spread}

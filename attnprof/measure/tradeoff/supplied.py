@@ -1,4 +1,4 @@
-"""Queries, keys and values from somebody's file, of which no code is run."""
+"""Read queries, keys and values from a user's file, without running code from it."""
 
 import pickle
 from collections.abc import Mapping
@@ -22,31 +22,31 @@ EXAMPLE = 'torch.save({"q": q, "k": k, "v": v}, "qkv.pt")'
 
 
 def is_file(source: str) -> bool:
-    """Whether an input is named by a file that holds tensors."""
+    """Return whether the name of an input is that of a file of tensors."""
     return Path(source).suffix.lower() in READERS
 
 
 def supplied(path: str) -> QueriesKeysValues:
-    """The tensors ``q``, ``k`` and ``v`` of a file, in float64.
+    """Return the tensors ``q``, ``k`` and ``v`` of a file, in float64.
 
-    Each is (batch, heads, tokens, head width); keys and values may have fewer heads (a divisor),
-    other tokens than queries, and values another width. Raises :class:`RequestError` for what
-    cannot be read without running code, and for what cannot be attended to.
+    Each is (batch, heads, tokens, head width); keys and values may have fewer heads (a divisor) and
+    another number of tokens than queries, and values another width. Raises :class:`RequestError`
+    for a file that cannot be read without running code, and for tensors that do not fit together.
     """
     data = read_bytes(path, LIMIT)
-    found = READERS[Path(path).suffix.lower()](path, data)
-    if not isinstance(found, Mapping):
-        raise RequestError(f"{path} holds {shown(found)}, not tensors by name: save {EXAMPLE}")
-    if missing := [name for name in NAMES if name not in found]:
-        there = ", ".join(sorted(map(str, found))[:8]) or "nothing"
+    tensors = READERS[Path(path).suffix.lower()](path, data)
+    if not isinstance(tensors, Mapping):
+        raise RequestError(f"{path} holds {shown(tensors)}, not tensors by name: save {EXAMPLE}")
+    if missing := [name for name in NAMES if name not in tensors]:
+        there = ", ".join(sorted(map(str, tensors))[:8]) or "nothing"
         raise RequestError(f"{path} has no '{missing[0]}': it holds {there}; save {EXAMPLE}")
-    q, k, v = (_checked(path, name, found[name]) for name in NAMES)
+    q, k, v = (_checked(path, name, tensors[name]) for name in NAMES)
     _check_sizes(path, q, k, v)
     return QueriesKeysValues(path, q, k, v)
 
 
 def _tensors(path: str, data: bytes) -> Any:
-    """What ``torch.save`` wrote, tensors and plain containers alone."""
+    """Return what ``torch.save`` wrote, tensors and plain containers alone."""
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises anything
@@ -85,7 +85,7 @@ def _checked(path: str, name: str, value: Any) -> Tensor:
 
 
 def _check_sizes(path: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises :class:`RequestError` where queries, keys and values do not go together."""
+    """Raise :class:`RequestError` if the shapes of q, k and v do not fit together."""
     same = (
         (q.shape[0] == k.shape[0] == v.shape[0], "batch"),
         (k.shape[1] == v.shape[1] and q.shape[1] % k.shape[1] == 0, "number of heads"),

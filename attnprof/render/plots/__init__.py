@@ -1,4 +1,4 @@
-"""Figures from reports; matplotlib is imported when one is drawn."""
+"""Draw figures from reports; matplotlib is imported when the first one is drawn."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +8,7 @@ from attnprof.render.plots.style import plot
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw what compare, crossover, heads, heatmap, history, model or tradeoff found.
+    """Draw a report of compare, crossover, heads, heatmap, history, model or tradeoff.
 
     A PNG, SVG or PDF; ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 

@@ -1,10 +1,10 @@
-"""Costs as curves: over length, with their crossovers, and over heads with the optimum."""
+"""Draw costs as curves: over length with crossovers, and over heads with the optimum."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
-from attnprof.record.crossovers import given_of, places_of
+from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
 from attnprof.units import NAMES, plural
@@ -20,7 +20,7 @@ UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]",
 
 
 def draw_compare(report: Report) -> style.Figure:
-    """FLOPs and peak memory, a line a mechanism; lengths at which one cannot run are left out."""
+    """Return FLOPs and peak memory over length, a line a mechanism, without skipped ones."""
     records = [record for record in report.of(CompareRecord) if record.skipped is None]
     series.need(records, "no mechanism can do what is asked")
     lengths = {record.seq_len for record in records}
@@ -33,27 +33,27 @@ def draw_compare(report: Report) -> style.Figure:
 
 
 def draw_crossover(report: Report) -> style.Figure:
-    """Both costs over length, a panel a head width, metric and unit; under it their ratio.
+    """Return both costs over length, a panel a head width, metric and unit.
 
-    Over another axis: over its values, a panel a length.
+    Below each panel is the ratio. Over another axis: over its values, a panel a length.
     """
     curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
-    widths = list(dict.fromkeys(map(given_of, curves)))
+    widths = list(dict.fromkeys(map(fixed_size_of, curves)))
     kinds, records = [c["kind"] for c in curves], report.of(CrossoverRecord)
     over = records[0].over
     looks = style.looks([c["mechanism"] for c in curves], kinds)
-    figure, grid = _grid(units, widths, over)
+    figure, grid = _make_panels(units, widths, over)
     for place, (main, strip) in grid.items():
-        here, ratios = (
-            [c for c in its if (c["metric"], c["unit"], given_of(c)) == place]
+        panel_curves, ratios = (
+            [c for c in its if (c["metric"], c["unit"], fixed_size_of(c)) == place]
             for its in (curves, report.summary.get("ratios", ()))
         )
-        found = [r for r in records if (r.metric, r.unit, r.given) == place]
-        _curves(strip, ratios, {})
-        _curves(main, here, looks)
-        _mark((main, strip), here, found)
-        _name(main, found, SYMBOLS[place[0]] if over == "seq" else "x")
+        panel_records = [r for r in records if (r.metric, r.unit, r.given) == place]
+        _draw_curves(strip, ratios, {})
+        _draw_curves(main, panel_curves, looks)
+        _mark_crossings((main, strip), panel_curves, panel_records)
+        _write_crossings(main, panel_records, SYMBOLS[place[0]] if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # else one that shares its scale was here
@@ -70,14 +70,17 @@ def draw_crossover(report: Report) -> style.Figure:
 
 
 def _axis(over: str) -> str:
-    """What the curves run over, in words."""
+    """Return the words for the axis that curves run over."""
     return "sequence length" if over == "seq" else NAMES.get(over, over).removeprefix("the ")
 
 
-def _grid(
+def _make_panels(
     units: Sequence[tuple[str, str]], widths: Sequence[int], over: str
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
-    """A panel and its strip for each; widths side by side on one scale, units if one width."""
+    """Return a figure with a panel and a strip for the ratio for each (metric, unit, width).
+
+    Widths stand side by side on one scale; if there is only one, units do.
+    """
     several = len(widths) > 1
     least = 1.5 if not several else 1.05 if style.narrow() else 1.35
     columns = style.abreast(len(widths if several else units), least)
@@ -87,17 +90,17 @@ def _grid(
     style.check_rows(rows, low, "--d 16,32,64")
     figure = style.new_figure(0.3 + (max(low, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
-    found: dict[tuple[str, str, int], _Pair] = {}
+    panels: dict[tuple[str, str, int], _Pair] = {}
     said = _axis(over)
     if over == "seq" and figure.get_figwidth() / columns < 1.3:
         said = "tokens"
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
-        one, two = found.get((*its, widths[0]), (None, None)) if several else (None, None)
+        one, two = panels.get((*its, widths[0]), (None, None)) if several else (None, None)
         main = figure.add_subplot(spec[2 * row, column], sharey=one)
         strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
-        found[*its, d] = main, strip
+        panels[*its, d] = main, strip
         main.set_title(f"d = {d}" if over == "seq" else f"{d:,} tokens")
         left = not several or column == 0
         for axes in (main, strip):
@@ -108,11 +111,13 @@ def _grid(
         main.set_ylabel(UNITS.get(its[1], its[1]).replace(" [", "\n[" if rows > 3 else " [") * left)
         strip.set_ylabel("ratio" * (column == 0))
         strip.set_xlabel(said * (row == rows - 1 or not several))
-    return figure, found
+    return figure, panels
 
 
-def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]) -> None:
-    """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
+def _draw_curves(
+    axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]
+) -> None:
+    """Draw costs in their mechanisms' looks, or ratios in grey, over the whole axis."""
     for curve in curves:
         own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
         look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
@@ -123,38 +128,40 @@ def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, styl
         axes.set_xlim(min(lengths), max(lengths))
 
 
-def _lengths(record: CrossoverRecord) -> list[float]:
-    """Where a record's two costs meet; nowhere if it was skipped or they never do."""
+def _meeting_points(record: CrossoverRecord) -> list[float]:
+    """Return where a record's two costs meet; empty if it was skipped or they never do."""
     last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
     one = [] if last is None else [last]
     return [] if record.skipped else record.all_crossings or one
 
 
-def _mark(panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]) -> None:
-    """A marker on each crossover inside the panels, and a line down to its length."""
+def _mark_crossings(
+    panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]
+) -> None:
+    """Draw a marker on each crossover inside the panels, and a vertical line through both."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
-        for length in _lengths(record):
-            height = _height(curves, record.kind, length)
+        for length in _meeting_points(record):
+            height = _value_at(curves, record.kind, length)
             for axes, at in zip(panels, (height, 1.0), strict=True) if height else ():
                 axes.plot([length], [at], color="black", markeredgewidth=0.9, zorder=5, **look)
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
 
-def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
-    """The crossovers' values above the curves, behind the mark of their kind."""
+def _write_crossings(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
+    """Write the crossovers' values in a corner of the panel, after the mark of their kind."""
     lines = []
     for record in records:
-        values = ", ".join(map(style.short_count, _lengths(record)))
+        values = ", ".join(map(style.short_count, _meeting_points(record)))
         none = "not known" if record.skipped else "no crossover"
         glyph = GLYPHS.get(record.kind, record.kind)
         lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
-    style.in_corner(axes, "\n".join(lines), **style.ON_WHITE)
+    style.write_in_corner(axes, "\n".join(lines), **style.ON_WHITE)
 
 
-def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
-    """A curve's value at a length, between two points by their logarithms; None outside."""
+def _value_at(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
+    """Return a curve's value at a length, interpolated on logarithms; None outside the curve."""
     import numpy as np
 
     for curve in curves:
@@ -166,7 +173,7 @@ def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
 
 
 def draw_heads(report: Report) -> style.Figure:
-    """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
+    """Return cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
     kinds, heads = ([getattr(r, name) for r in records] for name in ("kind", "num_heads"))
@@ -206,7 +213,7 @@ def _panel(
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
-    """The real optimum of the FLOPs: a line inside the range, else the side on which it lies."""
+    """Draw the real optimum of the FLOPs: a line inside the range, else the side it lies on."""
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
         return
@@ -224,4 +231,4 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     else:
         text += f",\n{'right' if right else 'left'} of every divisor"
     side, x = ("right", 0.97) if right else ("left", 0.03)
-    style.in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
+    style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)

@@ -1,4 +1,4 @@
-"""Small multiples: a panel for each combination of what varies, under one legend."""
+"""Lay out small multiples: a panel for each combination of varying fields, under one legend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,7 +10,7 @@ from attnprof.units import plural
 
 Records = Sequence[Any]
 
-#: What tells points of a mechanism apart beside its parameters, and how a title says it.
+#: Fields in which points of one mechanism differ besides parameters, with their text in titles.
 FIELDS: Mapping[str, Callable[[Any], str]] = {
     "phase": str, "causal": lambda its: "causal" if its else "not causal",
     "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,
@@ -24,46 +24,46 @@ LEAST, NARROWEST, ROWS, ROW, LOWEST, LOWEST_3D = 1.55, 1.05, 8, 1.6, 1.0, 1.8
 
 
 def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
-    """Records that one panel shows, and before them what sets them apart from others.
+    """Return the records of each panel after a title with the values that set them apart.
 
-    By all fields that vary and are no axis, in their order; one without a title if none does.
+    Panels differ in all fields that vary and are no axis. If none does, one panel has no title.
     """
     fields = [f for f in FIELDS if f not in axes and len(_values(records, f)) > 1]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
         groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
     ordered = sorted(groups, key=lambda its: [(v is not None, v) for v in its])
-    return [(", ".join(map(_said, fields, values)), groups[values]) for values in ordered]
+    return [(", ".join(map(_field_text, fields, values)), groups[values]) for values in ordered]
 
 
 def _values(records: Records, field: str) -> set[Any]:
     return {getattr(record, field, None) for record in records}
 
 
-def _said(field: str, value: Any) -> str:
+def _field_text(field: str, value: Any) -> str:
     return f"{field} unknown" if value is None else FIELDS[field](value)
 
 
 def fewer(records: Records, *axes: str) -> str:
-    """How to ask for one value of what varies most and is no axis."""
+    """Return the flag that picks one value of the field that varies most: ``--where dtype=…``."""
     field = max((f for f in FIELDS if f not in axes), key=lambda f: len(_values(records, f)))
     flag = f"--{field} " if field in ("input", "norms") else f"--where {field}="
     return f"{flag}{getattr(records[0], field)}"
 
 
 def shared(records: Records) -> str:
-    """What all these records have in common, as a caption says it."""
+    """Return the fields that all these records share, in words for a caption."""
     same = {f: next(iter(its)) for f in FIELDS if len(its := _values(records, f)) == 1}
-    return ", ".join(_said(f, v) for f, v in same.items() if v is not None and v is not False)
+    return ", ".join(_field_text(f, v) for f, v in same.items() if v is not None and v is not False)
 
 
 class PanelGrid:
-    """A figure's panels: one a quantity for each facet; the same axes for the same quantity.
+    """The panels of a figure, one for each facet and quantity; a quantity's axes are shared.
 
-    A column a facet and a row a quantity, in as many blocks as the width asks for; a single facet
+    Facets are columns and quantities rows, in as many blocks as the width needs; a single facet
     has its quantities side by side. Rows end after a multiple of ``period``, by default the number
-    of values of what varies last. ``how`` is for 3-D panels.
-    Raises RequestError where a page does not hold them, with ``less`` as an example of fewer.
+    of values of the field that varies last. ``how`` is for 3-D panels.
+    Raises RequestError if a page does not hold them, with ``less`` as an example of fewer.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PanelGrid:
         style.grow(self.figure, lines * rows // quantities)
 
     def label(self, x: str, *ys: str) -> None:
-        """Names of the axes, where their numbers stand."""
+        """Write the names of the axes beside those panels that show the axes' numbers."""
         for axes, y in (pair for its in self.panels for pair in zip(its, ys, strict=True)):
             for axis, label, at in ((axes.xaxis, x, "labelbottom"), (axes.yaxis, y, "labelleft")):
                 short = ticks.inches(axis) * 16.2 < len(label)

@@ -1,4 +1,4 @@
-"""Ratio heatmaps over sequence length and model width, a panel a head count."""
+"""Draw ratio heatmaps over sequence length and model width, a panel a head count."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Scale:
 
     @classmethod
     def of(cls, ratios: np.ndarray) -> "Scale":
-        """From the smallest to the largest ratio; a little room where all are the same."""
+        """Return the scale from the smallest to the largest ratio, widened if they are equal."""
         known = ratios[np.isfinite(ratios) & (ratios > 0)]
         low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
         same = high <= low * (1 + 1e-9)
@@ -38,16 +38,16 @@ class Scale:
 
     @property
     def two_sided(self) -> bool:
-        """Whether each of the two is cheaper somewhere, by more than a hair."""
+        """Return whether each mechanism is cheaper somewhere, by more than rounding."""
         return self.low < 0.98 and self.high > 1.02
 
     @property
     def wide(self) -> bool:
-        """Whether the scale is logarithmic."""
+        """Return whether the scale is logarithmic."""
         return self.high / self.low > WIDE
 
     def norm(self) -> Any:
-        """Matplotlib's norm; around 1 the two sides are given the same depth."""
+        """Return matplotlib's norm; both sides of 1 get colours of the same depth."""
         from matplotlib.colors import LogNorm, Normalize
 
         if self.two_sided:
@@ -56,28 +56,28 @@ class Scale:
         return (LogNorm if self.wide else Normalize)(self.low, self.high)
 
     def levels(self) -> list[float]:
-        """Round ratios inside the scale; 1 among them where the two sides meet."""
+        """Return round ratios inside the scale; with 1, if it is two-sided."""
         from matplotlib.ticker import MaxNLocator
 
         evenly = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values
-        found = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
-        one = [1.0] * (self.two_sided and all(abs(v - 1) > 1e-9 for v in found))
-        return [v for v in sorted([*found, *one]) if self.low < v < self.high]
+        ratios = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
+        one = [1.0] * (self.two_sided and all(abs(v - 1) > 1e-9 for v in ratios))
+        return [v for v in sorted([*ratios, *one]) if self.low < v < self.high]
 
     @property
     def colours(self) -> str:
-        """The map's name; colour-blind readers can use both."""
+        """Return the colour map's name; colour-blind readers can use either."""
         return "PuOr" if self.two_sided else "viridis"
 
     def ink(self) -> Callable[[float], str]:
-        """Black or white, which is seen on the colour of a ratio."""
+        """Return a function from a ratio to black or white, whichever is legible on its colour."""
         from matplotlib import colormaps
 
         norm, shades, weights = self.norm(), colormaps[self.colours], (0.3, 0.59, 0.11)
         return lambda ratio: "white" if np.dot(shades(norm(ratio))[:3], weights) < 0.5 else "black"
 
     def numbers(self, axes: style.Axes, table: np.ndarray) -> None:
-        """The ratio in each cell."""
+        """Write the ratio in each cell."""
         ink = self.ink()
         for row, column in np.argwhere(np.isfinite(table)):
             ratio = float(table[row, column])
@@ -85,7 +85,7 @@ class Scale:
             axes.text(column, row, f"{ratio:.3g}", **look)
 
     def contours(self, axes: style.Axes, table: np.ndarray) -> None:
-        """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
+        """Draw lines of equal ratio with their value, equal cost heavy; hatch ratios below 1."""
         known = table[np.isfinite(table)]
         if min(table.shape) < 3 or not known.size:
             return
@@ -105,12 +105,12 @@ class Scale:
             axes.clabel(drawn, fmt=lambda v: f"{back(v):.4g}", **look)
 
     def hatched(self, panels: Sequence[style.Axes]) -> bool:
-        """Whether a panel's cells are too small for numbers, and those below 1 are hatched."""
+        """Return whether cells are too small for numbers, so that those below 1 are hatched."""
         return self.two_sided and any(axes.collections[1:] for axes in panels)
 
 
 def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str]]:
-    """Places and labels of as many sizes as have room; round ones where all are near."""
+    """Return positions and labels of as many sizes as fit; round ones if all are near."""
     from matplotlib.ticker import MaxNLocator
 
     steps = {b - a for a, b in pairwise(sizes)}
@@ -123,8 +123,8 @@ def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str
 
 
 def draw_heatmap(report: Report) -> style.Figure:
-    """The figure: one panel a head count, one colour scale for all."""
-    its, cells = report.summary, report.to_frame()
+    """Return the figure: one panel a head count, one colour scale for all."""
+    values, cells = report.summary, report.to_frame()
     heads = list(dict.fromkeys(cells["num_heads"]))
     rows, columns = sorted(set(cells["seq_len"])), sorted(set(cells["d_model"]))
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
@@ -138,25 +138,25 @@ def draw_heatmap(report: Report) -> style.Figure:
         table = table.reindex(index=rows, columns=columns)
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
     grid.label("model width d_model", "sequence length")
-    a, b = its["mechanism_a"], its["mechanism_b"]
-    named = f"{quantity_text(its['quantity'])} of {PHASES[its['phase']]}: {a} / {b}"
+    a, b = values["mechanism_a"], values["mechanism_b"]
+    named = f"{quantity_text(values['quantity'])} of {PHASES[values['phase']]}: {a} / {b}"
     style.title(grid.figure, named[0].upper() + named[1:])
     colour_bar(panels, mesh, scale)
-    sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
+    sources = " and ".join(dict.fromkeys(filter(None, (values["source_a"], values["source_b"]))))
     style.caption(
         grid.figure,
-        f"{its['kind']} ({sources})" if sources else its["kind"],
-        f"scope {its['scope']}",
-        "causal" * its["causal"],
+        f"{values['kind']} ({sources})" if sources else values["kind"],
+        f"scope {values['scope']}",
+        "causal" * values["causal"],
         f"mean and max: how much more {a} costs than {b}",
         f"hatched: {a} costs less" * scale.hatched(panels),
-        "crossed out: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
+        "crossed out: heads do not divide d_model" * bool(values["not_divisible_d_model"]),
     )
     return grid.figure
 
 
 def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale) -> None:
-    """Beside the panels, below them in a column; its ticks are round ratios."""
+    """Draw the colour bar with round ratios, beside the panels or, if narrow, below them."""
     below, (width, height) = style.narrow(), mesh.figure.get_size_inches()
     style.grow(mesh.figure, 4 * below)
     where: dict[str, Any] = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}
@@ -174,7 +174,7 @@ def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale) -> None:
 def draw_cells(
     axes: style.Axes, table: np.ndarray, rows: Sequence[int], columns: Sequence[int], scale: Scale
 ) -> Any:
-    """A panel's cells, grey and crossed out where there is no value."""
+    """Draw a panel's cells, grey and crossed out where there is no value."""
     height, width = table.shape
     axes.patch.set(facecolor="0.88", edgecolor="0.6", hatch="xxx")
     axes.spines[:].set_visible(False)

@@ -1,4 +1,4 @@
-"""Values of many runs as small multiples, with the levels between change points."""
+"""Draw the values of many runs as small multiples, with the levels between change points."""
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
@@ -17,7 +17,7 @@ LEAST_SPAN = 0.2
 
 
 def draw_history(report: Report) -> style.Figure:
-    """A panel a case and metric (and machine, for times), over the runs in their order."""
+    """Return a panel a case and metric (and machine, for times), over the runs in order."""
     records = report.of(HistoryRecord)
     need(records, "the history has no values")
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
@@ -79,4 +79,4 @@ def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
-    style.on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)
+    style.write_on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)

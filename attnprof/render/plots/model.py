@@ -15,7 +15,7 @@ COLOURS = {
 
 
 def draw_model(report: Report) -> style.Figure:
-    """Shares of FLOPs, of each phase a panel, then the cache; RequestError where none is known."""
+    """Return the parts' shares of FLOPs, a panel a phase, then the cache; else RequestError."""
     summary = report.summary
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:

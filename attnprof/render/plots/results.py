@@ -1,4 +1,4 @@
-"""Figures of measured results by kind: over width and heads, under a roofline, by their error."""
+"""Draw measured results by kind: over width and heads, under a roofline, by their error."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Ceiling = Mapping[str, Any]
 
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
-    """Profile or sweep reports in one figure; those of several devices each by its own name.
+    """Return one figure of profile or sweep reports; several devices each by its name.
 
     ``known`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
     Raises :class:`attnprof.errors.RequestError` for results that lack what the kind shows.
@@ -37,14 +37,14 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
 
 
 def _width(records: Records) -> style.Figure:
-    """FLOPs over the model width: document 000's Figure 2."""
+    """Return FLOPs over the model width: document 000's Figure 2."""
     known = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix())}
     return series.draw_over(known, "d_model", "model width d_model", "FLOPs", panels)
 
 
 def _heads(records: Records) -> style.Figure:
-    """FLOPs, time and memory over the number of heads, as TaylorShift's Table 6 has them."""
+    """Return FLOPs, time and memory over the number of heads, as in TaylorShift's Table 6."""
     known = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
     unit, memory = series.peak_memory(known, "peak_bytes_measured")
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix()),
@@ -55,7 +55,7 @@ def _heads(records: Records) -> style.Figure:
 
 
 def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
-    """FLOPs by width, in rows by length; NaN where a point is missing."""
+    """Return FLOPs by width, in rows by length; NaN where a point is missing."""
     import numpy as np
 
     known = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
@@ -63,7 +63,7 @@ def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> A
 
 
 def _surface(records: Records) -> style.Figure:
-    """FLOPs over length and width in multiples of the first mechanism's, a panel a mechanism."""
+    """Return FLOPs over length and width as multiples of the first mechanism's, a panel each."""
     import numpy as np
 
     known = _with_flops(records, _AXES)
@@ -89,7 +89,7 @@ def _surface(records: Records) -> style.Figure:
     grid.label("model width d_model", "sequence length")
     panels = [axes for (axes,) in grid.panels]
     colour_bar(panels, mesh, scale)
-    style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
+    style.title(grid.figure, f"FLOPs of {series.pass_text(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
     fewer_here = f"hatched: fewer than {base.label}" * scale.hatched(panels)
@@ -98,7 +98,7 @@ def _surface(records: Records) -> style.Figure:
 
 
 def _surface3d(records: Records) -> style.Figure:
-    """FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
+    """Return FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
     import numpy as np
 
     known = _with_flops(records, _AXES)
@@ -117,7 +117,7 @@ def _surface3d(records: Records) -> style.Figure:
             few = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
             getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
         axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
-        style.in_depth(axes, "sequence length", "model width", "")
+        style.set_3d_view(axes, "sequence length", "model width", "")
     over = "over sequence length and model width"
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
@@ -127,7 +127,7 @@ _AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 
 def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
-    """Records that have FLOPs; RequestError unless they have several values along each axis."""
+    """Return records that have FLOPs; RequestError unless each axis has several values."""
     known = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
     series.need(known, f"no record has FLOPs and {' and '.join(axes)}")
     for field, example in axes.items():
@@ -137,7 +137,7 @@ def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
 
 
 def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
-    """FLOP/s against FLOPs a byte, each point a length, under the ceilings of its device.
+    """Return FLOP/s against FLOPs a byte, a point a length, under the device's ceilings.
 
     ``ceilings`` have ``device``, ``flops_per_s`` by format, ``bytes_per_s`` and ``source``.
     """
@@ -168,18 +168,18 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
 
 
 def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: style.Place) -> None:
-    """The slope of the memory and a flat line a number format."""
+    """Draw the memory's slope and a flat line a number format."""
     grey, speed = style.GREY, ceiling["bytes_per_s"]
     for dtype in filter(ceiling["flops_per_s"].get, formats):
         rate = ceiling["flops_per_s"][dtype]
         xs = [ends[0], rate / speed, max(ends[1], 2 * rate / speed)]
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
         said = f"{figure_text(dtype)} {format_rate(rate)}"
-        style.beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
+        style.write_beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
 
 
 def _pareto(records: Records) -> style.Figure:
-    """Error against time: what each point's parameters are stands beside it."""
+    """Return error against time, each point labelled with its parameters."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
     return draw_pareto(known, AXES["time"], "error")

@@ -1,4 +1,4 @@
-"""Results as curves: which records belong to one line, how it is called; time and memory so."""
+"""Group results into curves, and draw them over an axis as small multiples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from attnprof.render.plots import style, ticks
 from attnprof.render.plots.facets import PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import PHASES
 
-#: A panel's field, what it is divided by, and how its ticks are written.
+#: A panel's field, its unit as a divisor, and the formatter of its ticks.
 Panel = tuple[str, float, ticks.Label]
 #: Points from one line of notes at the top of a panel to the next.
 LINE = 8.5
-#: What a caption says of the crosses of :func:`rug`.
+#: Caption for the crosses of :func:`rug`.
 CROSS = "×:\xa0no result (OOM: out of memory)"
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: its mechanism, label and look, and its records by the axis' value."""
+    """One curve: its mechanism, label and look, and its records in the axis' order."""
 
     mechanism: str
     label: str
@@ -29,21 +29,21 @@ class Series:
     records: tuple[Any, ...]
 
     def points(self, axis: str, field: str, unit: float = 1) -> tuple[list[float], list[float]]:
-        """Values in this unit; NaN, which breaks the line, where there is none."""
+        """Return positions and values in this unit; NaN, which breaks the line, for none."""
         values = [getattr(r, field) for r in self.records]
         scaled = [math.nan if value is None else value / unit for value in values]
         return [getattr(r, axis) for r in self.records], scaled
 
     def within(self, shown: Records) -> "Series":
-        """The part of it that a facet of these records shows."""
+        """Return the part of the curve that a facet of these records shows."""
         its = set(map(id, shown))
         return replace(self, records=tuple(r for r in self.records if id(r) in its))
 
 
 def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Series]:
-    """A curve a mechanism, over ``axis`` (``seq_len``, ``d_model``, ``num_heads``).
+    """Return a curve a mechanism, over ``axis`` (``seq_len``, ``d_model``, ``num_heads``).
 
-    One for each of its parameters' settings, which its label says, unless not ``by_params``.
+    With ``by_params`` there is one for each of its settings, which its label names.
     """
     settings, groups = varying_params(records), dict[str, list[Any]]()
     for record in records:
@@ -59,7 +59,7 @@ def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Se
 
 
 def varying_params(records: Records) -> dict[str, list[str]]:
-    """By mechanism, the parameters in which its records differ."""
+    """Return by mechanism the parameters in which its records differ."""
     values: dict[str, dict[str, set[str]]] = {}
     for record in records:
         own = values.setdefault(record.mechanism, {})
@@ -69,13 +69,13 @@ def varying_params(records: Records) -> dict[str, list[str]]:
 
 
 def need(records: Sequence[Any], why: str) -> None:
-    """RequestError where there is nothing to draw."""
+    """Raise RequestError if there is nothing to draw."""
     if not records:
         raise RequestError(f"nothing to draw: {why}")
 
 
 def log_log(axes: style.Axes) -> None:
-    """Both axes logarithmic, where there is something that can be drawn so."""
+    """Make both axes logarithmic, unless an axis has no positive value."""
     for name in "xy":
         shared = getattr(axes, f"get_shared_{name}_axes")().get_siblings(axes)
         ends = [getattr(each.dataLim, f"{name}1") for each in shared]
@@ -85,10 +85,10 @@ def log_log(axes: style.Axes) -> None:
 def length_axis(
     axes: style.Axes, lengths: Sequence[int], written: ticks.Label = ticks.plain, lines: int = 0
 ) -> None:
-    """Both axes logarithmic: sizes below, round numbers left, room for lines of notes on top."""
+    """Set both axes logarithmic: sizes below, round numbers left, room for notes on top."""
     log_log(axes)
     axes.grid(visible=True)
-    axes.set_xlim(*around(lengths))
+    axes.set_xlim(*padded_range(lengths))
     ticks.mark_sizes(axes.xaxis, lengths)
     if axes.get_yscale() == "linear":
         axes.set_yticks([])  # there are no values
@@ -96,23 +96,23 @@ def length_axis(
         ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
-def around(sizes: Sequence[int]) -> tuple[float, float]:
-    """What a logarithmic axis of these sizes shows."""
+def padded_range(sizes: Sequence[int]) -> tuple[float, float]:
+    """Return the range of a logarithmic axis of these sizes, with a margin."""
     beside = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
     return min(sizes) / beside, max(sizes) * beside
 
 
 def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 0.0) -> None:
-    """Both axes logarithmic, with round numbers as these functions write them."""
+    """Set both axes logarithmic, with round numbers as ``x`` and ``y`` write them."""
     log_log(axes)
     ticks.mark_values(axes.xaxis, x)
     ticks.mark_values(axes.yaxis, y, above)
 
 
 class Multiples:
-    """Small multiples of curves, a facet for what varies beside these axes.
+    """Small multiples of curves, a facet for every field that varies and is no axis.
 
-    ``parts`` are each facet's own part of the curves, and its panels; ``how`` is for these.
+    ``parts`` pairs each facet's part of the curves with its panels; ``how`` is for the panels.
     """
 
     def __init__(
@@ -126,17 +126,17 @@ class Multiples:
         self.parts = list(zip(inside, self.grid.panels, strict=True))
 
     def finished(self, what: str, over: str, *told: str, **look: Any) -> style.Figure:
-        """With a title, one entry a curve above the panels, and a caption of what all share."""
+        """Return the figure with a title, a legend of curves, and a caption."""
         figure = self.grid.figure
         looks = {curve.label: {**curve.look, **look} for curve in self.curves}
-        title = f"{what} of {a_pass(self.records)} {over}".strip() + ", by mechanism"
+        title = f"{what} of {pass_text(self.records)} {over}".strip() + ", by mechanism"
         style.draw_legend(figure, looks, (), title, marked=False)
         style.caption(figure, shared(self.records), *told)
         return figure
 
 
-def a_pass(records: Records) -> str:
-    """What was run, as a title says it."""
+def pass_text(records: Records) -> str:
+    """Return what was run, for a title: ``a forward pass``."""
     phases = {record.phase for record in records}
     return PHASES.get(phases.pop(), "a pass") if len(phases) == 1 else "a pass"
 
@@ -144,7 +144,7 @@ def a_pass(records: Records) -> str:
 def draw_growth(
     records: Records, crossings: Sequence[tuple[Any, float, float]] = ()
 ) -> style.Figure:
-    """Median time with its interval, and peak memory (points measured, line predicted).
+    """Return median time with its interval, and peak memory (dots measured, line predicted).
 
     ``crossings`` of two curves of times are a record of one, the length and the time.
     """
@@ -154,13 +154,13 @@ def draw_growth(
     unit, memory_label = peak_memory(records, "peak_bytes_predicted", "peak_bytes_measured")
     for curves, (time, memory) in drawn.parts:
         for curve in curves:
-            _times(time, curve)
+            _draw_times(time, curve)
             predicted = curve.points("seq_len", "peak_bytes_predicted", unit)
             memory.plot(*predicted, **{**curve.look, "marker": "", "linewidth": 1.0})
             measured = curve.points("seq_len", "peak_bytes_measured", unit)
             memory.plot(*measured, **{**curve.look, "linestyle": "none"})
         one = next(curve.records[0] for curve in curves if curve.records)
-        used = _crossings(
+        used = _draw_crossings(
             time, sorted(its for at, *its in crossings if len(facets([at, one], "seq_len")) == 1)
         )
         ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
@@ -182,7 +182,7 @@ def draw_growth(
 def draw_over(
     records: Records, axis: str, label: str, what: str, panels: Mapping[str, Panel], *told: str
 ) -> style.Figure:
-    """A panel a field over the axis, a curve a mechanism."""
+    """Return a panel a field over the axis, a curve a mechanism."""
     drawn, lines = Multiples(records, axis, quantities=len(panels)), [0] * len(panels)
     sizes = [getattr(record, axis) for record in records]
     for curves, its in drawn.parts:
@@ -199,13 +199,13 @@ def draw_over(
 
 
 def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
-    """What these fields are divided by, the unit in the middle of their axis, and what it says."""
+    """Return the unit in bytes for the middle of these fields' values, and the axis' label."""
     known = [value for r in records for field in fields if (value := getattr(r, field))] or [1]
     unit, said = ticks.unit_of([4 * math.sqrt(min(known) * max(known))], "B")
     return unit, f"peak memory {said}"
 
 
-def _times(axes: style.Axes, curve: Series) -> None:
+def _draw_times(axes: style.Axes, curve: Series) -> None:
     lengths, times = curve.points("seq_len", "median_s")
     ends = [
         [abs(t - (getattr(r, end) or t)) for r, t in zip(curve.records, times, strict=True)]
@@ -214,8 +214,8 @@ def _times(axes: style.Axes, curve: Series) -> None:
     axes.errorbar(lengths, times, ends, capsize=2, elinewidth=0.8, **curve.look)
 
 
-def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
-    """A circle on each, their lengths on top of the panel; how many lines that takes."""
+def _draw_crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
+    """Circle the crossings and note their lengths on top; return the lines that this takes."""
     for point in points:
         axes.plot(*point, "o", markersize=6, mfc="none", mec="black", zorder=6)
     lengths = list(dict.fromkeys(f"{n:,.0f}" for n, _ in points))
@@ -228,25 +228,28 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
 
 
 def letters(axes: style.Axes) -> int:
-    """How many have room in a line of a panel."""
+    """Return how many letters fit in a line of a panel."""
     return max(12, int(ticks.inches(axes.xaxis) * 17))
 
 
 def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) -> int:
-    """A text at the top of a panel, so many lines down; how many it takes."""
+    """Write a text at the top of a panel, ``line`` lines down; return the lines that it takes."""
     how: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
     said, how["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
-    style.beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
+    style.write_beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
     return 1 + said.count("\n")
 
 
 def rug(
     axes: style.Axes, curves: Sequence[Series], axis: str, sizes: Sequence[int], line: int = 0
 ) -> int:
-    """Below so many lines: crosses where curves lack results, and why; how many lines there are."""
+    """Mark with crosses where curves lack results, ``line`` lines down, and note why.
+
+    Returns the number of lines then used.
+    """
     from matplotlib.transforms import ScaledTranslation
 
-    low, high = map(math.log, around(sizes))
+    low, high = map(math.log, padded_range(sizes))
     figure: Any = axes.figure
     for curve in curves:
         failed = [record for record in curve.records if record.skipped]

@@ -1,4 +1,4 @@
-"""One look for every figure, and how one becomes a file: whole or not there, repeatable."""
+"""One look for every figure, and how a figure becomes a file: whole or not there, repeatable."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-#: What every figure's module draws on; matplotlib is imported when one is drawn.
+#: Types of figures; matplotlib is imported when one is drawn.
 Axes: TypeAlias = "matplotlib.axes.Axes"
 Figure: TypeAlias = "matplotlib.figure.Figure"
 Look = Mapping[str, Any]
@@ -58,7 +58,7 @@ HEIGHT = 9.5
 _width: ContextVar[float] = ContextVar("width of figures", default=WIDTHS["page"])
 MIB = 2**20
 GREY = "0.45"
-#: A text around its place, and one that lies on curves.
+#: Looks of a text centred on its position, and of one that covers curves.
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 ON_WHITE: Any = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8}, "zorder": 6}
 
@@ -77,7 +77,7 @@ STYLE: Any = {
 
 @contextmanager
 def styled(size: str = "page") -> Iterator[None]:
-    """The house style while a figure is drawn and saved; other code's settings come back."""
+    """Apply the house style in the body; other code's settings come back."""
     import matplotlib as mpl
 
     token = _width.set(WIDTHS[size])
@@ -90,7 +90,7 @@ def styled(size: str = "page") -> Iterator[None]:
 
 
 def new_figure(height: float) -> Figure:
-    """An empty figure as wide as its size says, for panels so high, without pyplot's state."""
+    """Return an empty figure of the current width, without pyplot's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -100,25 +100,28 @@ def new_figure(height: float) -> Figure:
 
 
 def narrow() -> bool:
-    """Whether figures are narrower than a page now."""
+    """Return whether figures are narrower than a page now."""
     return _width.get() < WIDTHS["page"]
 
 
 def abreast(count: int, least: float = 2.0) -> int:
-    """How many of so many panels, each at least so wide, stand in rows of about the same length."""
+    """Return how many of ``count`` panels, each at least so wide, stand in rows of equal length."""
     rows = -(-count // max(1, int(_width.get() / least)))
     return -(-count // rows)
 
 
 def check_rows(rows: int, low: float, less: str) -> None:
-    """RequestError where rows at least so high leave the page; ``less`` is how to ask for fewer."""
+    """Raise RequestError if rows, each at least ``low`` high, leave the page.
+
+    ``less`` is how to ask for fewer.
+    """
     if rows * low > HEIGHT:
         wider = ", or type --size page" * (narrow() and rows * low < 2 * HEIGHT)
         raise RequestError(f"no page holds {rows} rows of panels: ask for less, like {less}{wider}")
 
 
 def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Axes]:
-    """Panels in reading order, each at least so wide; ``figure`` is as high as a row of them."""
+    """Return panels in reading order, each at least so wide; ``figure`` is as high as one row."""
     columns = abreast(count, least)
     rows = -(-count // columns)
     figure.set_figheight(figure.get_figheight() * rows)
@@ -131,30 +134,30 @@ def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Ax
 def looks(
     names: Mapping[str, str] | Sequence[str], kinds: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """By name, or of its mechanism, a colour, a marker, and a line if it tells no kinds apart.
+    """Return by name a colour, a marker and, unless lines tell ``kinds`` apart, a line style.
 
-    The colour is the mechanism's own, else the one that fewest here have.
+    A name may map to its mechanism, whose colour it has; else the least used colour.
     """
-    own = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
-    shades, found = dict[str, str](), dict[str, dict[str, Any]]()
-    for name in dict.fromkeys(own.values()):
+    mechanisms = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
+    shades, looks_by_name = dict[str, str](), dict[str, dict[str, Any]]()
+    for name in dict.fromkeys(mechanisms.values()):
         its, used = COLOURS.get(name, ""), list(shades.values())
         shades[name] = its if its and its not in used else min(PALETTE, key=used.count)
-    for place, (name, mechanism) in enumerate(own.items()):
+    for place, (name, mechanism) in enumerate(mechanisms.items()):
         line = {"linestyle": DASHES[place % 5]} if len(set(kinds)) < 2 else {}
         marker = {"marker": MARKERS[place % 9], "markersize": 3}
-        found[name] = {"color": shades[mechanism], **line, **marker}
-    return found
+        looks_by_name[name] = {"color": shades[mechanism], **line, **marker}
+    return looks_by_name
 
 
 def label_panels(axes: Sequence[Axes]) -> None:
-    """(a), (b), … left above each panel, as texts refer to them."""
+    """Write (a), (b), … left above each panel, as texts refer to them."""
     for place, panel in enumerate(axes):
         panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
 
 
-def in_depth(axes: Any, *labels: str) -> None:
-    """A 3-D panel's view, and names of its axes near their numbers."""
+def set_3d_view(axes: Any, *labels: str) -> None:
+    """Set a 3-D panel's view, and the names of its axes near their numbers."""
     axes.view_init(elev=22, azim=-125)
     axes.set_box_aspect((1, 1, 0.75), zoom=1.1)
     for name, label, pad in zip("xyz", labels, (-3, -3, 0), strict=False):
@@ -163,70 +166,73 @@ def in_depth(axes: Any, *labels: str) -> None:
 
 
 def short_count(value: float) -> str:
-    """A count in a figure: ``73``, ``4,160.5``, ``1,048,577``."""
+    """Return a count for a figure: ``73``, ``4,160.5``, ``1,048,577``."""
     return f"{value:,.0f}" if value >= 100_000 else f"{value:,.1f}".removesuffix(".0")
 
 
-def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
-    """A text below a place near the top of a panel, in shares of its size."""
+def write_in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
+    """Write a text below a position near the top of a panel, in shares of its size."""
     axes.text(x, y, text, transform=axes.transAxes, va="top", fontsize=SMALL, **look)
 
 
-def beside(axes: Axes, text: str, point: Place, offset: Place, **look: Any) -> None:
-    """A text so many points from a point of the data."""
+def write_beside(axes: Axes, text: str, point: Place, offset: Place, **look: Any) -> None:
+    """Write a text ``offset`` points from a point of the data."""
     axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
-def on_top(axes: Axes, text: str, x: float, *, left: bool, color: str = BLACK) -> None:
-    """A text at the top of a panel, beside a vertical line."""
+def write_on_top(axes: Axes, text: str, x: float, *, left: bool, color: str = BLACK) -> None:
+    """Write a text at the top of a panel, beside a vertical line."""
     look = {"color": color, "va": "top", "ha": "right" if left else "left"}
     offset = -2 if left else 2, -1
-    beside(axes, text, (x, 1.0), offset, xycoords=("data", "axes fraction"), **look)
+    write_beside(axes, text, (x, 1.0), offset, xycoords=("data", "axes fraction"), **look)
 
 
 def sources_of(records: Sequence[Any]) -> str:
-    """Where the printed formulas of records are printed; empty for none."""
+    """Return where the records' printed formulas are printed; "" for none."""
     sources = dict.fromkeys(record.source for record in records if record.source)
     return f"published: {', '.join(sources)}" if sources else ""
 
 
 def caption(figure: Figure, *parts: str) -> None:
-    """What the figure shows and where its numbers come from, under it; empty parts are left out.
+    """Write what the figure shows and its sources below it; empty parts are left out.
 
-    The last of a figure, which is as high as a page then, or less.
+    Call it last: it limits the figure to the height of a page.
     """
-    text = _text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
+    text = _folded_text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
     figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
     figure.set_figheight(min(HEIGHT, figure.get_figheight()))
 
 
 def title(figure: Figure, text: str) -> None:
-    """What is seen, above a figure without a legend; :func:`legend` has it elsewhere."""
-    figure.suptitle(_text(figure, text, 15), fontsize=NORMAL)
+    """Write the title of a figure without a legend; :func:`legend` writes it otherwise."""
+    figure.suptitle(_folded_text(figure, text, 15), fontsize=NORMAL)
 
 
 def in_lines(text: str, letters: int) -> str:
-    """A text in lines of so many letters; they may end inside names, but at no no-break space."""
+    """Return a text in lines of so many letters, broken also inside names.
+
+    A no-break space never ends a line.
+    """
     # where a line may end, and nothing is drawn
     parts = sub(r"(?<=[/:])(?=[^\W\d])|(?<=\w\w_)|(?<=[a-z])(?=[A-Z][a-z])", "\v", text)
     lines = fill(parts, letters, break_on_hyphens=False, replace_whitespace=False)
     return lines.replace("\v", "").replace("\xa0", " ")
 
 
-def _text(figure: Figure, text: str, letters_an_inch: int) -> str:
-    """A text as wide as the figure, which grows by its lines."""
+def _folded_text(figure: Figure, text: str, letters_an_inch: int) -> str:
+    """Return a text folded to the figure's width; the figure grows by its lines."""
     lines = in_lines(figure_text(text), int(figure.get_figwidth() * letters_an_inch))
     grow(figure, 1 + lines.count("\n"))
     return lines
 
 
 def grow(figure: Figure, lines: int) -> None:
-    """Room for lines of text outside the panels, which stay as high as they are."""
+    """Add room for lines of text outside the panels, whose height stays."""
     figure.set_figheight(figure.get_figheight() + 0.14 * lines)
 
 
 def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -> None:
-    """What the figure shows and one legend, above all panels; an entry a line's look."""
+    """Write the title and one legend above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
     room = int(figure.get_figwidth() * 17)
@@ -238,7 +244,7 @@ def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -
     how["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
     grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
     if title:
-        how |= {"title": _text(figure, title, 15), "title_fontsize": NORMAL}
+        how |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
     drawn = figure.legend(handles=marks, loc="outside upper center", **how)
     drawn.get_title().set_multialignment("center")
 
@@ -246,7 +252,7 @@ def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -
 def draw_legend(
     figure: Figure, by_name: Mapping[str, Look], kinds: Sequence[str], title: str, *, marked: bool
 ) -> None:
-    """The legend of mechanisms by their looks, and of kinds by line where they differ."""
+    """Draw the legend of mechanisms by look, and of kinds by line where they differ."""
     entries = [{**look, "label": figure_text(name)} for name, look in by_name.items()]
     for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
         mark = MARKS.get(kind, {}) if marked else {}
@@ -264,12 +270,12 @@ METADATA: dict[str, dict[str, Any]] = {
 
 
 def is_figure_path(path: Path | None) -> bool:
-    """Whether a path asks for a figure rather than for data."""
+    """Return whether a path asks for a figure rather than for data."""
     return path is not None and path.suffix.lower() in METADATA
 
 
 def check_figure_path(path: str | Path) -> str:
-    """The format a path asks for; :class:`RequestError` for one that is not drawn."""
+    """Return the format of a figure's path; :class:`RequestError` for another suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
         asked = f"'{suffix}'" if suffix else "no suffix"
@@ -281,9 +287,10 @@ def check_figure_path(path: str | Path) -> str:
 
 
 def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = "page") -> None:
-    """Write what ``draw`` makes of something, in the house style, as PNG, SVG or PDF.
+    """Draw in the house style and write the figure as PNG, SVG or PDF.
 
-    Raises :class:`RequestError` for another suffix and for a path that cannot be written.
+    ``what`` are the arguments of ``draw``. Raises :class:`RequestError` for another suffix and for
+    a path that cannot be written.
     """
     suffix = check_figure_path(path)
     with styled(size):
@@ -291,7 +298,7 @@ def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = 
 
 
 def figure_bytes(figure: Figure, suffix: str = ".png") -> bytes:
-    """A figure as it stands in a file."""
+    """Return a figure as the bytes of its file."""
     stream = BytesIO()
     figure.savefig(stream, format=suffix[1:], metadata=METADATA[suffix])
     return stream.getvalue()

@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-#: How a number is written at its tick.
+#: A function from a number to its tick's label.
 Label = Callable[[float], str]
-#: By unit, what numbers are divided by from there on, and how that is called.
+#: By unit, (divisor, label) pairs; numbers of at least the divisor use it.
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "[s]"), (1e-3, "[ms]"), (1e-6, "[µs]")),
     "B": ((2**40, "[TiB]"), (2**30, "[GiB]"), (2**20, "[MiB]"), (2**10, "[KiB]"), (1.0, "[B]")),
     "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
 }
 
-#: Numbers of a decade that are too few to read a scale by.
+#: Fewer ticks than this are too few to read a scale.
 _FEW = 3
 
 
 def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
-    """What to divide by so that an axis has short numbers, and how that is called."""
+    """Return the divisor that gives an axis short numbers, and its name: ``(2**20, "[MiB]")``."""
     largest, known = max(filter(None, values), default=1.0), UNITS.get(unit, UNITS[""])
     return next((pair for pair in known if largest >= pair[0]), known[-1])
 
@@ -27,9 +27,9 @@ def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
 def round_numbers(
     low: float, high: float, fits: Callable[[list[float]], bool] = lambda found: len(found) < 9
 ) -> list[float]:
-    """Numbers between two positive ones: 1, 2 and 5 in every decade, or every so many decades.
+    """Return round numbers of a range: 1, 2 and 5 in every decade, or every few decades.
 
-    The most that fit; evenly spaced ones where no three of those lie between.
+    The most that fit; evenly spaced ones if the range holds fewer than three of those.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -49,27 +49,27 @@ def round_numbers(
 
 
 def plain(value: float) -> str:
-    """A number without an exponent: ``0.05``, ``20,000``."""
+    """Return a number without an exponent: ``0.05``, ``20,000``."""
     return f"{value:,.10f}".rstrip("0").rstrip(".")
 
 
 def with_prefix(unit: str = "") -> Any:
-    """How numbers of a unit are written with its prefix: ``200 µs``, ``5 G``."""
+    """Return a formatter of a unit's numbers with its prefix: ``200 µs``, ``5 G``."""
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(unit)
 
 
 def inches(axis: Any) -> float:
-    """About how long an axis is drawn."""
+    """Return about how long an axis is drawn."""
     box, dpi = axis.axes.bbox, axis.axes.figure.dpi
     return float((box.width if axis.axis_name == "x" else box.height) / dpi)
 
 
 def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:
-    """Ticks of a logarithmic axis at round numbers, as many as have room.
+    """Set ticks of a logarithmic axis at round numbers, as many as have room.
 
-    So many inches ``above`` what a y-axis shows are left for notes.
+    ``above`` are inches that stay free above a y-axis' values, for notes.
     """
     low, high = axis.get_view_interval()
     share = min(0.6, above / inches(axis))
@@ -89,7 +89,7 @@ def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:
 
 
 def short_size(size: int) -> str:
-    """A size as a tick has it: ``512``, ``4096``, ``16k`` (of 1,024), ``2M``."""
+    """Return a size for a tick: ``512``, ``4096``, ``16k`` (of 1,024), ``2M``."""
     if size < 10_000:
         return str(size)
     known = ((2**20, "M"), (2**10, "k"))
@@ -97,7 +97,7 @@ def short_size(size: int) -> str:
 
 
 def mark_sizes(axis: Any, sizes: Iterable[int]) -> None:
-    """Ticks of a logarithmic x-axis at the sizes, the largest first, as many as have room."""
+    """Set ticks of a logarithmic x-axis at the sizes that have room, the largest first."""
     low, high = axis.get_view_interval()
     inch, shown = math.log(high / low) / inches(axis), list[int]()
     for size in sorted(set(sizes), reverse=True):

@@ -1,4 +1,4 @@
-"""Error against cost, a panel an input or facet; 003's experiment, a panel a number."""
+"""Draw error against cost, a panel an input or facet; and document 003's experiment."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from attnprof.render.tables.tradeoff import SETTINGS
 
 #: Distances below this are rounding.
 EXACT = 1e-9
-#: What may be the cost, by its name in ``--over``: its field, what its axis says, its unit.
+#: The cost's field, axis label and unit, by its name in ``--over``.
 AXES = {
     "flops": ("flops", "FLOPs", ""), "time": ("median_s", "median time", "s"),
     "memory": ("peak_bytes", "peak memory", "B"),
@@ -24,10 +24,10 @@ def draw_pareto(
     records: Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
     hollow: Callable[[Any], bool] = lambda _: False, told: Sequence[str] = (),
 ) -> style.Figure:  # fmt: skip
-    """A panel a facet, a line a mechanism from point to point of its parameters.
+    """Return error over cost, a panel a facet, a line a mechanism through its settings.
 
-    ``named`` writes these beside each point; points of what is ``hollow`` are empty. ``told`` is
-    said in the caption, too.
+    ``named`` writes the settings beside the points; ``hollow`` chooses points to draw empty.
+    ``told`` are more parts of the caption.
     """
     field, label, unit = cost
     drawn, settings = Multiples(records, by_params=False), series.varying_params(records)
@@ -51,7 +51,7 @@ def draw_pareto(
             for point, record in zip(points, shown, strict=True) if named else ():
                 values = [record.params.get(name) for name in settings[record.mechanism]]
                 said = figure_text(", ".join(str(value) for value in values if value is not None))
-                style.beside(axes, said, point, (3, 3), color=curve.look["color"])
+                style.write_beside(axes, said, point, (3, 3), color=curve.look["color"])
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]
@@ -72,16 +72,16 @@ def draw_pareto(
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that no other one beats in both."""
-    found: list[tuple[float, float]] = []
+    """Return the points that no other point beats in both values."""
+    best: list[tuple[float, float]] = []
     for x, y in sorted(points):
-        if not found or y < found[-1][1]:
-            found.append((x, y))
-    return found
+        if not best or y < best[-1][1]:
+            best.append((x, y))
+    return best
 
 
 def draw_tradeoff(report: Report) -> style.Figure:
-    """Error of the output over FLOPs, or what ``over`` in the summary says; or 003's experiment."""
+    """Return error over FLOPs, or over ``over`` in the summary; or 003's experiment."""
     if report.command != "tradeoff":
         return _draw_distilled(report)
     cost = AXES[report.summary.get("over", "flops")]
@@ -96,7 +96,7 @@ def draw_tradeoff(report: Report) -> style.Figure:
     )  # fmt: skip
 
 
-#: What has a panel, by its field: its name, and the unit of its ticks.
+#: Name and unit of each panel, by field.
 PANELS: Mapping[str, tuple[str, str]] = {
     "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
     "median_s": ("time", "s"),
@@ -105,7 +105,10 @@ SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def _draw_distilled(report: Report) -> style.Figure:
-    """A row a setting, a column a number, a mark a model: full at the trained length."""
+    """Return a row a setting, a column a number, a mark a model.
+
+    Marks are full at the trained length.
+    """
     records = report.of(DistillRecord)
     series.need([r for r in records if r.cross_entropy is not None], "no model was trained")
     models = list(dict.fromkeys(record.model for record in records))

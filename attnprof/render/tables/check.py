@@ -1,4 +1,4 @@
-"""What ``check`` shows, the answer, then a line a cause; what ``baseline`` and ``history`` show.
+"""Tables of ``check`` (the answer, then a line a cause), ``baseline`` and ``history``.
 
 The page of ``check`` is Markdown: the body of a pull request's comment, and the step summary.
 """
@@ -19,13 +19,13 @@ from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import Cell, quantity_value, record_table, shown_value
 from attnprof.units import plural
 
-#: All that a record says, for who wants every number.
+#: Columns of ``--verbose``.
 FULL = (
     "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
     "noise", "wall_ratio", "why", "place",
 )  # fmt: skip
 SELF_TEST = ("slowdown", "trials", "regressed", "inconclusive", "ratio", "noise", "case_s")
-#: Unseen in the comment; by it the next run finds the comment to write anew.
+#: A hidden mark, by which the next run finds the comment that it replaces.
 MARKER = "<!-- attnprof-check -->"
 #: Characters GitHub takes in a comment, and the rows of a table above which a page would pass them.
 LIMIT = 65_536
@@ -39,7 +39,7 @@ MOST_LETTERS = 300
 
 
 def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
-    """The answer, a line a cause, worst first, what was compared; ``verbose``: all records."""
+    """Yield the answer, a line a cause, worst first, and notes; with ``verbose`` all records."""
     if report.command == "check --self-test":
         yield from _self_test(report)
         return
@@ -47,30 +47,30 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         for formulas in (False, True):
             rows = [
                 r
-                for r in rules.told_once(records)
+                for r in rules.without_repeats(records)
                 if r.metric.startswith(rules.FORMULA) == formulas
             ]
             if rows:
                 names, title = (FULL[:5], "") if formulas else (FULL, name)
                 yield record_table(rows, names, title=title, keys=2)
     yield Text(gate.headline(report), "bold")
-    found, cases = gate.causes_of(report), gate.outcomes(report)
-    if any(rules.TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
-        found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
+    causes, cases = gate.causes_of(report), gate.outcomes(report)
+    if any(rules.TIME in cause.metrics for cause in causes if cause.verdict == rules.REGRESSED):
+        causes = [cause for cause in causes if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
-    wide = max((len(cause.verdict) for cause in found[:MOST_CAUSES]), default=0) + 1
-    for cause in found[:MOST_CAUSES]:
+    wide = max((len(cause.verdict) for cause in causes[:MOST_CAUSES]), default=0) + 1
+    for cause in causes[:MOST_CAUSES]:
         where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
         verdict = (f"{cause.verdict:{wide}}", gate.OUTCOMES[cause.verdict].style)
         said = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
         yield Hanging(Text.assemble(verdict, said), wide)
-    if (left := len(found) - MOST_CAUSES) > 0:
+    if (left := len(causes) - MOST_CAUSES) > 0:
         yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
 
 
 def _self_test(report: Report) -> Iterator[RenderableType]:
-    """A line a slowdown, and what the first and the others mean."""
+    """Yield a line a slowdown, and how to read the rates."""
     rows, rule = report.of(SelfTestRecord), report.summary["rule"]
     yield record_table(rows, SELF_TEST, title=f"self-test of rule {rule} on this machine")
     alarms = sum(row.regressed for row in rows if not row.slowdown)
@@ -84,11 +84,11 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The answer, a row a cause; what each metric was and is, and what stayed, is folded away."""
+    """Return the answer and a row a cause; a folded part has every metric before and now."""
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    told = {name: rules.told_once(gate.named(rows, report)) for name, rows in cases.items()}
+    told = {name: rules.without_repeats(gate.named(rows, report)) for name, rows in cases.items()}
     changed = [record for rows in told.values() for record in rows]
     quiet = [
         [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
@@ -125,7 +125,7 @@ def _cells(cause: rules.Cause, total: int) -> list[str]:
 
 
 def _fitting(text: str) -> str:
-    """As much as a comment takes, cut between lines."""
+    """Return as much text as a comment may have, cut between lines."""
     if len(text) <= LIMIT:
         return text
     kept = text[: LIMIT - 100].rsplit("\n", 1)[0]
@@ -134,7 +134,7 @@ def _fitting(text: str) -> str:
 
 
 def baseline_tables(report: Report) -> Iterator[RenderableType]:
-    """What each case counts and takes, or why it does not run."""
+    """Yield each case's counts and time, or the reason why it does not run."""
     groups: dict[str, list[BaselineRecord]] = {}
     for record in report.of(BaselineRecord):
         code = record.case.partition("[")[0]
@@ -174,7 +174,7 @@ def _change_points(report: Report) -> list[HistoryRecord]:
 
 
 def history_tables(report: Report) -> Iterator[RenderableType]:
-    """How many levels begin where; then a table a case, with a row for each of them."""
+    """Yield how many levels begin where; then a table a case, a row a level."""
     summary, rows = report.summary, _change_points(report)
     changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
     found = f"{changes} in {summary['series']:,} series of {runs}."
@@ -192,5 +192,5 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def history_page(report: Report, **_how: object) -> str:
-    """The change points only: a row for every run is in the JSON."""
+    """Return the change points only: a row for every run is in the JSON."""
     return render_markdown(replace(report, records=_change_points(report)))

@@ -1,4 +1,4 @@
-"""Costs by closed forms: mechanisms, one's stages, several side by side, by heads, their ratio."""
+"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -29,7 +29,7 @@ COMPARED = (
 
 
 def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
-    """A block a length."""
+    """Yield a block a length."""
     yield from answer_line(report)
     for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
@@ -37,7 +37,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
         ran = [row for row in rows if not row.skipped]
         cells = (
-            [Text(r.mechanism), *(_compared(r, name, ran) for name in quantities)] for r in ran
+            [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
         )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
@@ -45,8 +45,8 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     yield Text(COMPARED, style="dim")
 
 
-def _compared(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
-    """A value, marked where it is the lowest and can be told from the others as they are shown."""
+def _compared_cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
+    """Return a value, marked if it is the lowest and differs from the others as shown."""
     text = quantity_value(getattr(row, name), name)
     others = {quantity_value(getattr(r, name), name) for r in rows}
     won = name in row.wins.split(",") and len(others) > 1
@@ -81,7 +81,7 @@ def cost_tables(
     domain: Callable[[CostRecord], str] | None = None,
     latex: bool = False,
 ) -> Iterator[RenderableType]:
-    """One block a mechanism and length: stages, then totals and published forms."""
+    """Yield one block a mechanism and length: stages, then totals and published forms."""
     records, convention = report.of(CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
@@ -142,7 +142,7 @@ def _heading(name: str, *, total: bool = False) -> str:
 
 
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
-    """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
+    """Return stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
@@ -155,7 +155,7 @@ def _closed_forms(rows: list[CostRecord]) -> FittedTable:
 
 
 def _latex(rows: list[CostRecord]) -> Iterator[str]:
-    """A comment and a formula a total: text to be pasted, so never wrapped."""
+    """Yield a comment and a formula a total: text to be pasted, so never wrapped."""
     for row in rows:
         if row.stage == TOTAL and row.value:
             yield f"% {row.quantity}" if row.source is None else f"% {row.quantity} {row.source}"
@@ -172,24 +172,24 @@ COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
 def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
-    """A table a quantity, its title with the conditions; then the optima."""
+    """Yield a table a quantity, its title with the conditions; then the optima."""
     yield from answer_line(report)
     rows = report.of(HeadsRecord)
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", some)
     yield _optima(report)
-    found = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
-    if found:
-        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in found)
-        forms = (FormulaText(one["equation"]) for one in found)
+    optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
+    if optima:
+        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in optima)
+        forms = (FormulaText(one["equation"]) for one in optima)
         cells = zip(names, forms, strict=True)
         yield FittedTable("", EQUATION, rows=cells)
     yield Text(BY_HEADS, style="dim")
 
 
 def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
-    """One quantity: a row a head count, a column a mechanism and kind."""
+    """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
     texts = {
         (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
@@ -204,7 +204,7 @@ def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
 
 
 def _optima(report: Report) -> RenderableType:
-    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
+    """Return one row a cost: its trend with heads, the best divisor, the real optimum."""
     numbers = ("best divisor", "real d", "real heads")
     table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
                         right=numbers, keys=3)  # fmt: skip
@@ -220,7 +220,7 @@ def _optima(report: Report) -> RenderableType:
 
 
 def heatmap_tables(report: Report) -> list[RenderableType]:
-    """The title, the table, and what it means."""
+    """Return the title, the table, and how to read it."""
     summary = report.summary
     sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
     headings = ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model")
@@ -255,7 +255,7 @@ GROWTH = (
 
 
 def list_tables(report: Report) -> list[RenderableType]:
-    """A row a mechanism."""
+    """Return a row a mechanism."""
     if report.command == "list --verify":
         return _growth(report)
     table = FittedTable(
@@ -272,7 +272,7 @@ def list_tables(report: Report) -> list[RenderableType]:
 
 
 def _growth(report: Report) -> list[RenderableType]:
-    """Time and memory of every mechanism, then why those that grow faster do."""
+    """Return time and memory of every mechanism, then why some grow faster than claimed."""
     records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
     table = FittedTable(
         "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
@@ -281,15 +281,15 @@ def _growth(report: Report) -> list[RenderableType]:
     )  # fmt: skip
     notes: list[str] = []
     for name, group in groupby(records, key=lambda record: record.variant):
-        found = {record.quantity: record for record in group}
-        flops, peak = found["flops"], found["peak_bytes"]
-        faster = [record for record in found.values() if record.verdict == "grows faster"]
+        records_by_name = {record.quantity: record for record in group}
+        flops, peak = records_by_name["flops"], records_by_name["peak_bytes"]
+        faster = [record for record in records_by_name.values() if record.verdict == "grows faster"]
         verdict = "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
         table.add_row(
-            name, _claim(flops), _exponent(found["matmul_flops"]), _exponent(flops),
+            name, _claim(flops), _exponent(records_by_name["matmul_flops"]), _exponent(flops),
             _claim(peak), _exponent(peak), verdict if faster else "agrees",
         )  # fmt: skip
-        notes += _notes(name, found)
+        notes += _notes(name, records_by_name)
     caption = GROWTH.format(head_dim=records[0].head_dim)
     return [*answer_line(report), table, *map(Hanging, notes), Text(caption, style="dim")]
 
@@ -305,7 +305,7 @@ def _exponent(record: GrowthRecord) -> str:
 
 
 def _notes(name: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
-    """Why it grows faster; how far torch counted; where it counts otherwise."""
+    """Yield why a mechanism grows faster, and how far and where torch counts otherwise."""
     for record in found.values():
         if record.verdict == "grows faster":
             known = "" if record.expected else " (and does not say so)"

@@ -12,7 +12,7 @@ from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, shown_value
 from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural
 
-#: What each kind is, under the table.
+#: Explanation of each kind, below the table.
 MEANING = {
     "published": "as printed in the papers, memory as a sum of entries",
     "formula": "closed forms of the code as it runs, memory as its peak",
@@ -26,7 +26,7 @@ FIRST_VALUE = "from: from this value on, the one that is cheaper above costs no 
 
 
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
-    """A row a head width, metric and kind; ``more`` is said below, where there is something."""
+    """Yield a row a head width, metric and kind; ``more`` is a paragraph below."""
     rows = report.of(CrossoverRecord)
     one, by_width = rows[0], rows[0].over == "seq"
     where = " ".join((one.scope, *filter(None, [report.summary.get("model")])))
@@ -38,11 +38,11 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     given, first = ("d", "from token") if by_width else ("tokens", "from")
     numeric = (given, "crossover", first)
     headings = [given, "metric", "kind", "crossover", first, "below", "above"]
-    if sides := _sides(rows):  # said once
+    if sides := _sides_sentence(rows):  # said once
         title, headings = f"{title}\n{sides}", headings[:-2]
     cells = (_cells(row)[: len(headings)] for row in rows)
     yield FittedTable(*headings, rows=cells, title=title, right=numeric, keys=3)
-    if forms := _forms(rows):
+    if forms := _form_rows(rows):
         yield FittedTable("", FORM, rows=forms)
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
@@ -59,7 +59,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
 
 
 def _sizes(row: CrossoverRecord) -> list[str]:
-    """The sizes that are given, and the one that varies."""
+    """Return the fixed sizes, and the varying one: ``["1 head of width 64", "over window"]``."""
     batch = [] if row.batch_size is None else [f"batch {row.batch_size}"]
     heads = plural(row.num_heads or 1, "head")
     if row.over == "seq":
@@ -69,15 +69,15 @@ def _sizes(row: CrossoverRecord) -> list[str]:
     return [*batch, sizes, f"over {NAMES.get(row.over, row.over)}"]
 
 
-def _given(row: CrossoverRecord) -> str:
-    """The size that is given for a row, as remarks and closed forms name it."""
+def _fixed_size_text(row: CrossoverRecord) -> str:
+    """Return a row's fixed size for remarks and closed forms: ``d=64``, or ``N=1024``."""
     return f"{'d' if row.over == 'seq' else 'N'}={row.given}"
 
 
-def _sides(rows: list[CrossoverRecord]) -> str:
-    """Who is cheaper below and above, where that is the same in every row."""
-    found = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
-    below, above = found.pop() if len(found) == 1 else (None, None)
+def _sides_sentence(rows: list[CrossoverRecord]) -> str:
+    """Return who is cheaper below and above, if it is the same in every row; else ""."""
+    pairs = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
+    below, above = pairs.pop() if len(pairs) == 1 else (None, None)
     if below is None or above is None:
         return ""
     several = any(row.verdict == "several" for row in rows)
@@ -91,24 +91,24 @@ def _sides(rows: list[CrossoverRecord]) -> str:
 def _cells(row: CrossoverRecord) -> list[str]:
     unit = {"flops": "FLOPs", "s": "time"}.get(row.unit, f"{row.metric}, {row.unit}")
     if row.skipped:
-        return [_shown_given(row), unit, row.kind, "skipped", *[MISSING] * 3]
+        return [_fixed_size_cell(row), unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
     if row.crossover_value is not None:
         at = shown_value(row.crossover_value, "count" if whole else "length")
         if row.unit == "s":
-            at = _with_interval(row)
+            at = _interval_text(row)
     first = MISSING if row.first_value is None else format_count(row.first_value)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
-    return [_shown_given(row), unit, row.kind, at, first, *sides]
+    return [_fixed_size_cell(row), unit, row.kind, at, first, *sides]
 
 
-def _shown_given(row: CrossoverRecord) -> str:
+def _fixed_size_cell(row: CrossoverRecord) -> str:
     return str(row.given) if row.over == "seq" else format_count(row.given)
 
 
-def _with_interval(row: CrossoverRecord) -> str:
-    """``1,240 (1,180 to 1,310)``; an end that is not known is open."""
+def _interval_text(row: CrossoverRecord) -> str:
+    """Return ``1,240 (1,180 to 1,310)``; an end that is not known is ``…``."""
     at, low, high = (
         "…" if x is None else format_count(round(x))
         for x in (row.crossover_value, row.ci_low, row.ci_high)
@@ -116,12 +116,12 @@ def _with_interval(row: CrossoverRecord) -> str:
     return at if row.ci_low is None and row.ci_high is None else f"{at} ({low} to {high})"
 
 
-def _named(metric: str, kind: str) -> str:
+def _metric_label(metric: str, kind: str) -> str:
     return f"{'FLOPs' if metric == 'flops' else metric} ({kind})"
 
 
-def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
-    """Closed forms, each with the head widths it holds for where there are several."""
+def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
+    """Return the closed forms, each with its head widths if it does not hold for all rows."""
     widths: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.closed_form:
@@ -130,14 +130,18 @@ def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
     asked = len({row.given for row in rows})
     letter = "d" if rows[0].over == "seq" else "N"
     return [
-        [_named(metric, kind) + (f", {letter} = {', '.join(found)}" if len(found) < asked else ""),
+        [_metric_label(metric, kind)
+         + (f", {letter} = {', '.join(found)}" if len(found) < asked else ""),
          FormulaText(form)]
         for (metric, kind, form), found in widths.items()
     ]  # fmt: skip
 
 
-def _searched(row: CrossoverRecord) -> str:
-    """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
+def _searched_text(row: CrossoverRecord) -> str:
+    """Return the lengths that a verdict covers.
+
+    ``never between 64 and 4,096 tokens, in steps of 64``
+    """
     crosses = row.verdict not in ("never", "always")  # there the first length is that it names
     whole = [[1, None], [2, None]] if crosses else [[1, None]]
     if not row.searched or (row.searched_step == 1 and row.searched[0] in whole):
@@ -154,14 +158,14 @@ def _searched(row: CrossoverRecord) -> str:
 
 
 def _span(row: CrossoverRecord, low: int, high: int) -> str:
-    """``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
+    """Return ``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
     if row.over in COUNTED:
         return f"{low:,} and {amount(row.over, high)}"
     return f"{amount(row.over, low)} and {high:,}"
 
 
-def _looked_at(row: CrossoverRecord) -> str:
-    """Which lengths a row of times rests on, and by how many calls."""
+def _timed_text(row: CrossoverRecord) -> str:
+    """Return which lengths a row of times rests on, and how many calls."""
     noun, unit = ("length", " tokens") if row.over == "seq" else ("value", "")
     ends = f"{plural(len(row.lengths), noun)} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
     how = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
@@ -173,29 +177,33 @@ def _looked_at(row: CrossoverRecord) -> str:
 
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
-    """What a row cannot say: several crossings, refusals, the formulas' sources."""
-    found, ranges = [], dict[str, list[str]]()
+    """Return what a row has no column for: several crossings, refusals, formulas' sources."""
+    remarks, ranges = [], dict[str, list[str]]()
     for row in rows:
-        what = f"{_given(row)} {_named(row.metric, row.kind)}"
+        what = f"{_fixed_size_text(row)} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
-            found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
+            remarks.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
-            found.append(f"{what} skipped: {row.skipped}")
+            remarks.append(f"{what} skipped: {row.skipped}")
         elif row.unit == "s":
-            found.append(f"{what}: {_looked_at(row)}")
-        elif said := _searched(row):
+            remarks.append(f"{what}: {_timed_text(row)}")
+        elif said := _searched_text(row):
             ranges.setdefault(said, []).append(what)
         if row.bound and row.unit != "s":
-            found.append(f"{what}: {row.bound}")
-    found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
-    searched = dict.fromkeys(_named(r.metric, r.kind) for r in rows if r.method == "searched")
+            remarks.append(f"{what}: {row.bound}")
+    remarks += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
+    searched = dict.fromkeys(
+        _metric_label(r.metric, r.kind) for r in rows if r.method == "searched"
+    )
     if searched:
         most = f", to 2**{LARGEST.bit_length() - 1} tokens at most" * (rows[0].over == "seq")
         why = "sizes are rounded up or down, so there is no closed form"
         if rows[0].d_model:
             why = f"only numbers of heads that divide d_model {rows[0].d_model} count"
-        found.append(f"{', '.join(searched)}: {why}; searched by integers{most}")
-    found += [f"{_named(row.metric, 'published')} from {row.source}" for row in rows if row.source]
-    return list(dict.fromkeys(found))
+        remarks.append(f"{', '.join(searched)}: {why}; searched by integers{most}")
+    remarks += [
+        f"{_metric_label(row.metric, 'published')} from {row.source}" for row in rows if row.source
+    ]
+    return list(dict.fromkeys(remarks))

@@ -1,6 +1,6 @@
-"""What ``attnprof derive`` shows: formulas by phase, how they were found, where costs arise.
+"""Tables of ``derive`` (formulas by phase, method, where costs arise) and ``verify-formula``.
 
-And ``verify-formula``: printed formulas beside ours, the verdicts, then each formula's own block.
+``verify-formula`` shows printed formulas beside ours, the verdicts, then a block a formula.
 """
 
 import re
@@ -27,7 +27,7 @@ _MOST = 12
 def tables(
     report: Report, *, latex: bool = False, by: str = "operation"
 ) -> Iterator[RenderableType]:
-    """One block a phase: formulas, domain, method, then where costs arise."""
+    """Yield one block a phase: formulas, domain, method, then where costs arise."""
     for phase, found in report.summary["phases"].items():
         rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
         # without what is 0, unless that is all there is
@@ -44,15 +44,15 @@ def tables(
         if found.get("answer"):
             yield from (Hanging(f"{found['answer']}."), "")
         yield _formulas(costs or rows)
-        yield from map(Hanging, (f"holds for: {domain}", *_how(found)))
+        yield from map(Hanging, (f"holds for: {domain}", *_method_lines(found)))
         yield ""
         if rows := found.get(f"{by}s"):
-            yield _modules(rows) if by == "module" else _places(rows, by)
+            yield _modules_table(rows) if by == "module" else _places_table(rows, by)
         elif by == "module":
             yield "It has no submodules."
 
 
-#: What a formula is said to be, by its bound.
+#: Words before a formula, by its bound.
 BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
 
 
@@ -60,7 +60,7 @@ def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
         kind = BOUNDS.get(row.bound, "") if row.expression else ""
-        formula = FormulaText(f"{kind}{_spread(row.expression)}")
+        formula = FormulaText(f"{kind}{_spread_maximum(row.expression)}")
         table.add_row(quantity_text(row.quantity), formula, _value(row))
     return table
 
@@ -70,10 +70,10 @@ def _value(row: DeriveRecord) -> str:
     return value and f"{floor(row.bound)}{value}"
 
 
-def _spread(expression: str | None) -> str:
-    """A formula; a maximum whose brackets fit with one candidate a line."""
-    found = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
-    inner = found[1] if found else ""
+def _spread_maximum(expression: str | None) -> str:
+    """Return a formula; a Max of several candidates with one candidate a line."""
+    match = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
+    inner = match[1] if match else ""
     depths = list(accumulate((sign == "(") - (sign == ")") for sign in inner))
     if not depths or min(depths) < 0:
         return expression or "no formula"
@@ -83,12 +83,12 @@ def _spread(expression: str | None) -> str:
 
 
 def shape_text(sizes: Mapping[str, Any]) -> str:
-    """``B=2, N=64``."""
+    """Return ``B=2, N=64``."""
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """``(B, N) = (2, 64), (3, 70)``."""
+    """Return ``(B, N) = (2, 64), (3, 70)``."""
     tuples = [tuple(shape.values()) for shape in shapes]
     if not tuples or len(tuples[0]) < 2:
         return "; ".join(map(shape_text, shapes))
@@ -96,13 +96,13 @@ def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """The shapes of a few runs; of more than three, how many and from where to where."""
+    """Return the shapes of up to three runs; of more, their number and range of sizes."""
     if len(shapes) <= 3:
         return shapes_text(shapes)
     sizes = {name: [shape[name] for shape in shapes] for name in shapes[0]}
     ends = (
-        f"{name} from {min(own):,} to {max(own):,}" if min(own) < max(own) else f"{name}={own[0]}"
-        for name, own in sizes.items()
+        f"{name} from {min(ns):,} to {max(ns):,}" if min(ns) < max(ns) else f"{name}={ns[0]}"
+        for name, ns in sizes.items()
     )
     return f"{len(shapes)} shapes: {', '.join(ends)}"
 
@@ -116,7 +116,7 @@ METHODS = {
 }
 
 
-def _how(found: Mapping[str, Any]) -> Iterator[str]:
+def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
     checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
     yield f"method: {METHODS.get(found['method'], found['method'])}{runs}"
@@ -127,7 +127,7 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
-    """At the asked shape: during which operation the peak is reached, by which polynomial."""
+    """Yield the operation that reaches the peak at the asked shape, and the peak's polynomial."""
     if "bytes" not in peak:
         return
     place = f" ({peak['line']})" if peak["line"] else ""
@@ -144,7 +144,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         ).format_map(sizes)
 
 
-def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
+def _places_table(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
     values = ["value"] * any(row["flops_value"] is not None for row in found)
     table = FittedTable(
         by, "calls", "FLOPs", *values, title=f"by {by}", right=["calls", *values],
@@ -160,8 +160,8 @@ def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
     return table
 
 
-def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
-    """A row a submodule; at a shape the rest in numbers, beside the formula of its FLOPs."""
+def _modules_table(found: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """Return a row a submodule, with FLOPs as a formula; at a shape the others as numbers."""
     values = any(row["flops_value"] is not None for row in found)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
     right = headings[1:] if values else []
@@ -181,10 +181,10 @@ def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
 
 
 def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Submodules that cost something, as their rows say it; what one does itself is its own row.
+    """Yield the rows of submodules with a cost; a row "itself" is for a module's own work.
 
-    Those rows and the ones without others inside add up to the whole. One that only holds another
-    is left out.
+    The rows "itself" and those of modules without submodules add up to the whole. A module that
+    only wraps another is left out.
     """
     costs = [(row["flops"], row["parameters"]) for row in found]
     inside = [row["module"].startswith(f"{above['module']}.".lstrip("."))
@@ -202,7 +202,7 @@ def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many operations rows are, a number or expressions; a dash where it cannot be said."""
+    """Return the number of operations of some rows, or their sum as text; ``–`` if unknown."""
     calls = [row["calls"] for row in rows]
     if all(isinstance(number, int) for number in calls):
         return str(sum(calls))
@@ -210,7 +210,7 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The same as Markdown, with every condition, operation by operation."""
+    """Return the report as Markdown, with every condition, operation by operation."""
     filters = {
         "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
         "peak_lines": peak_lines, "modules": module_rows, "bytes": format_bytes,
@@ -232,7 +232,7 @@ def page(report: Report, **_how: object) -> str:
     return filled("derive.md", filters, summary=report.summary, rows=rows, mark=mark("derive"))
 
 
-#: What an operation may cost, and the heading of the column it has where one does.
+#: Costs of an operation, with the heading of their column if any operation has them.
 _COSTS = {
     "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
 }  # fmt: skip
@@ -246,12 +246,12 @@ PAGE = (
 
 #: Characters of a formula that are shown; JSON and CSV have all.
 READABLE, BRIEF = 240, 60
-#: What our formula is by its kind.
+#: Label of our formula by its kind.
 _OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
-    """A block a formula; of several an overview, and blocks of those that do not match."""
+    """Yield a block a formula; of several, an overview and the mismatches' blocks."""
     records = report.of(VerificationRecord)
     several = len(records) > 1
     if several:
@@ -272,7 +272,7 @@ def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
         why = record.why or record.skipped or same
         yield from (Hanging(f"{why[:1].upper()}{why[1:]}."), "")
         sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
-        rows = ((title, _shown(formula)) for title, formula in sides.items())
+        rows = ((title, _short_formula(formula)) for title, formula in sides.items())
         yield FittedTable("", "formula", rows=rows)
         if record.values:
             yield _values(record)
@@ -281,12 +281,12 @@ def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def verify_formula_page(report: Report, **_how: object) -> str:
-    """A Markdown table of the verdicts; JSON and CSV have the rest."""
-    records = [replace(r, ours=_shown(r.ours).plain) for r in report.of(VerificationRecord)]
+    """Return a Markdown table of the verdicts; JSON and CSV have the rest."""
+    records = [replace(r, ours=_short_formula(r.ours).plain) for r in report.of(VerificationRecord)]
     return render_markdown(replace(report, records=records), PAGE)
 
 
-def _shown(formula: str | None, most: int = READABLE) -> FormulaText:
+def _short_formula(formula: str | None, most: int = READABLE) -> FormulaText:
     return FormulaText.brief("no formula" if formula is None else formula, most)
 
 
@@ -299,7 +299,7 @@ def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
         where = record.place if placed else f"{record.of}, {record.phase}"
         quantity = [quantity_text(record.quantity)] * len(several)
         leading = record.leading_ours if record.up_to == "order" else None
-        sides = FormulaText(record.printed), _shown(leading or record.ours, BRIEF)
+        sides = FormulaText(record.printed), _short_formula(leading or record.ours, BRIEF)
         table.add_row(str(row), where, *quantity, *sides, _verdict(record))
     return table
 
@@ -311,7 +311,7 @@ def _verdict(record: VerificationRecord) -> str:
 
 
 def _values(record: VerificationRecord) -> FittedTable:
-    """Both at a few sizes."""
+    """Return both formulas' values at a few sizes."""
     sizes, sides = record.values[0]["sizes"], ("printed", "ours")
     rows = ([*map(format_count, shape["sizes"].values()),
              *(quantity_value(shape[name], record.quantity) for name in sides)]

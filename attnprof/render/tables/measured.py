@@ -1,4 +1,4 @@
-"""Times and memory that are measured, predicted or ranked; what a machine can do and has."""
+"""Tables of ``profile``, ``predict``, ``recommend``, ``calibrate`` and ``doctor``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from attnprof.units import MISSING, format_count, format_rate, plural
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
 PEAK = "peak over what was live before the call"
-#: Shown where a phase or a device has them, and what has to be said of them.
+#: Memory columns that only some phases or devices have, with a note for the caption.
 PARTS = {
     "activations_bytes": "activations: what the forward pass leaves, its output included",
     "gradients_bytes": "",
@@ -30,7 +30,7 @@ ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 
 def profile_tables(report: Report) -> Iterator[RenderableType]:
-    """Counts, memory, time and what was skipped, the answer before them; a sweep's is below."""
+    """Yield the answer, counts, memory, time and skipped points; a sweep's answer last."""
     records = report.of(ProfileRecord)
     done = named_results(records)
     yield from answer_line(report) if report.command == "profile" else ()
@@ -51,12 +51,12 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
         if any(record.roofline_fraction for record in done):
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
-    yield from (Hanging(f"not measured: {line}") for line in _together(whys))
+    yield from (Hanging(f"not measured: {line}") for line in _grouped_texts(whys))
     yield from answer_line(report) if report.command != "profile" else ()
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
-    """What is the same at all points; what is not has columns."""
+    """Return the conditions that all points share; the others have columns."""
     first, where, columns = records[0], report.environment, varying(records)
     own = first.d_model is None and first.num_heads is None
     texts = {
@@ -78,8 +78,8 @@ def _ceilings(known: Mapping[str, Any]) -> str:
     return f"{known['device']}: {rates}, {moved} ({known['source']})"
 
 
-def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
-    """Each text once, after the mechanisms and lengths that it is of."""
+def _grouped_texts(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
+    """Yield each text once, after the mechanisms and lengths it belongs to."""
     of: dict[str, dict[str, dict[str, None]]] = {}
     for record, text in found:
         lengths = of.setdefault(text, {}).setdefault(record.mechanism, {})
@@ -93,19 +93,19 @@ def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
 
 
 def profile_notes(report: Report) -> list[str]:
-    """What else there is to know of the points: checks, differences, noise; not for stdout."""
+    """Return notes on the points for stderr: checks, differences, noise."""
     records = report.of(ProfileRecord)
-    told = [(record, text) for record in records for text in _of_point(record)]
+    told = [(record, text) for record in records for text in _point_notes(record)]
     asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
     unknown = dict.fromkeys(
         name for name, record in asked
         if f"fvcore does not know {name} ×" not in " ".join(record.differences)
     )  # fmt: skip
     calls = f"fvcore has no rule for {', '.join(unknown)}; --format json tells their calls"
-    return [*_together(told), *([calls] if unknown else [])]
+    return [*_grouped_texts(told), *([calls] if unknown else [])]
 
 
-def _of_point(record: ProfileRecord) -> Iterator[str]:
+def _point_notes(record: ProfileRecord) -> Iterator[str]:
     if record.checked:
         checked = record.checked.replace("float64", "a run in float64").replace("; ", " and ")
         yield f"the output agrees with {checked}"
@@ -121,7 +121,7 @@ SHOWN, FEW = 8, 3
 
 
 def predict_tables(report: Report) -> Iterator[RenderableType]:
-    """The answer, a row a point, then the dearest operations of each."""
+    """Yield the answer, a row a point, then the slowest operations of each."""
     records = report.of(PredictRecord)
     done = named_results(records)
     yield from answer_line(report)
@@ -154,7 +154,7 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
 
 
 def recommend_tables(report: Report) -> Iterator[RenderableType]:
-    """Who fits by rank, what each gives up, and why the others are left out."""
+    """Yield the mechanisms that fit by rank, what each gives up, and why others do not."""
     rows = report.of(RecommendRecord)
     one, ranked = rows[0], [row for row in rows if row.rank is not None]
     yield from answer_line(report)
@@ -190,7 +190,7 @@ def _interval(row: RecommendRecord) -> str:
 
 
 def calibrate_tables(report: Report) -> list[RenderableType]:
-    """A row a number format."""
+    """Return a row a number format."""
     columns = (
         "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
         "repeatability",
@@ -202,7 +202,7 @@ STYLES = {"ok": "green", "none": "dim"}
 
 
 def doctor_tables(report: Report) -> list[RenderableType]:
-    """A row a check, with what to do."""
+    """Return a row a check, with advice."""
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
     columns: dict[str, Cell] = {

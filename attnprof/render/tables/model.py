@@ -1,4 +1,4 @@
-"""What ``attnprof model`` shows: a block a phase, then the cache and the memory of a step."""
+"""Tables of ``attnprof model``: a block a phase, then the cache and the memory of a step."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.terminal import answer_line, floor, quantity_value
 from attnprof.units import MISSING, format_value, quantity_text
 
-#: What is shown of every part.
+#: Quantities shown of every part.
 _SHOWN = ("flops", "bytes_moved", "parameters")
-#: What is shown of the whole, as formulas.
+#: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """The whole first, then each phase by part and kind of layer."""
+    """Yield the whole model first, then each phase by part and kind of layer."""
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
@@ -30,8 +30,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
         yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
-        yield _whole(own)
-        yield from map(Hanging, _how(found))
+        yield _totals_table(own)
+        yield from map(Hanging, _method_lines(found))
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
@@ -41,7 +41,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     if memory := summary.get("memory"):
         yield _memory(memory, summary.get("memory_bound", "exact"))
     if phases := summary.get("phase_memory"):
-        yield _needed(phases)
+        yield _memory_needed_table(phases)
 
 
 def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _whole(rows: list[ModelRecord]) -> FittedTable:
+def _totals_table(rows: list[ModelRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
@@ -91,7 +91,7 @@ def _whole(rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _how(found: Mapping[str, Any]) -> Iterator[str]:
+def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if "missing" in found:
         yield f"no formulas: {found['missing']}"
     else:
@@ -129,7 +129,7 @@ def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     )
 
 
-def _needed(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
+def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
     parts = ("parameters", "cache", "peak", "needed")
     cells = (
         [phase, *(quantity_value(one[name], "bytes") for name in parts), format_value(one["fits"])]

@@ -1,4 +1,4 @@
-"""What ``attnprof reproduce`` shows: counts, errata, full answers, regenerated tables."""
+"""Tables of ``attnprof reproduce``: counts, errata, full answers, recomputed tables."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all 
 def tables(
     report: Report, *, everything: bool = False, in_full: bool = False, by_name: bool = False
 ) -> Iterator[RenderableType]:
-    """A table or figure asked for, whole answers, every claim, or a summary."""
+    """Yield the table or figure asked for, whole answers, every claim, or a summary."""
     records, asked = report.of(ReproduceRecord), report.summary
     amiss = [record for record in records if record.verdict != "match"]
     if everything:
@@ -33,9 +33,9 @@ def tables(
         yield _Listed("Claims", records, verdicts=True)
     elif "table" in asked or "figure" in asked:
         if "table" in asked:
-            yield from _regenerated(asked["table"])
+            yield from _recomputed_table(asked["table"])
         if "figure" in asked:
-            yield from _described(asked["figure"])
+            yield from _figure_table(asked["figure"])
         yield from _answers(amiss)
         if matches := [record.claim for record in records if record.verdict == "match"]:
             yield Text(f"match: {', '.join(matches)}", style="green")
@@ -50,7 +50,7 @@ def tables(
 
 
 def _errata(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
-    """What the documents have wrong; checks that broke, with the reason."""
+    """Yield the documents' errors; then checks that failed, with the reason."""
     if errata := [record for record in records if record.verdict == "erratum"]:
         yield _Listed("Errata", errata)
     for record in records:
@@ -60,7 +60,7 @@ def _errata(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
 
 
 def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """How many claims came out how: in a sentence, and by document."""
+    """Yield how many claims have which verdict: as a sentence, and by document."""
     if "answer" in summary:
         yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
@@ -73,7 +73,7 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Listed:
-    """A row a claim; where that is too wide, its verdict and place stand below its name."""
+    """A table with a row a claim; if narrow, verdict and place stand below the claim's name."""
 
     title: str
     records: Sequence[ReproduceRecord]
@@ -100,7 +100,7 @@ def _verdict(record: ReproduceRecord) -> Text:
 
 
 def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
-    """Full answers, one block a claim."""
+    """Yield full answers, one block a claim."""
     for record in records:
         place = f"  {place_text(record.place)}  "
         yield Text.assemble((record.claim, "bold"), place, _verdict(record))
@@ -109,8 +109,8 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
         yield ""
 
 
-def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What a document says of its figure, beside what our data say."""
+def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield a document's statements on a figure beside those of our data."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
     said = [Text("differs", style="red"), Text("agrees", style="green")]
     rows = (
@@ -120,8 +120,8 @@ def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield FittedTable("what", "in the document", "ours", "", rows=rows)
 
 
-def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """The table, in parts with the row labels repeated where it is wider than the terminal."""
+def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield a recomputed table."""
     yield Text(claims.title_of(values), style="bold")
     rows = values["rows"]
     names, labels = values["columns"], 0

@@ -1,4 +1,4 @@
-"""What ``attnprof tradeoff`` shows: a table an input, nearest first; or 003's experiment."""
+"""Tables of ``attnprof tradeoff``: one an input, nearest first; or document 003's experiment."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.terminal import Cell, field_text, record_table, shown_value
 from attnprof.units import MISSING, joined, plural
 
-#: Columns of numbers: a field, or what :func:`_cell` makes of several, and its heading.
+#: Heading of each column, by its field or a name that :func:`_cell` knows.
 COLUMNS = {
     "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
     "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
@@ -33,7 +33,7 @@ MEANING = (
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """A table an input; then what could not run, and what the errors mean."""
+    """Yield a table an input; then skipped candidates, and how to read the errors."""
     if report.command != "tradeoff":
         yield from _distill_tables(report)
         return
@@ -47,7 +47,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
 
 
 def page(report: Report, **_how: object) -> str:
-    """The records as a Markdown table; of 003's experiment the claims, too."""
+    """Return the records as a Markdown table; of 003's experiment the claims, too."""
     from attnprof.render.formats import markdown_table, render_markdown
 
     text = render_markdown(report)
@@ -69,11 +69,11 @@ def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:
     names: dict[str, Cell] = {
         "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
     }  # fmt: skip
-    shown = _known(done, COLUMNS, _cell)
+    shown = _filled_columns(done, COLUMNS, _cell)
     return record_table(done, {**names, **shown}, right=shown, title=title)
 
 
-def _known(
+def _filled_columns(
     records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
 ) -> dict[str, Cell]:
     """Return the columns in which a record has a value, by heading."""
@@ -91,14 +91,14 @@ def _cell(row: TradeoffRecord, name: str) -> str:
 
 
 def _error(value: float | None) -> str:
-    """A share in three digits; what is rounding in one."""
+    """Return a share in three digits; in one digit if it is tiny."""
     if value is None:
         return MISSING
     return f"{value:.0e}" if 0 < value < 1e-4 else shown_value(float(value), "number")
 
 
 def _skipped(records: Sequence[TradeoffRecord]) -> Iterator[str]:
-    """Each reason once, with the mechanisms, and the inputs where these differ."""
+    """Yield each reason once, with the mechanisms, and the inputs unless it is all of them."""
     inputs = dict.fromkeys((row.input, row.norms) for row in records)
     reasons: dict[str, dict[tuple[str, str | None], list[str]]] = {}
     for row in records:
@@ -106,15 +106,15 @@ def _skipped(records: Sequence[TradeoffRecord]) -> Iterator[str]:
             reason = row.skipped.removeprefix(f"{row.mechanism} ")
             names = reasons.setdefault(reason, {}).setdefault((row.input, row.norms), [])
             names += [row.mechanism] if row.mechanism not in names else []
-    for reason, found in reasons.items():
-        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in found)
-        where = f" ({joined(some)})" if len(found) < len(inputs) else ""
-        names = list(dict.fromkeys(name for its in found.values() for name in its))
+    for reason, rows_by_input in reasons.items():
+        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in rows_by_input)
+        where = f" ({joined(some)})" if len(rows_by_input) < len(inputs) else ""
+        names = list(dict.fromkeys(name for its in rows_by_input.values() for name in its))
         yield f"not compared{where}: {joined(names)}: {reason}"
 
 
 def _meanings(report: Report) -> Iterator[str]:
-    """What the mechanisms that ran are to softmax attention."""
+    """Yield how the mechanisms that ran are related to softmax attention."""
     ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
     said: dict[str, list[str]] = {}
     for name, (kind, why) in report.summary["relations"].items():
@@ -145,14 +145,14 @@ OF_STUDENTS = (
 
 
 def _distill_tables(report: Report) -> Iterator[RenderableType]:
-    """A table a setting; then a row a claim."""
+    """Yield a table a setting; then a row a claim."""
     records, scale = report.of(DistillRecord), report.summary["scale"]
     for setting, named in SETTINGS.items():
         if rows := [row for row in records if row.setting == setting]:
             sizes = f"trained at {scale['tokens']} tokens, width {scale['width']}"
             seeds = plural(max(row.seeds for row in rows), "seed")
             done = [row for row in rows if row.skipped is None]
-            shown = _known(done, TRAINED, _of_student)
+            shown = _filled_columns(done, TRAINED, _student_cell)
             columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
             title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
             yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
@@ -165,7 +165,7 @@ def _distill_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(OF_STUDENTS, style="dim")
 
 
-def _of_student(row: DistillRecord, name: str) -> str:
+def _student_cell(row: DistillRecord, name: str) -> str:
     if name == "spread":
         ends = (row.cross_entropy_low, row.cross_entropy_high)
         both = [shown_value(end, "number") for end in ends if end is not None]
@@ -174,7 +174,7 @@ def _of_student(row: DistillRecord, name: str) -> str:
 
 
 def claim_rows(report: Report) -> list[list[str]]:
-    """A row a claim: what it says, whether the conditions suffice for it, what came out."""
+    """Return a row a claim: its words, whether the conditions suffice, the result."""
     return [
         [one["claim"], one["says"], f"{'yes' if one['suffices'] else 'no'}: {one['conditions']}",
          one["came_out"]]

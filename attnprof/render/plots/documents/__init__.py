@@ -1,7 +1,7 @@
-"""The documents' figures drawn from our data: a module a document, named like its folder in papers.
+"""Draw the documents' figures from our data: a module a document, named like its folder in papers.
 
 Each has ``DRAWINGS``, keyed like the ``FIGURES`` there; a drawing is called in the house style and
-gives a matplotlib figure.
+returns a matplotlib figure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,15 @@ Drawing = Callable[[FigureData], "Figure"]
 
 
 class Drawings(dict[str, Drawing]):
-    """How a document's figures are drawn, by figure."""
+    """The drawings of a document, by the name of the figure."""
 
     def draws(
         self, *names: str, height: float
     ) -> Callable[[Callable[[Figure, FigureData], str]], Drawing]:
-        """Adds figures of these inches: the function below fills one and gives its caption."""
+        """Return a decorator that adds figures of these inches.
+
+        The decorated function fills a figure and returns its caption.
+        """
 
         def added(fill: Callable[[Figure, FigureData], str]) -> Drawing:
             def draw(data: FigureData) -> Figure:
@@ -41,7 +44,7 @@ class Drawings(dict[str, Drawing]):
 
 
 def drawings(number: str) -> dict[str, Drawing]:
-    """How a document's figures are drawn; empty where nobody wrote that."""
+    """Return the drawings of a document; empty if it has no module."""
     place = f"{__name__}.{document(number).folder}"
     return dict(import_module(place).DRAWINGS) if find_spec(place) else {}
 
@@ -61,7 +64,7 @@ def plot_figure(
 
 
 def picture(number: str, name: str, data: FigureData) -> bytes | None:
-    """A document's figure as PNG; None where it has no drawing."""
+    """Return a document's figure as PNG; None if it has no drawing."""
     draw = drawings(number).get(name)
     if draw is None:
         return None
@@ -72,18 +75,18 @@ def picture(number: str, name: str, data: FigureData) -> bytes | None:
 def curve(
     rows: Rows, field: str, unit: float = 1, axis: str = "seq_len"
 ) -> tuple[list[Any], list[float]]:
-    """Where a field is known: the axis' values, and the field's in this unit."""
+    """Return the axis' values and the field's, in this unit, of rows that have the field."""
     known = [row for row in rows if row[field] is not None]
     return [row[axis] for row in known], [row[field] / unit for row in known]
 
 
 def of(rows: Rows, **values: Any) -> Rows:
-    """The rows that have these values."""
+    """Return the rows that have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
 def draw_box(axes: Axes, place: Place, half: Place, rounding: float, **look: Any) -> None:
-    """A box around a place, of this half width and height."""
+    """Draw a box around a centre, of this half width and height."""
     from matplotlib.patches import FancyBboxPatch
 
     (x, y), (width, height) = place, half
@@ -93,7 +96,7 @@ def draw_box(axes: Axes, place: Place, half: Place, rounding: float, **look: Any
 
 
 def draw_arrow(axes: Axes, start: Place, end: Place, connection: str) -> None:
-    """An arrow whose line takes matplotlib's connection style."""
+    """Draw an arrow whose line takes matplotlib's connection style."""
     look = {
         "arrowstyle": "-|>", "linewidth": 0.7, "color": style.BLACK, "shrinkA": 0, "shrinkB": 0,
         "mutation_scale": 6, "connectionstyle": connection,

@@ -11,7 +11,7 @@ from attnprof.render.plots.style import MIB, Axes, Figure
 from attnprof.render.plots.ticks import plain, with_prefix
 
 DRAWINGS = Drawings()
-#: Quantity of the line, quantity of the points, what divides both, the axis's label, its title.
+#: Panels: the line's quantity, the points' quantity, divisor, axis label, title.
 PANELS = (
     ("flops", "matmul_flops_counted", 1.0, "FLOPs", "operations"),
     ("peak_bytes", "peak_bytes_measured", float(MIB), "peak memory [MiB]", "memory"),
@@ -21,7 +21,7 @@ PANELS = (
 
 @DRAWINGS.draws(*"DEFG", height=2.4)
 def draw_family(figure: Figure, data: FigureData) -> str:
-    """Operations, memory and time by length, standard attention in black."""
+    """Draw operations, memory and time by length, standard attention in black."""
     panels = style.split(figure, 3)
     looks = style.looks([str(row["mechanism"]) for row in data.rows])
     for axes, (line, dots, unit, label, title) in zip(panels, PANELS, strict=True):
@@ -46,7 +46,7 @@ def draw_family(figure: Figure, data: FigureData) -> str:
 
 
 def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str, Any]) -> None:
-    """Points; of times a line with their intervals."""
+    """Draw points; for times a line with their intervals."""
     lengths, values = curve(rows, quantity, unit)
     if quantity != "median_s":
         axes.plot(lengths, values, **{**look, "linestyle": "none"})
@@ -58,7 +58,7 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
 
 @DRAWINGS.draws("B", height=2.6)
 def draw_projections(figure: Figure, data: FigureData) -> str:
-    """FLOPs of the three products, and of the attention that follows."""
+    """Draw FLOPs of the three products, and of the attention that follows."""
     axes = figure.subplots()
     three = [{**row, "all": row["queries"] + row["keys"] + row["values"]} for row in data.rows]
     for field, shade, marker, label in (
@@ -79,7 +79,7 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
 
 @DRAWINGS.draws("C", height=2.6)
 def draw_heads(figure: Figure, data: FigureData) -> str:
-    """FLOPs of a layer by part, and its peak memory, by number of heads."""
+    """Draw FLOPs of a layer by part, and its peak memory, by number of heads."""
     work, memory = style.split(figure, 2)
     names = [str(row["num_heads"]) for row in data.rows]
     below = [0.0] * len(names)
@@ -105,7 +105,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
 
 @DRAWINGS.draws("Z", height=2.7)
 def draw_results(figure: Figure, data: FigureData) -> str:
-    """Losses, ratios and seconds: printed ones hatched, ours plain."""
+    """Draw losses, ratios and seconds: printed ones hatched, ours plain."""
     losses, ratios, times = style.split(figure, 3)
     printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
     _bars(losses, data.rows, "final_true_ce", **printed)

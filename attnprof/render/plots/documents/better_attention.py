@@ -1,4 +1,4 @@
-"""000's figures, drawn: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
+"""000's figures: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from attnprof.render.plots.ticks import with_prefix
 from attnprof.units import format_rate
 
 DRAWINGS = Drawings()
-#: In the order in which they are drawn: one that coincides with one before lies on it, in dashes.
+#: In drawing order: a curve that coincides with an earlier one lies on it, dashed.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
-#: Where inputs stand in a diagram, and what comes out where two branches meet.
+#: Column of each input in a diagram, and the name of a block's output with two inputs.
 INPUTS = {"Q": 0.0, "K": 1.0, "V": 2.0}
 JOINED = {"Q K": "scores", "scores V": "heads"}
 #: Blocks with weights are filled; all others are outlined.
 FILLS = {"Linear": style.SKY, "Linear*": style.ORANGE, "Slice": "white", "MatMul": style.GREEN}
 #: Half a block, where a column is one wide and a level one high.
 HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
-#: How far beside a block another may stand and still be joined by a straight arrow, halved.
+#: Half the sideways distance of two blocks up to which their arrow is straight.
 ASIDE = 0.3
 
 
 @DRAWINGS.draws("1", height=3.4)
 def draw_diagram(figure: Figure, data: FigureData) -> str:
-    """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
+    """Draw Figure 1: a panel a mechanism, a block a row: what it is, and its inputs ``on``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     panels = style.split(figure, len(names), 1.5, sharey=True)
     style.label_panels(panels)
@@ -43,7 +43,7 @@ def draw_diagram(figure: Figure, data: FigureData) -> str:
 
 
 def _diagram(axes: Axes, rows: Rows) -> float:
-    """Draw one mechanism, inputs below; gives the height of its output."""
+    """Draw one mechanism, inputs below; return the height of its output."""
     ends: dict[str, Place] = {name: (x, 0.0) for name, x in INPUTS.items()}
     for name, place in ends.items():
         axes.text(*place, f"${name}$", fontsize=style.NORMAL, **style.CENTRED)
@@ -64,7 +64,7 @@ def _diagram(axes: Axes, rows: Rows) -> float:
 
 
 def _arrow(axes: Axes, start: Place, end: Place) -> None:
-    """From the top of one block to the other's bottom; from far away up first, then to its side."""
+    """Draw an arrow from one block's top to another's bottom or, if far aside, to its side."""
     (x0, y0), (x1, y1) = (start[0], start[1] + HALF_HEIGHT), end
     if abs(x0 - x1) > 2 * ASIDE:
         side = (x1 + (HALF_WIDTH if x0 > x1 else -HALF_WIDTH), y1)
@@ -76,7 +76,7 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
 
 @DRAWINGS.draws("2", height=2.3)
 def draw_by_width(figure: Figure, data: FigureData) -> str:
-    """Figure 2: a panel a way of counting and a length, curves by mechanism."""
+    """Draw Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
     grid = style.split(figure, len(panels))
     looks = {name: {**look, "marker": ""} for name, look in style.looks(MECHANISMS).items()}
@@ -99,7 +99,7 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
 
 
 def draw_heatmaps(data: FigureData) -> Figure:
-    """Figure 3: as ``attnprof heatmap standard efficient`` draws it."""
+    """Draw Figure 3 as ``attnprof heatmap standard efficient`` does."""
     summary = dict(data.facts["summary"])
     terms = {name: summary[name] for name in ("kind", "quantity", "phase")}
     records = [
@@ -117,7 +117,7 @@ DRAWINGS["3"] = draw_heatmaps
 
 @DRAWINGS.draws("4", height=2.4)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
-    """Figure 4: a surface a mechanism, all on one scale."""
+    """Draw Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
     from matplotlib.ticker import MultipleLocator
 
@@ -136,7 +136,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         axes.set_zlim(0, top)
         title = f"{name}: at most {format_rate(height.max(), 'FLOPs')}"
         axes.set_title(title, fontsize=style.NORMAL)
-        style.in_depth(axes, "$d_m$", "$l$", "FLOPs")
+        style.set_3d_view(axes, "$d_m$", "$l$", "FLOPs")
         axes.zaxis.set_major_formatter(with_prefix())
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))

@@ -1,4 +1,4 @@
-"""002's sublayers drawn as steps from left to right (in a column downwards), as each waits."""
+"""002's sublayers as steps from left to right (in a column downwards), each after its inputs."""
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
@@ -15,7 +15,7 @@ INPUT = "input row"
 
 @DRAWINGS.draws("2", "3", "4", "5", "6", height=ROW)
 def draw_sublayer(figure: Figure, data: FigureData) -> str:
-    """One box a step, the critical path filled."""
+    """Draw one box a step, the critical path filled."""
     places = _places(data.rows)
     columns, rows = (max(place[axis] for place in places.values()) + 1 for axis in (0, 1))
     down, axes = style.narrow(), figure.subplots()
@@ -38,7 +38,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
 
 
 def _places(rows: Rows) -> dict[str, Place]:
-    """A column behind all a step waits for; the critical path below, other steps above it."""
+    """Return each step's position: right of all its inputs, the critical path below the others."""
     depth = {INPUT: 0}
     for row in rows:
         depth[row["step"]] = 1 + max(depth[name] for name in row["waits for"].split(" + "))
@@ -59,23 +59,23 @@ def _box(axes: Axes, place: Place, name: str, operations: str, *, filled: bool) 
 
 
 def _turned(place: Place, *, down: bool) -> Place:
-    """A place of steps from left to right where they go downwards, a quarter turned."""
+    """Return a position turned by a quarter, if steps go downwards."""
     return (place[1], -place[0]) if down else place
 
 
 def _arrow(axes: Axes, start: Place, end: Place, *, down: bool) -> None:
-    """Straight along a row; up from the input, down into what waits; an arc over a row's boxes."""
+    """Draw an arrow: straight along a row, up or down between rows, an arc over a row's boxes."""
     (x0, y0), (x1, y1) = start, end
     ahead, aside = (HALF_HEIGHT, HALF_WIDTH) if down else HALF
     angles = "angle,angleA={},angleB={}"
     right, left = (x0 + ahead, y0), (x1 - ahead, y1)
     top, onto = (x0, y0 + aside), (x1, y1 + aside)
     if y0 < y1:
-        found = top, left, angles.format(90 - 90 * down, -90 * down)
+        path = top, left, angles.format(90 - 90 * down, -90 * down)
     elif y0 > y1:
-        found = right, onto, angles.format(-90 * down, 90 - 90 * down)
+        path = right, onto, angles.format(-90 * down, 90 - 90 * down)
     elif x1 - x0 > 1:
-        found = top, onto, "arc3,rad=-0.25"
+        path = top, onto, "arc3,rad=-0.25"
     else:
-        found = right, left, "arc3"
-    draw_arrow(axes, _turned(found[0], down=down), _turned(found[1], down=down), found[2])
+        path = right, left, "arc3"
+    draw_arrow(axes, _turned(path[0], down=down), _turned(path[1], down=down), path[2])

@@ -13,7 +13,7 @@ COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}
 
 @DRAWINGS.draws("1", height=2.9)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
-    """The dot product's paraboloid, and a network's folded sheet."""
+    """Draw the dot product's paraboloid, and a network's folded sheet."""
     import numpy as np
 
     side = data.facts["points"]
@@ -36,7 +36,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 
 @DRAWINGS.draws("3", height=2.2)
 def draw_tensor(figure: Figure, data: FigureData) -> str:
-    """A panel for each k: what C holds at i, j."""
+    """Draw a panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
     panels = style.split(figure, depth, 1.6)
     ticks = [index + 0.5 for index in range(tokens)]
@@ -57,7 +57,7 @@ def draw_tensor(figure: Figure, data: FigureData) -> str:
 
 @DRAWINGS.draws("8", height=2.8)
 def draw_matrix(figure: Figure, data: FigureData) -> str:
-    """The scores of all pairs."""
+    """Draw the scores of all pairs."""
     import numpy as np
 
     tokens = data.facts["tokens"]

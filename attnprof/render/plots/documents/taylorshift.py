@@ -10,7 +10,7 @@ from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
-#: Dashes of what is printed, and of what stands beside the rest.
+#: Dashes of printed curves, and of additional ones.
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
 #: Head widths by colour and marker, in order.
 WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
@@ -31,7 +31,7 @@ LAWS = {
 
 @DRAWINGS.draws("4", height=1.9)
 def draw_norms(figure: Figure, data: FigureData) -> str:
-    """Figure 4: a panel an expression, sampled norms on the lines of the laws."""
+    """Draw Figure 4: a panel an expression, sampled norms on the lines of the laws."""
     panels, spare = _panels(figure, data, "mean norm")
     for axes, rows in panels:
         for d, look in _looks(rows):
@@ -51,7 +51,7 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
 
 @DRAWINGS.draws("5", height=1.9)
 def draw_errors(figure: Figure, data: FigureData) -> str:
-    """Figure 5: the same panels, relative errors of the laws with the samples' standard errors."""
+    """Draw Figure 5: the same panels, relative errors of the laws with standard errors."""
     panels, spare = _panels(figure, data, "relative error of the law")
     corrected, granted = data.facts["corrected"], data.facts["granted"]
     for axes, rows in panels:
@@ -74,7 +74,7 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
 
 
 def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
-    """A log-log panel for each expression with its rows, and one left over."""
+    """Return a log-log panel for each expression with its rows, and a spare one for the key."""
     *used, spare = style.split(figure, 6, sharex=True)
     spare.set_axis_off()
     panels: list[tuple[Axes, Rows]] = []
@@ -90,7 +90,7 @@ def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Ax
 
 
 def _looks(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
-    """Each head width with the look of its points."""
+    """Return each head width with the look of its points."""
     widths = dict.fromkeys(row["d"] for row in rows)
     return [
         (d, {"color": colour, "marker": marker, "markersize": 3, "markeredgewidth": 0.7})
@@ -99,7 +99,7 @@ def _looks(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _samples(rows: Rows, d: int, look: Mapping[str, Any]) -> list[tuple[Rows, dict[str, Any]]]:
-    """Both ways of sampling V, and the looks of their points."""
+    """Return the rows of both ways of sampling V, with the looks of their points."""
     faces = {"sphere": "white", "normal": look["color"]}
     return [
         (of(rows, d=d, values=kind), {**look, "markerfacecolor": face})
@@ -108,7 +108,7 @@ def _samples(rows: Rows, d: int, look: Mapping[str, Any]) -> list[tuple[Rows, di
 
 
 def _errors(axes: Axes, rows: Rows, field: str, line: Any, look: Mapping[str, Any]) -> None:
-    """A curve with the samples' standard errors; downwards where they end above zero."""
+    """Draw a curve with standard errors; a bar that would reach zero has no lower half."""
     lengths, values = curve(rows, field)
     bars = [row["sampling_error"] for row in rows]
     below = [bar if bar < value else 0 for bar, value in zip(bars, values, strict=True)]
@@ -130,7 +130,7 @@ def _key(axes: Axes, rows: Rows, entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _sampling(rows: Rows) -> str:
-    """How many rows and matrices the means are of."""
+    """Return how many rows and matrices were averaged."""
     sampled = [row["draws"] * row["queries"] for row in rows if row["expression"] != "A_mod"]
     draws = [row["draws"] for row in of(rows, expression="A_mod")]
     return (
@@ -139,7 +139,7 @@ def _sampling(rows: Rows) -> str:
     )
 
 
-#: Panels of Figure 1: field, what its axis says, divisor, and the marks' names and letters.
+#: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
 PANELS = (
     (
         "time_s",
@@ -149,7 +149,7 @@ PANELS = (
     ),
     ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
 )
-#: What is predicted is dashed and hollow, what is measured solid and filled.
+#: Predicted marks are dashed and hollow, measured ones solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
     "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
@@ -160,7 +160,7 @@ FORMS: dict[str, dict[str, Any]] = {
     name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
     for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
 }
-#: Times by what the allocator does, and how a crossover of a name looks.
+#: Looks of times by the allocator's setting, and of a crossover by its name.
 SETTINGS: dict[str, dict[str, Any]] = {
     "kept": {"linewidth": 1.0},
     "default": {"linewidth": 0.9, "linestyle": DOTTED, "marker": "none"},
@@ -170,7 +170,7 @@ _LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 @DRAWINGS.draws("1", height=3.2)
 def draw_heads(figure: Figure, data: FigureData) -> str:
-    """Figure 1: a column a head width, time above memory, crossovers marked."""
+    """Draw Figure 1: a column a head width, time above memory, crossovers marked."""
     widths = data.facts["widths"]
     if style.narrow():  # a row a head width
         figure.set_figheight(0.8 + 1.5 * len(widths))
@@ -220,7 +220,7 @@ def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
 
 
 def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longest: int) -> None:
-    """Crossovers: a line at each length, a mark on the direct form's curve, and their values."""
+    """Draw crossovers: a line at each length, a mark on the direct form's curve, their values."""
     lines = []
     for mark in marks:
         look = LOOKS[_LOOK_OF.get(mark["name"], "measured")]
@@ -232,12 +232,12 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longe
             axes.plot([mark["seq_len"]], [mark["value"] / unit], marker="o", zorder=5,
                       markeredgecolor=style.BLACK, markeredgewidth=0.8, **look)  # fmt: skip
         lines.append(f"{names[mark['name']]} $=$ {style.short_count(round(mark['seq_len']))}")
-    style.in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
+    style.write_in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
 @DRAWINGS.draws("2", height=2.0)
 def draw_encoders(figure: Figure, data: FigureData) -> str:
-    """Figure 2: memory and time of three encoders, and the efficient one's share of both."""
+    """Draw Figure 2: memory and time of three encoders, and the efficient one's ratio."""
     panels = memory, time, ratio = style.split(figure, 3)
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     for axes, name, field, label, unit in (
@@ -271,15 +271,15 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
 
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
-    found = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
+    lengths = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
     if name == "time":
-        found["by default"] = facts["ours"]["time_default"]
-    known = {look: length for look, length in found.items() if length is not None}
+        lengths["by default"] = facts["ours"]["time_default"]
+    known = {look: length for look, length in lengths.items() if length is not None}
     for look, length in known.items():
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
         if look != "by default" or length == max(known.values()):
             left = length == min(known.values())
-            style.on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
+            style.write_on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
@@ -302,7 +302,7 @@ def _ratios(axes: Axes, data: FigureData) -> None:
 def _legend(
     figure: Figure, names: Sequence[str], printed: str, crossovers: Rows, *more: Mapping[str, Any]
 ) -> None:
-    """Mechanisms, then lines of printed and measured crossovers with these looks."""
+    """Draw a legend of mechanisms, then of printed and measured crossovers with these looks."""
     own = [{"label": name, **FORMS[name]} for name in names]
     labels = printed, "measured", "measured, by default"
     met = [
