@@ -1,4 +1,4 @@
-"""Configuration objects: their class is found, their fields are given, guessed, or in a file."""
+"""Configuration objects that modules take: find their class; guess, take or read their fields."""
 
 import inspect
 import re
@@ -22,24 +22,24 @@ from attnprof.trace.request.target import Expression, Sized, Sizes, at
 from attnprof.trace.request.texts import as_size
 from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
-#: What a parameter that takes a configuration is called.
+#: Names of parameters that take a configuration.
 _CALLED = re.compile(
     r"(model_|transformer_|text_|vision_)?(config|cfg|conf|configuration|args|hparams)"
 )
-#: The class that those of transformers are made of.
+#: The base class of transformers' configurations, which no model is built with.
 _BASE = "pretrainedconfig"
 _CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
 
 
 class Fields(dict[str, Any]):
-    """What stands for a configuration whose class is not known: entries that are attributes."""
+    """A stand-in for a configuration of unknown class: a dict whose entries are attributes."""
 
     __getattr__ = dict.__getitem__
 
 
 @dataclass(frozen=True)
 class Configuration(Sized):
-    """A configuration of a class with fields that may be sizes."""
+    """A configuration still to be made: its class, and its fields, some of which are sizes."""
 
     kind: Any
     fields: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Configuration(Sized):
         return [part for value in own for part in value.parts]
 
     def at(self, sizes: Sizes) -> Any:
-        """The object; what its constructor does not take is set afterwards."""
+        """Return the object; fields that its constructor does not take are set afterwards."""
         values = {name: at(value, sizes) for name, value in self.fields.items()}
         try:
             return self.kind(**values)  # some take more than they say
@@ -72,7 +72,7 @@ class Configuration(Sized):
 
 
 def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
-    """The parameter that takes a configuration, and the class of that; Fields where unknown."""
+    """Return the parameter that takes a configuration, with its class (or Fields); else None."""
     for name, item in parameters.items():
         called = bool(_CALLED.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
         kinds = [
@@ -83,23 +83,23 @@ def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
             if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
-            kinds += [kind for kind in [_beside(owner, name)] if kind and called]
-            return name, max(kinds, key=lambda kind: _meant(kind, owner, name))
+            kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
+            return name, max(kinds, key=lambda kind: _fit(kind, owner, name))
         if called:
-            found = getattr(owner, "config_class", None) or _beside(owner, name)
+            found = getattr(owner, "config_class", None) or _best_class(owner, name)
             if found or is_required(item):
                 return name, found or Fields
     return None
 
 
 def names_around(owner: Any) -> dict[str, Any]:
-    """The names where a class or function was written."""
+    """Return the names defined in the file of a class or function."""
     module = sys.modules.get(getattr(owner, "__module__", ""))
     return vars(module) if module else {}
 
 
 def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
-    """Classes of an annotation, also of one that is a text, or a choice of several."""
+    """Yield the classes in an annotation; texts like ``"LlamaConfig | None"`` are looked up."""
     if isinstance(annotation, type) and annotation is not Parameter.empty:
         yield annotation
     text = getattr(annotation, "__forward_arg__", annotation)
@@ -114,8 +114,8 @@ def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
         yield from _classes(part, scope)
 
 
-def _beside(owner: Any, parameter: str) -> Any:
-    """The configuration in the same module whose name begins most like the owner's."""
+def _best_class(owner: Any, parameter: str) -> Any:
+    """Return the configuration class of the owner's file that fits best, by fields and name."""
     found = {
         n: v
         for n, v in names_around(owner).items()
@@ -128,18 +128,18 @@ def _beside(owner: Any, parameter: str) -> Any:
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
     plain = [one for one in found if one.lower() != _BASE]
-    best = max(plain, key=lambda x: (*_meant(found[x], owner, parameter), alike(x)), default=None)
+    best = max(plain, key=lambda x: (*_fit(found[x], owner, parameter), alike(x)), default=None)
     return found[best] if best else None
 
 
-def _meant(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
-    """Whether it has a field for the model's width, and how many of those that the owner reads."""
+def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
+    """Return how well a class fits: has it a width, how many fields that the owner reads has it."""
     own = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
-    return not own.isdisjoint(WIDTHS), len(own & {*_read(parameter, owner)})
+    return not own.isdisjoint(WIDTHS), len(own & {*_fields_read(parameter, owner)})
 
 
-def _read(parameter: str, code: Any) -> list[str]:
-    """The fields of a configuration that code reads."""
+def _fields_read(parameter: str, code: Any) -> list[str]:
+    """Return the fields of a configuration that code reads: ``config.hidden_size``."""
     try:
         text = inspect.getsource(code)
     except (OSError, TypeError):
@@ -148,9 +148,9 @@ def _read(parameter: str, code: Any) -> list[str]:
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
-    """What a configuration takes; of an unknown one, what the code around reads of ``name``."""
+    """Return the fields that a configuration takes; of an unknown one, what the file reads."""
     if kind is Fields:
-        read = _read(name, sys.modules[owner.__module__])
+        read = _fields_read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
     own = {
         field: Parameter(field, Parameter.KEYWORD_ONLY, default=value)
@@ -161,15 +161,19 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
 
 
 def all_parameters(owner: Any) -> dict[str, Parameter]:
-    """What a class is called with, and the fields of the configuration among that."""
+    """Return the parameters of a class, with fields of its configuration as ``config.width``."""
     own = parameters_of(owner, "")
     name, kind = taken_by(owner, own) or ("", None)
     fields = fields_of(kind, owner, name) if name else {}
     return own | {f"{name}.{field}": item for field, item in fields.items()}
 
 
-def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
-    """How positions turn the entries of a head, as an input: what the rotary class beside gives."""
+def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
+    """Return the shapes of position embeddings as an input: those of the file's rotary class.
+
+    ``(B, N, d), (B, N, d)`` for cosines and sines of whole heads. The class is run at two head
+    widths to see what share of a head it turns, or if it gives complex numbers.
+    """
     import torch
 
     kinds = [v for n, v in names_around(owner).items() if n.endswith("RotaryEmbedding")]
@@ -201,10 +205,10 @@ def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
 
 
 def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Fields that say sizes, and those without a default.
+    """Return guesses for fields that are sizes or have no default.
 
-    What is None by default the class works out. Raises :class:`RequestError` for a field that
-    must be given and nobody can guess.
+    Fields that are None by default are left to the class. Raises :class:`RequestError` for a
+    required field that nobody can guess.
     """
     found: dict[str, Any] = {}
     for name, item in fields.items():
@@ -223,11 +227,11 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
                     "(a size like h*d, or a value)"
                 )
             found[name] = plain[0]
-    return found | _of_states(fields, given)
+    return found | _state_space_sizes(fields, given)
 
 
-def _of_states(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Heads of a state-space layer, of one group, in all ``expand`` times as wide as the model."""
+def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sizes of a state-space layer: one group of h heads, ``expand`` times the width."""
     found = dict[str, Any]()
     for kind in ("", "mamba_"):
         wider = fields.get(f"{kind}expand")
@@ -240,7 +244,7 @@ def _of_states(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def module_of(item: Parameter, owner: Any) -> Configuration | None:
-    """A module that an argument's annotation names, built like a configuration."""
+    """Return a module of the class that an argument's annotation names, or None."""
     from torch import nn
 
     kinds = [k for k in _classes(item.annotation, names_around(owner)) if issubclass(k, nn.Module)]
@@ -253,7 +257,7 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The fields that a JSON or TOML file gives."""
+    """Return the fields in a JSON or TOML file; raise a :class:`RequestError` if it has none."""
     try:
         Path(path).stat()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What was given for a target of somebody's, and what is guessed of what it takes."""
+"""A request to derive user code: what was typed, and guesses for arguments and inputs left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ _CAUSAL = ("causal", "is_causal")
 
 
 class UnguessedError(RequestError):
-    """Arguments, or inputs of the call, that must be given and nobody can guess."""
+    """Raised for required arguments or inputs (``names``) that nobody can guess."""
 
     def __init__(self, what: str, how: str, flag: str, names: Sequence[str]) -> None:
         told = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
@@ -51,7 +51,7 @@ class UnguessedError(RequestError):
 
 @dataclass
 class Request:
-    """What was given for one target, and what was guessed, with the flag that says otherwise."""
+    """What was typed for one target, and what was guessed, with the flag that overrides it."""
 
     name: str
     given: dict[str, Any]
@@ -66,8 +66,8 @@ class Request:
         """The last part of the name: ``MyAttention``."""
         return self.name.rpartition(":")[2]
 
-    def instead(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
-        """The same with other guesses."""
+    def with_guesses(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
+        """Return the request with these arguments and inputs as its guesses."""
         told = {f"{name}={shown(value)}": "--arg" for name, value in args.items()}
         told |= {f'"{item.spelled}"': "--input" for item in inputs.values()}
         bases = {base_of(name) for name in inputs}
@@ -79,11 +79,12 @@ class Request:
     def target(
         self, make: Any, what: str, taken: Parameters, arguments: Any, known: Mapping[str, str]
     ) -> Target:
-        """The target, over the symbols that its arguments and inputs use.
+        """Return the target, over the symbols that its arguments and inputs use.
 
-        ``known`` are sizes by the names of arguments; none where it is a function.
+        ``known`` are the model's sizes as texts, ``{"width": "h*d", "head": "d"}``; empty for a
+        function.
         """
-        named = self.call(what, taken, _of_a_grid(arguments, taken, known))
+        named = self.call(what, taken, _with_grid(arguments, taken, known))
         inputs, by_name = tuple(named.values()), signatures.by_name(named, taken)
         if self.guessed:
             told = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
@@ -93,9 +94,9 @@ class Request:
         return Target(self.name, make, inputs, symbols, self.dtype, by_name, tuple(self.notes))
 
     def arguments(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
-        """What a class or a factory is called with: given and guessed sizes, no default h or d.
+        """Return the constructor's arguments: typed and guessed; no default stands for h or d.
 
-        Raises :class:`RequestError` for a required one that nobody can guess.
+        Raises :class:`UnguessedError` for required ones that nobody can guess.
         """
         found = self._configured(owner, parameters)
         signatures.checked_names(found, parameters, "--arg", self.what)
@@ -135,7 +136,7 @@ class Request:
         return {**found, **self.guess({name: Expression(size) for name, size in left.items()})}
 
     def _configured(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
-        """What was given, a configuration made of what was given and guessed of its fields."""
+        """Return the typed arguments, with a configuration of typed and guessed fields."""
         given, file = dict(self.given), {}
         if isinstance(given.get("config"), str):
             file = read_file(given.pop("config"))
@@ -160,15 +161,15 @@ class Request:
         return given | {name: Configuration(kind, own | more)}
 
     def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of arguments, told as guessed."""
+        """Note values of arguments as guessed, and return them."""
         self.guessed |= {f"{name}={shown(value)}": "--arg" for name, value in values.items()}
         return dict(values)
 
     def call(self, what: str, parameters: Parameters, known: Mapping[str, str]) -> dict[str, Input]:
-        """Inputs of the call in its order, by name.
+        """Return the inputs of the call by name, in its order.
 
-        Without ``known`` sizes q, k and v are (B, h, N, d), as a function takes them. Raises
-        :class:`RequestError` for a required one that nobody can guess.
+        Without ``known`` sizes (a function), q, k and v are (B, h, N, d). Raises
+        :class:`UnguessedError` for required ones that nobody can guess.
         """
         if not signatures.takes_any(parameters):
             signatures.checked_names(self.inputs, parameters, "--input", what)
@@ -206,9 +207,9 @@ class Request:
         return found
 
     def _guessed(self, item: Parameter, known: Mapping[str, str]) -> dict[str, Input]:
-        """What an input is by its name and type; nothing where nobody can guess."""
+        """Return the input that a parameter's name and annotation suggest, or nothing."""
         name, tokens = item.name, known.get("tokens", "N")
-        text = known.get("turned", "") if name in NEEDED else ""
+        text = known.get("rotary", "") if name in NEEDED else ""
         if name in TOKENS:
             text = known.get(f"={name}", "") or known.get("whole", "")
         text = (
@@ -229,11 +230,11 @@ class Request:
         return found
 
     def pass_values(self, values: Mapping[str, Any]) -> None:
-        """Plain values, or sizes, become inputs of the call."""
+        """Make plain values, or sizes, inputs of the call."""
         self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
 
     def place_causal(self, parameters: Parameters, taken: Parameters) -> None:
-        """``--causal`` goes to the arguments or to the inputs, whichever take it."""
+        """Pass ``--causal`` to the constructor or to the call, whichever takes it."""
         if not self.causal:
             return
         argument = next((n for n in _CAUSAL if n in parameters and n not in self.given), None)
@@ -249,7 +250,7 @@ class Request:
             )
 
     def is_factory(self, function: Any) -> bool:
-        """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
+        """Return whether a function makes a module: it takes sizes (or nothing), no tensor."""
         parameters = signatures.parameters_of(function, self.what)
         tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
         if tensors or signatures.takes_any(parameters):
@@ -261,7 +262,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Repair:
-    """Guesses that take the place of others: values of arguments, texts of inputs."""
+    """A change of guesses: values of arguments, texts of inputs."""
 
     args: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -278,12 +279,12 @@ class Repair:
 
 
 def shown(value: Any) -> str:
-    """A value as ``--arg`` takes it."""
+    """Return a value as ``--arg`` takes it."""
     return value.text if isinstance(value, Expression) else str(value)
 
 
-def _of_a_grid(arguments: Any, taken: Parameters, known: Mapping[str, str]) -> Mapping[str, str]:
-    """What is known, and the sides of an image that a call and its constructor both take."""
+def _with_grid(arguments: Any, taken: Parameters, known: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the known sizes, with an image's sides if call and constructor both take them."""
     found = [name for name in taken if input_text(name, "", "") == "=(H, W)"]
     for name in found if known else ():
         sides = arguments.get(name)

@@ -6,9 +6,9 @@ from typing import Any
 
 
 def folded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, those of ``x.0`` and ``x.1`` in a tuple, of ``x[0]`` in a list.
+    """Return values by argument: ``{"x.0": 1, "x.1": 2}`` is ``{"x": (1, 2)}``.
 
-    Those of any other ``x.name`` are in a dict.
+    Names like ``x[0]`` make a list, any other ``x.name`` a dict.
     """
     found: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
@@ -31,5 +31,5 @@ _STEP = re.compile(r"(\[?[^.[]*)(.*)", re.DOTALL)
 
 
 def base_of(name: str) -> str:
-    """The argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
+    """Return the argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
     return next(iter(folded({name: None})))
