@@ -1,8 +1,8 @@
-"""What transposed convolutions take for themselves on the CPU.
+"""Scratch memory of transposed convolutions on the CPU.
 
-One is the input's gradient of a convolution that reads its result and gives its input: oneDNN runs
-it as that, and torch's own kernel makes the columns of that. What oneDNN takes of a dense kernel
-that skips places is not predicted, but for two results that it makes inside.
+A transposed convolution is the input's gradient of a convolution from its result to its input.
+OneDNN runs it as that; torch's own kernel makes that one's columns. Of oneDNN's dense kernels with
+a stride only two results inside are predicted, as a lower bound.
 """
 
 from types import SimpleNamespace
