@@ -1,4 +1,4 @@
-"""The cache after a prompt: what the model's own cache object holds, by layer."""
+"""Bytes of a model's cache after a prompt, by kind of layer, as numbers and as formulas."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,9 +20,10 @@ from attnprof.trace.solve.symbolic import run_symbolically
 
 @dataclass(frozen=True)
 class CacheForms:
-    """Bytes of the cache by layer as expressions, and where they hold; none where unknown.
+    """Formulas for bytes of the cache by layer, and where they hold; empty if unknown.
 
-    ``layers`` is what symbols for numbers of layers stand for, ``missing`` why there are none.
+    ``layers`` are the numbers that symbols for layers stand for, ``missing`` why there are no
+    formulas.
     """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
@@ -34,10 +35,10 @@ class CacheForms:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Bytes of the cache of ``count`` layers of a kind, or, without a name, of all.
+    """Bytes of the cache of ``count`` layers of a kind; with an empty ``kind`` the whole cache.
 
-    As an expression in B, N and the number of layers L, None where there is none, and as the number
-    at the asked sizes.
+    ``expression`` is in B, N and the number of layers L, None if there is none; ``value`` is the
+    number at the asked sizes.
     """
 
     kind: str
@@ -49,16 +50,16 @@ class CacheBytes:
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms]:
-    """Bytes of the cache after N tokens, by kind of layer, then the whole; and where that holds.
+    """Return bytes of the cache after N tokens, by kind of layer, then the whole; and formulas.
 
-    Of layers that repeat those of the first few are looked at, if they are alike by kind. Formulas
-    get up to two of the ``shares`` of time.
+    If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
+    two of the ``shares`` of time.
     """
-    if repeated is not None and (found := _of_few(sizes, repeated, shares)):
+    if repeated is not None and (found := _by_first_layers(sizes, repeated, shares)):
         return found
     target = subject.cache()
-    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    forms = _formulas(target, _asked(target, sizes), shares)
+    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
+    forms = _formulas(target, _sizes_of(target, sizes), shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -71,16 +72,16 @@ def cache_bytes(
     return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], forms
 
 
-def _of_few(
+def _by_first_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms] | None:
-    """The same by the first layers of a decoder; None where they do not tell of all."""
+    """Return rows and formulas from a decoder's first layers, or None if others may differ."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
     target = repeated.few.cache()
-    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    found = _formulas(target, _asked(target, sizes), shares)
+    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
+    found = _formulas(target, _sizes_of(target, sizes), shares)
     formulas = found.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
     own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
@@ -108,12 +109,12 @@ def _of_few(
     return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], found
 
 
-def _asked(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+def _sizes_of(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in target.symbols}
 
 
 def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> CacheForms:
-    """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
+    """Return formulas that further runs confirm, or none with the reason."""
     near = {name: size for name, size in asked.items() if size > 1}
     with shares.next() as share:
         if not share:
@@ -125,7 +126,7 @@ def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> Cache
 
 
 def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
-    """Those of one run, if any further one lies where they hold."""
+    """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
     try:
         found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
@@ -141,6 +142,7 @@ def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
+    """Return formulas by the usual search; :class:`NoFormulaError` where it finds none."""
     forms = derived(target, ("forward",), near).phases["forward"]
     if forms.method == "counted":
         raise NoFormulaError("no way to one was found")
@@ -150,6 +152,7 @@ def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:
+    """Return the bytes that a run allocates, by layer."""
     found = defaultdict[str, list[Any]](list)
     for call in trace.calls:
         found[call.module].append(call.takes)
@@ -157,6 +160,7 @@ def _by_layer(trace: Trace) -> dict[str, Any]:
 
 
 def _name(layers: list[str], subject: WholeModel) -> str:
+    """Return the type of layers, if they have the same, else ``layers 0-3``."""
     numbers = [int(layer.rpartition(".")[2]) for layer in layers]
     types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
     return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"

@@ -1,4 +1,4 @@
-"""What a model costs, by part and kind of layer: of a run's operations, with or without symbols."""
+"""Costs of a model's run by kind of layer and part (attention, mlp, …), as numbers or formulas."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,16 @@ from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 from attnprof.trace.solve.columns import unnumbered
 
-#: How far layers of one kind may be apart in parameters, and in FLOPs where the configuration
-#: names their types: as those that mix ever more results of layers before them.
+#: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
+#: names its type: layers may mix the results of all layers before them.
 _ENTRIES_APART, _FLOPS_APART = 0.01, 0.5
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that cost the same: what they are called, and their paths; "" is all that is none.
+    """Layers that cost the same: their name and paths; the path "" is all that is in no layer.
 
-    Kinds that cost nearly the same are called the same, and are shown as one.
+    Kinds that cost nearly the same have one name, and are shown as one.
     """
 
     name: str
@@ -33,10 +33,10 @@ class LayerKind:
 def by_kind(
     model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
-    """Layers of a model by what they cost and hold, in their order; first all that is no layer.
+    """Return the kinds of layers, by their costs and parameters; first all that is in no layer.
 
-    They are called by ``types``, one a layer, where the configuration says those, else by their
-    class, after the stack that they stand in where there are several.
+    Their names are ``types``, one a layer, if the configuration has them, else classes; the stack's
+    path comes before if there are several stacks.
     """
     modules = dict(model.named_modules())
     layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
@@ -69,9 +69,9 @@ def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
-    """What tells layers apart: the FLOPs of a forward pass, and the entries that they hold.
+    """Return what tells layers apart: FLOPs of the forward pass, and parameters, by path.
 
-    Backward, the last one may have less to add up.
+    Backward, the last layer may have less to add up.
     """
     calls = _by_layer(trace.part("forward"), places)
     held = defaultdict[str, list[Size]](list)
@@ -82,6 +82,7 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
 
 
 def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
+    """Return the calls in each layer, by its path."""
     found = defaultdict[str, list[Call]](list)
     for call in calls:
         found[place_of(call.module, places).layer].append(call)
@@ -89,7 +90,7 @@ def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[
 
 
 def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
-    """The place of a module of a run, which may stand inside of what decodes with it."""
+    """Return the place of a module in a run, also of one that a decoding step wraps."""
     inner = name.removeprefix("module").removeprefix(".")
     return places.get(name) or places.get(inner) or ModulePlace("other")
 
@@ -97,9 +98,9 @@ def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
 def of_all_layers(
     trace: Trace, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[str, ModulePlace] | None:
-    """The places of a run's modules, where some stand for those of all layers: ``layers.*.mlp``.
+    """Return the places of a run's modules, also of names for all layers: ``layers.*.mlp``.
 
-    None where those are of several parts or kinds.
+    None if such a name is of several parts or kinds.
     """
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     alike = defaultdict[str, list[ModulePlace]](list)
@@ -120,7 +121,7 @@ def _all_layers(name: str) -> bool:
 def by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
-    """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
+    """Return costs and parameters of a phase by kind of layer (all layers of it) and part."""
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     calls = calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)

@@ -1,4 +1,4 @@
-"""A phase of a model: its run at the asked sizes, and its formulas within so much time."""
+"""The phases of a model: their runs at the asked sizes, and formulas in limited time."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
-#: Sizes at which a run on real tensors is short.
+#: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
-#: Seconds of processor time after which layers that repeat are no longer run one by one; and after
-#: which there are no numbers, unless formulas get more.
+#: Seconds of processor time for a run of all layers, after which the first few are run; and for
+#: any run, if the limit of formulas is not higher.
 _LONG_S, _LONGEST_S = 1.5, 120.0
 
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
+    """A phase of a model at the asked sizes, with its formulas, or why they are ``missing``.
 
-    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``held``: the
-    run was held against one on those. ``name`` is what was asked for: ``prefill`` is the phase
-    ``forward`` with other logits.
+    ``ran`` is the target as it was run: with experts chosen evenly, or on real tensors. ``held``:
+    the run was compared with one on real tensors. ``name`` is the phase as asked: ``prefill`` is
+    the phase ``forward`` with other logits.
     """
 
     phase: str
@@ -47,10 +47,10 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Model:
-    """A subject as it is built: every module's place, its layers by kind, its parameters.
+    """A subject as it is built: every module's place, layers by kind, parameters.
 
-    ``resting`` are those, by kind of layer and part, that a token does not meet; ``held`` are its
-    weights by module.
+    ``resting`` are parameters, by kind of layer and part, that a token does not meet; ``held`` are
+    the weights by module.
     """
 
     places: Mapping[str, ModulePlace]
@@ -62,7 +62,7 @@ class Model:
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """That of a subject, with layers told apart by what runs say."""
+        """Return the model of a subject, whose kinds of layers are told apart by runs."""
         import torch
 
         with torch.device("meta"):
@@ -100,7 +100,7 @@ class Model:
 
 
 def _with_logits(subject: WholeModel, name: str) -> WholeModel:
-    """Return the subject with a phase's logits; the same one, whose prompts are kept, if it may."""
+    """Return the subject with a phase's logits; itself, with its kept prompts, if it has them."""
     logits = subject.logits_of(name)
     same = not logits or logits == subject.logits_of("forward")
     return subject if same else replace(subject, logits=logits)
@@ -109,11 +109,11 @@ def _with_logits(subject: WholeModel, name: str) -> WholeModel:
 def run_of(
     subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
 ) -> PhaseRun:
-    """A run of all layers; it is held against one on real tensors where formulas are derived.
+    """Return a run of all layers at the asked sizes.
 
-    One that takes long is made of a run of the first layers, where the others are built alike.
-    Raises :class:`CannotRunError` where that takes more than ``limit_s`` seconds of processor time,
-    and more than two minutes.
+    One that takes long is made from a run of the first layers, if the others are built alike.
+    Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor time, and
+    more than two minutes.
     """
     name, phase = phase, "forward" if phase == "prefill" else phase
     subject = _with_logits(subject, name)
@@ -146,7 +146,7 @@ def run_of(
 def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
-    """A run with its formulas, or why there are none."""
+    """Return a run with its formulas, or with why there are none."""
     subject = _with_logits(subject, run.name)
     if model.repeated is not None:
         model = replace(model, repeated=model.repeated.of(subject))
@@ -165,6 +165,7 @@ def with_forms(
 def _derived(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
+    """Return a run with formulas, from its first layers if those tell all, else from all."""
     target, phase = subject.target(run.phase), run.phase
     asked = {name: sizes[name] for name in target.symbols}
     if model.repeated is not None:
@@ -193,9 +194,9 @@ def _derived(
 def _confirmed(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
-    """A run without formulas: one of few layers is held against that on real tensors.
+    """Return a run without formulas, after a run of few layers was compared with real tensors.
 
-    Where code does something else on those, that is what is counted.
+    If code does something else on those, the run is made on real tensors.
     """
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:

@@ -1,4 +1,4 @@
-"""A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
+"""A model's costs as a report: by phase, part and kind of layer, as numbers and closed forms."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ def model_report(
     limit_s: float = LIMIT_S,
     environment: Mapping[str, Any] | None = None,
 ) -> Report:
-    """What a model costs in some phases at ``sizes`` (B and N), and by formula in B and N.
+    """Return what a model costs in some phases at ``sizes`` (B and N), and as formulas in B and N.
 
-    A phase that it does not have, or that does not run, is left out with a note, unless there is no
-    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. Numbers come
-    first, and formulas get what these leave of ``limit_s`` seconds of processor time.
+    A phase that it does not have, or that does not run, is left out with a note; if there is no
+    other, its error is raised, :class:`CannotRunError` or :class:`RequestError`. Numbers come
+    first; formulas get what is left of ``limit_s`` seconds of processor time.
     """
     shares = Shares(limit_s)
     runs, failed = _runs(subject, phases, sizes, limit_s)
@@ -60,12 +60,12 @@ def model_report(
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
-        "phases": {run.name: _found(run) for run in runs},
+        "phases": {run.name: _method_fields(run) for run in runs},
         "logits": {run.name: told for run in runs if (told := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
+    summary["attention_half_seq_len"] = None if first is None else _half_length(first, sizes)
     ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
     summary["attention_half_domain"] = ends
     if keeps:
@@ -106,12 +106,13 @@ def _runs(
 
 
 def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
-    """The numbers of layers that formulas have symbols for."""
+    """Return the numbers of layers that formulas have symbols for."""
     told = [run.forms.layers for run in runs if run.forms is not None]
     return {name: number for layers in told for name, number in layers.items()}
 
 
-def _found(run: PhaseRun) -> dict[str, Any]:
+def _method_fields(run: PhaseRun) -> dict[str, Any]:
+    """Return how formulas of a phase were found, or why they are missing."""
     if run.forms is None:
         return {
             "missing": run.missing,
@@ -129,7 +130,7 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
-    """By kind of layer and part, then the whole: kinds of one name are one."""
+    """Yield rows by kind of layer and part, then of the whole; kinds of one name are one."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
     met, rows = list[Any](), defaultdict[Any, list[Any]](list)
@@ -167,13 +168,14 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
 
 
 def _share(size: Any, part: int, whole: int) -> Any:
-    """So large a part of a number, or of an expression."""
+    """Return the share ``part / whole`` of a number or an expression."""
     import sympy
 
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
-def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
+def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
+    """Return the length from which on attention is half of the FLOPs, if formulas tell it."""
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
@@ -192,7 +194,7 @@ def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], model: Model, shares: Shares, notes: list[str]
 ) -> tuple[list[CacheBytes], CacheForms]:
-    """By kind of layer, then the whole; and where the formulas hold."""
+    """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
         rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
     except AttnprofError as error:
@@ -215,14 +217,14 @@ def _cache_record(row: CacheBytes) -> ModelRecord:
 def _least_traffic(
     subject: WholeModel, model: Model, run: PhaseRun, tokens: int, cache: Any
 ) -> dict[str, int]:
-    """Bytes of the weights that decoded tokens meet, and of the whole cache, each read once."""
+    """Return bytes of the weights that decoded tokens meet and of the cache, each read once."""
     ran = {call.module for call in run.trace.part("decode")}
     met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
     return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}
 
 
 def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
-    """Shares of each phase's FLOPs over length, where formulas tell."""
+    """Return shares of each phase's FLOPs over the length, where formulas hold."""
     found = dict[str, Any]()
     for run in runs:
         counted: Counter[str] = Counter()
