@@ -23,7 +23,7 @@ WITHOUT_CROSSOVER = 1024
 def curves_of(
     meeting: "Meeting", matches: Sequence["Contest"], records: Sequence[CrossoverRecord]
 ) -> list[dict[str, Any]]:
-    """Both costs of each contest at each size given, where both are known."""
+    """Return both costs of each contest at each given size, where both are known."""
     found: list[dict[str, Any]] = []
     axis = meeting.axis
     for contest, given in product(matches, dict.fromkeys(r.given for r in records)):
@@ -55,7 +55,7 @@ def curves_of(
 def seen_curves(
     meeting: "Meeting", given: int, seen: Mapping[int, Sequence[Any]], **what: Any
 ) -> list[dict[str, Any]]:
-    """Both sides' costs at the places that a search looked at."""
+    """Return both sides' costs at the places that a search looked at."""
     return [
         curve(meeting.axis, given, {n: seen[n][place] for n in sorted(seen)}, **what,
               mechanism=side.name)
@@ -65,7 +65,7 @@ def seen_curves(
 
 
 def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
-    """Known lengths around the crossovers; without one, around a usual length or all there are."""
+    """Return known lengths around the crossings; without one, around a usual length."""
     first, last = known.stretches[0][0], known.stretches[-1][1]
     marks = marks or [WITHOUT_CROSSOVER]
     low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
@@ -78,7 +78,7 @@ def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
 
 
 def ratios(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the first mechanism costs of the second, wherever a figure's curves have both."""
+    """Return the first mechanism's cost over the second's, where curves have both."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in curves:
         x = "at" if "at" in one else "seq_len"

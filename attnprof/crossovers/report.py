@@ -1,7 +1,7 @@
-"""Where two mechanisms cost the same: the report of ``crossover``, with rows of every kind.
+"""The report of ``crossover``: rows of all sources of a cost, a sentence, and a figure's curves.
 
-Formulas and derived costs are solved, peaks of memory and times are searched. All of them answer
-with a :class:`Finding`; ``crossover_report`` makes the rows, the sentence and a figure's curves.
+Published, formula and derived costs are solved; peaks of memory and times are searched. Each of
+these finders answers with a :class:`Finding`; ``crossover_report`` makes the rows of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ VERDICTS = {0: "never", 1: "crosses"}
 
 @dataclass(frozen=True)
 class Finding:
-    """All crossings at a size given, and the sign of A - B below the first and above the last.
+    """All crossings at a given size, and the sign of A - B below the first and above the last.
 
     ``first`` is the first whole value from the last crossing on; without a crossing, the first
     value that the answer is for. ``fields`` are further ones of the row.
@@ -95,10 +95,10 @@ def crossover_report(
     metrics: Sequence[str] = METRICS, *, terms: Any = None, with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """The report, a figure's curves in its summary if wanted; raises where every row is refused.
+    """Return the report, with a figure's curves if wanted; raise if every row is refused.
 
-    ``given`` are the head widths, or over another axis than the length the lengths. ``terms`` are
-    those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
+    ``given`` are head widths, or lengths over another axis than the length. ``terms`` are those of
+    times (:class:`attnprof.crossovers.timed.TimeTerms`).
     """
     rows: list[Any] = []
     curves: list[dict[str, Any]] = []
@@ -127,7 +127,7 @@ def crossover_report(
 def _finders(
     meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
 ) -> Iterator[Finder]:
-    """Yield what finds the rows that are asked for; RequestError where nothing can be compared."""
+    """Yield finders for the rows asked for; RequestError if nothing can be compared."""
     counted = [metric for metric in metrics if metric != TIME]
     others = [kind for kind in kinds if kind != PREDICTED or TIME not in metrics]
     closed = [kind for kind in others if kind != MEASURED]
@@ -156,7 +156,7 @@ def _finders(
 
 
 def _check_times(kinds: Sequence[str], terms: Any) -> None:
-    """RequestError for kinds that say nothing of times, or not of a device that is elsewhere."""
+    """Raise :class:`RequestError` for kinds that have no times, or times of a remote device."""
     if not {PREDICTED, MEASURED} & set(kinds):
         raise RequestError(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
@@ -170,7 +170,7 @@ def _check_times(kinds: Sequence[str], terms: Any) -> None:
 def _row(
     meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
 ) -> CrossoverRecord:
-    """One row; a refusal is one that says why, and is kept in ``refused``."""
+    """Return one row; a refusal is one, too, says why, and is kept in ``refused``."""
     empty = _blank(meeting, contest, given)
     try:
         found = finder.find(contest, given)
@@ -192,7 +192,7 @@ def _row(
 
 
 def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
-    """A row that says what was asked."""
+    """Return a row that says only what was asked."""
     w, axis = meeting.workload, meeting.axis
     sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
     sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}
