@@ -23,14 +23,14 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
         for metric in {row.metric for row in known}
     }
     asked = sorted({row.given for row in records})
-    said: dict[tuple[str, ...], list[CrossoverRecord]] = {}
+    alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(
         (row for row in known if row.kind == best[row.metric]), key=lambda row: row.given
     ):
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
-        said.setdefault(tuple(what), []).extend(rows)
-    return " ".join([*(_sentence(rows, asked) for rows in said.values()), *_contradictions(known)])
+        alike.setdefault(tuple(what), []).extend(rows)
+    return " ".join([*(_sentence(rows, asked) for rows in alike.values()), *_contradictions(known)])
 
 
 def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
@@ -38,13 +38,13 @@ def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
     timed = [row for row in rows if row.metric == "time"]
     measured = {row.given: row for row in timed if row.kind == "measured"}
     for row in timed:
-        found = measured.get(row.given)
-        if row.kind != "predicted" or found is None:
+        measurement = measured.get(row.given)
+        if row.kind != "predicted" or measurement is None:
             continue
-        low, high, at = row.ci_low, row.ci_high, found.crossover_value
+        low, high, at = row.ci_low, row.ci_high, measurement.crossover_value
         beyond = at is not None and not (low or at) <= at <= (high or at)
-        if row.verdict != found.verdict or beyond:
-            yield f"Predicted was {_result(row)}, measured {_result(found)}."
+        if row.verdict != measurement.verdict or beyond:
+            yield f"Predicted was {_result(row)}, measured {_result(measurement)}."
 
 
 def _result(row: CrossoverRecord) -> str:
@@ -97,10 +97,10 @@ def _from_where(rows: Sequence[CrossoverRecord]) -> str:
         return everywhere(rows)
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_value or 0) for pick in (min, max))
-    said = amount(over, least.first_value or 0)
+    value_text = amount(over, least.first_value or 0)
     if least.first_value == most.first_value:
         same = least.method == "solved" and least.crossover_value == least.first_value
-        return f"beyond {said}{several}" if same else f"from {said} on{several}"
+        return f"beyond {value_text}{several}" if same else f"from {value_text} on{several}"
     of = list[str]()
     for end in (least, most):
         sizes = [row.given for row in rows if row.first_value == end.first_value]
@@ -108,7 +108,7 @@ def _from_where(rows: Sequence[CrossoverRecord]) -> str:
             of.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
         else:
             of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
-    return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+    return f"from {value_text} {of[0]} to {most.first_value:,} {of[1]} on{several}"
 
 
 def _limits(rows: Sequence[CrossoverRecord]) -> str:

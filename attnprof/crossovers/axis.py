@@ -66,9 +66,9 @@ class CrossoverAxis:
         """Raise :class:`RequestError` for neither a size nor a parameter of a side."""
         if self.d_model is not None and self.name != "heads":
             raise RequestError(f"d_model {self.d_model} is for numbers of heads alone: over heads")
-        found = [name for side in sides for name in parameters(side)]
-        if self.is_parameter and self.name not in found:
-            possible = list(dict.fromkeys([*SIZES, *found]))
+        takes = [name for side in sides for name in parameters(side)]
+        if self.is_parameter and self.name not in takes:
+            possible = list(dict.fromkeys([*SIZES, *takes]))
             names = " and ".join(side.name for side in sides)
             raise RequestError(
                 f"--over {self.name}: no size, and no whole number that {names} take; "
@@ -109,8 +109,8 @@ class CrossoverAxis:
         doublings = (round(2 ** (step / PER_DOUBLING)) for step in steps)
         sizes = (given, self.d_model or 1, workload.num_heads, workload.head_dim)
         divide = (place for size in sizes if isinstance(size, int) for place in divisors(size))
-        found = {*range(self.first, self.first + ONE_BY_ONE), *doublings, *divide, last}
-        return sorted(value for value in found if self.first <= value <= last)
+        candidates = {*range(self.first, self.first + ONE_BY_ONE), *doublings, *divide, last}
+        return sorted(value for value in candidates if self.first <= value <= last)
 
     def after(self, place: int, workload: Workload, given: int) -> Iterator[int]:
         """Yield values to try from one on, first a multiple that kernels fill up."""
@@ -123,8 +123,8 @@ class CrossoverAxis:
 
 def _all_of(name: str, possible: Sequence[str]) -> str:
     """Return all possible names, if a message has only the nearest ones."""
-    said = f"possible: {', '.join(possible)}"
-    return "" if closest(name, list(possible)) == said else f" {said}"
+    text = f"possible: {', '.join(possible)}"
+    return "" if closest(name, list(possible)) == text else f" {text}"
 
 
 #: The length, as in the papers.

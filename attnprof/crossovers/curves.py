@@ -24,17 +24,19 @@ def curves_of(
     meeting: "Meeting", matches: Sequence["Contest"], records: Sequence[CrossoverRecord]
 ) -> list[dict[str, Any]]:
     """Return both costs of each contest at each given size, where both are known."""
-    found: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
     axis = meeting.axis
     for contest, given in product(matches, dict.fromkeys(r.given for r in records)):
-        own = [r for r in records if r.given == given]
-        marks = [x for r in own for x in r.all_crossings if x >= 1]
+        rows = [r for r in records if r.given == given]
+        marks = [x for r in rows for x in r.all_crossings if x >= 1]
         try:
             known = contest.lengths(given, axis)
         except (RequestError, CannotRunError):
             continue  # a row says why
         places: Iterable[int] = _lengths(marks, known)
-        searched = [r.searched[0] for r in own if r.method == "searched" and r.kind == contest.kind]
+        searched = [
+            r.searched[0] for r in rows if r.method == "searched" and r.kind == contest.kind
+        ]
         if searched and axis.name != "seq":
             places = axis.values(meeting.workload, given)
         both: list[dict[int, Number]] = [{}, {}]
@@ -44,12 +46,12 @@ def curves_of(
                     sides, workload = meeting.at(n, given)
                     points[n] = contest.at(given)[place].of(sides, workload)
         what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        found += [
+        curves += [
             curve(axis, given, points, **what, mechanism=side.name)
             for side, points in zip((meeting.a, meeting.b), both, strict=True)
             if points
         ]
-    return found
+    return curves
 
 
 def seen_curves(
@@ -73,21 +75,21 @@ def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
     if low > high:  # what is known lies elsewhere
         low, high = float(first), float(last or first * AROUND**2)
     steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
-    found = {known.after(round(low * step)) for step in steps}
-    return sorted(length for length in found if length is not None)
+    lengths = {known.after(round(low * step)) for step in steps}
+    return sorted(length for length in lengths if length is not None)
 
 
 def ratios(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the first mechanism's cost over the second's, where curves have both."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_place: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in curves:
         x = "at" if "at" in one else "seq_len"
         names = ("metric", "unit", "kind", "head_dim" if x == "seq_len" else "seq_len")
         place = {name: one[name] for name in names}
         points = dict(zip(one[x], one["value"], strict=True))
-        first = found.setdefault(tuple(place.values()), {**place, "points": points})
+        first = by_place.setdefault(tuple(place.values()), {**place, "points": points})
         if first["points"] is not points:
-            own = first.pop("points")
-            both = {n: own[n] / points[n] for n in own if points.get(n)}
+            numerators = first.pop("points")
+            both = {n: numerators[n] / points[n] for n in numerators if points.get(n)}
             first |= {x: list(both), "value": list(both.values())}
-    return [ratio for ratio in found.values() if "value" in ratio]
+    return [ratio for ratio in by_place.values() if "value" in ratio]

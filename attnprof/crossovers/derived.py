@@ -89,7 +89,7 @@ class DerivedSide:
 
     target: Target
     workload: Workload
-    _found: dict[int | None, Derivation] = field(default_factory=dict)
+    _derivations: dict[int | None, Derivation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         others = set(self.target.symbols) - {"B", "N", "h", "d"}
@@ -103,26 +103,26 @@ class DerivedSide:
         """Return the cost at a head width, by the formula for all widths if it holds there."""
         quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
         for given, width in ((None, {"d": head_dim}), (head_dim, {})):
-            found = self._derived(given)
-            forms = found.phases[self.workload.phase]
-            cost = DerivedCost(found, forms, quantity, width)
+            derivation = self._derived(given)
+            forms = derivation.phases[self.workload.phase]
+            cost = DerivedCost(derivation, forms, quantity, width)
             if "d" not in self.target.symbols or cost.somewhere:
                 break
         return cost
 
     def _derived(self, head_dim: int | None) -> Derivation:
-        if head_dim not in self._found:
+        if head_dim not in self._derivations:
             sizes = self.workload.by_symbol()
             given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
             if head_dim is not None:
                 given["d"] = head_dim
             try:
-                found = derived(self.target.fixed(**given), [self.workload.phase])
+                derivation = derived(self.target.fixed(**given), [self.workload.phase])
             except CannotRunError as error:
-                said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
-                raise CannotRunError(said) from error
-            self._found[head_dim] = found
-        return self._found[head_dim]
+                message = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
+                raise CannotRunError(message) from error
+            self._derivations[head_dim] = derivation
+        return self._derivations[head_dim]
 
 
 def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[DerivedCost, ...]]:

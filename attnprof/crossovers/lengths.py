@@ -40,16 +40,16 @@ class Lengths:
     @cached_property
     def stretches(self) -> list[tuple[int, int | None]]:
         """First and last length of each stretch; None where no end was found."""
-        found: list[tuple[int, int | None]] = []
+        ended: list[tuple[int, int | None]] = []
         first, before, was_inside = 0, 0, False
         for place in self._places:
             inside = self._next_that_holds(place) is not None
             if inside and not was_inside:
                 first = self._next_that_holds(self._last_inside(before - 1, place)) or 0
             elif was_inside and not inside:
-                found.append((first, self._last_inside(place, before)))
+                ended.append((first, self._last_inside(place, before)))
             before, was_inside = place, inside
-        return [*found, (first, None)] if was_inside else found
+        return [*ended, (first, None)] if was_inside else ended
 
     @property
     def start(self) -> int:
@@ -64,9 +64,9 @@ class Lengths:
 
     def after(self, length: int) -> int | None:
         """Return the first length from ``length`` on; None where there is none."""
-        found = self._next_that_holds(self._next_step(length))
+        near = self._next_that_holds(self._next_step(length))
         later = (first for first, _ in self.stretches if first >= length)
-        return next(later, None) if found is None else found
+        return next(later, None) if near is None else near
 
     def within(self, low: int, high: int) -> Iterator[int]:
         """Yield all lengths from low to high."""

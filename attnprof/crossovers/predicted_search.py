@@ -50,9 +50,9 @@ class PredictedSearch(OrderSearch):
         self.outwards(self._grid())
         if not self.seen:
             raise self.first_refusal or CannotRunError("both run nowhere")
-        told = [length for length in self.seen if abs(self.ratio(length)) > TIE]
-        brackets = self.brackets(told)
-        ordered = sorted(told if brackets else self.seen)
+        decided = [length for length in self.seen if abs(self.ratio(length)) > TIE]
+        brackets = self.brackets(decided)
+        ordered = sorted(decided if brackets else self.seen)
         self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
         brackets = brackets or self.brackets()
         self.found = [self._crossing(low, high) for low, high in brackets]

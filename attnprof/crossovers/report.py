@@ -71,16 +71,16 @@ class FormulaFinder:
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return what polynomials or a search over integers say."""
-        found, form = solved(self.meeting, contest, given)
+        solution, form = solved(self.meeting, contest, given)
         known = contest.lengths(given, self.meeting.axis)
         doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
         searched, step = [list(stretch) for stretch in known.stretches], known.step
-        if found.looked_at:
-            searched, step = [list(found.looked_at)], 1
-        crossings = [float(root.at) for root in found.roots]
-        first = found.start if found.first is None else found.first
-        return Finding(crossings, (found.runs[0].sign, found.runs[-1].sign), first, {
-            "closed_form": form, "method": "solved" if found.runs[-1].piece else "searched",
+        if solution.looked_at:
+            searched, step = [list(solution.looked_at)], 1
+        crossings = [float(root.at) for root in solution.roots]
+        first = solution.start if solution.first is None else solution.first
+        return Finding(crossings, (solution.runs[0].sign, solution.runs[-1].sign), first, {
+            "closed_form": form, "method": "solved" if solution.runs[-1].piece else "searched",
             "searched": searched, "searched_step": step,
             "bound": "; ".join(sorted(doubts)) or None,
         })  # fmt: skip
@@ -106,11 +106,11 @@ def crossover_report(
     made_of, is_sorted = dict[str, str](), False
     for finder in _finders(meeting, kinds, metrics, terms):
         refused = list[AttnprofError]()
-        own = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
-        if not rows and all(row.skipped for row in own):
+        added = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
+        if not rows and all(row.skipped for row in added):
             raise together(refused)
-        rows += own
-        curves += finder.curves(own) if with_curves else ()
+        rows += added
+        curves += finder.curves(added) if with_curves else ()
         if not isinstance(finder, FormulaFinder):
             is_sorted = True
             environment = {**environment, **getattr(finder, "environment", {})}
@@ -173,21 +173,21 @@ def _row(
     """Return one row; a refusal is one, too, says why, and is kept in ``refused``."""
     empty = _blank(meeting, contest, given)
     try:
-        found = finder.find(contest, given)
+        finding = finder.find(contest, given)
     except (RequestError, CannotRunError) as refusal:
         refused.append(refusal)
         return replace(empty, skipped=str(refusal))
-    last = found.crossings[-1] if found.crossings else None
-    names, (below, above) = {1: meeting.b.name, -1: meeting.a.name, 0: None}, found.outer
+    last = finding.crossings[-1] if finding.crossings else None
+    names, (below, above) = {1: meeting.b.name, -1: meeting.a.name, 0: None}, finding.outer
     always = last is None and below > 0
-    first = found.first if always or last is not None else None
+    first = finding.first if always or last is not None else None
     over_lengths = empty.over == "seq"
-    verdict = "always" if always else VERDICTS.get(len(found.crossings), "several")
+    verdict = "always" if always else VERDICTS.get(len(finding.crossings), "several")
     return replace(
-        empty, crossover_value=last, first_value=first, all_crossings=list(found.crossings),
+        empty, crossover_value=last, first_value=first, all_crossings=list(finding.crossings),
         crossover_seq_len=last if over_lengths else None, verdict=verdict,
         first_seq_len=first if over_lengths else None, cheaper_below=names[below],
-        cheaper_above=names[above], **found.fields,
+        cheaper_above=names[above], **finding.fields,
     )  # fmt: skip
 
 

@@ -62,9 +62,9 @@ class Meeting:
 
     def branches_at(self, sample: tuple[int, int], symbolic_given: bool) -> Branches:
         """Return variables at a value and a given size; shared for one given size."""
-        found = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
-        found.move(sample)
-        return found
+        branches = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
+        branches.move(sample)
+        return branches
 
     def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
         """Return both sides and their workload at a value of the axis."""
@@ -149,13 +149,13 @@ class Contest:
         if self.derived is None:
             return axis.known
         first, second = self.at(head_dim)
-        found = Lengths(lambda length: first.holds(length) and second.holds(length))
-        if not found.stretches:
+        lengths = Lengths(lambda length: first.holds(length) and second.holds(length))
+        if not lengths.stretches:
             raise RequestError(
                 f"at head width {head_dim} there is no length at which both costs are known: "
                 f"{first.said}; {second.said}"
             )
-        return found
+        return lengths
 
 
 def contests(
@@ -171,18 +171,18 @@ def contests(
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if STATE in metrics and meeting.workload.phase != "decode":
         raise RequestError("--metric state: only decoding keeps one; add --phase decode")
-    found, a, b, derived = list[Contest](), meeting.a, meeting.b, None
+    result, a, b, derived = list[Contest](), meeting.a, meeting.b, None
     if DERIVED in kinds:
         from attnprof.crossovers.derived import derived_costs
 
         derived = derived_costs(meeting)
     for metric in metrics:
         if not meeting.own_modules:
-            found += _closed_contests(meeting, metric, kinds, a, b)
+            result += _closed_contests(meeting, metric, kinds, a, b)
         if derived is not None and metric != STATE:
-            found.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
-    if found:
-        return found
+            result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
+    if result:
+        return result
     if meeting.own_modules:
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
@@ -200,7 +200,7 @@ def _closed_contests(
     meeting: Meeting, metric: str, kinds: Sequence[str], a: Mechanism, b: Mechanism
 ) -> list[Contest]:
     """Return the contests of printed formulas, and of our closed forms."""
-    found = list[Contest]()
+    result = list[Contest]()
     pair = _printed(meeting, metric, a, b) if "published" in kinds else None
     if pair:
 
@@ -212,12 +212,12 @@ def _closed_contests(
 
         source = ", ".join(dict.fromkeys(form.source for form in pair))
         costs = FormulaCost(partial(printed, 0)), FormulaCost(partial(printed, 1))
-        found.append(Contest(metric, "published", costs, source))
+        result.append(Contest(metric, "published", costs, source))
     if "formula" in kinds:
         counted = partial(_closed_form, meeting.scope, COUNTED_AS[metric][0])
         costs = FormulaCost(partial(counted, 0)), FormulaCost(partial(counted, 1))
-        found.append(Contest(metric, "formula", costs))
-    return found
+        result.append(Contest(metric, "formula", costs))
+    return result
 
 
 def _printed(
@@ -244,8 +244,8 @@ def _closed_form(
     sizes = [*vars(workload).values(), *vars(side).values()]
     variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
     if variable is None:
-        found = quantity_of(side, workload, scope, quantity)
+        cost = quantity_of(side, workload, scope, quantity)
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
-        found = quantity_in(table, quantity)
-    return found * workload.item_size if quantity == "state_entries" else found
+        cost = quantity_in(table, quantity)
+    return cost * workload.item_size if quantity == "state_entries" else cost

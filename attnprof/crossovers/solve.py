@@ -63,10 +63,10 @@ def pieces(
     disagree with its polynomials.
     """
     try:
-        found = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=True)
+        traced = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=True)
     except NotPiecewisePolynomialError:
-        found = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=False)
-    return _check_pieces(found, difference, head_dim)
+        traced = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=False)
+    return _check_pieces(traced, difference, head_dim)
 
 
 def _all_pieces(
@@ -74,10 +74,10 @@ def _all_pieces(
     symbolic_width: bool,
 ) -> list[Piece]:  # fmt: skip
     """Return the pieces, each played at the first length at which the one before ends."""
-    found: list[Piece] = []
+    result: list[Piece] = []
     first: int | None = start
     while first is not None:
-        if len(found) == MOST_PIECES:
+        if len(result) == MOST_PIECES:
             raise NotPiecewisePolynomialError(f"more than {MOST_PIECES} pieces")
         branches = branches_at((first, head_dim), symbolic_width)
         n = branches.size(0)
@@ -87,9 +87,9 @@ def _all_pieces(
         asked = {at_width(one, head_dim) for one in decided.values()}
         turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
         end = min(turns, default=None)  # there the first comparison may change its answer
-        found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
+        result.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
         first = None if end is None else max(end.ceiling, first + 1)
-    return found
+    return result
 
 
 def _check_pieces(found: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
@@ -297,9 +297,9 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     if len(known.stretches) == 1:
         with suppress(*not_this_way):
             start = known.stretches[0][0]
-            found = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
-            solvable = found.roots and found.runs[-1].piece
-            return found, _last_form(found, given, axis) if solvable else None
+            crossings = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
+            solvable = crossings.roots and crossings.runs[-1].piece
+            return crossings, _last_form(crossings, given, axis) if solvable else None
     places = None if axis.name == "seq" else axis.values(meeting.workload, given)
     return bisected(at, known, places), None
 
@@ -311,7 +311,7 @@ def _last_form(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
         if run.piece and run.piece.general:
             for terms in _factors(run.piece.terms, axis):
                 roots = positive_roots(at_width(terms, given))
-                vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
+                vanishes = any(abs(zero.at - root.at) <= SAME for zero in roots)
                 if vanishes and (form := closed_form(terms, given, root)):
                     return form.replace("d", axis.letter)
     return None

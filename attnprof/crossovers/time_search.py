@@ -100,8 +100,8 @@ class TimeSearch:
         """
         self._outwards()
         for low, high in self._brackets():
-            found = self._crossing(low, high)
-            self.crossings += [found] if found else []
+            crossing = self._crossing(low, high)
+            self.crossings += [crossing] if crossing else []
             self._bracket = None
 
     @property
@@ -119,16 +119,16 @@ class TimeSearch:
             tell(
                 f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
             )
-            self.seen[length] = found = PairedTimes(length, *self.compare(length, budget))
-            self.timed_calls += len(found.a_s) + len(found.b_s)
+            self.seen[length] = times = PairedTimes(length, *self.compare(length, budget))
+            self.timed_calls += len(times.a_s) + len(times.b_s)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
 
     def _so_far(self) -> str:
         """Return what is known of crossings, for a message."""
         brackets = [self._bracket] if self._bracket else self._brackets()
-        told = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
-        return f", they cross {joined(told)}" if told else ""
+        texts = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
+        return f", they cross {joined(texts)}" if texts else ""
 
     def _left_s(self) -> float | None:
         """Return seconds that the search should still take; None before calls tell."""
@@ -137,14 +137,14 @@ class TimeSearch:
         begun = len(timed) > 1 and timed[-1][1] > TELLING_S
         if not begun and self._bracket is None:
             return None
-        found = [middle(*ends) for ends in self._brackets()]
+        middles = [middle(*ends) for ends in self._brackets()]
         if self._bracket is None:
             later = [place for place in self._places() if place > lengths[-1]]
-            roots = found or [*self.guesses[:1]] or [float(lengths[-1])]
+            roots = middles or [*self.guesses[:1]] or [float(lengths[-1])]
             return search_s(timed, later, roots, self.most_s, LOOK, CLOSE)
         low, high = self._bracket
         near = sum(low <= n <= high for n in self._closely)
-        roots = [middle(low, high), *found[len(self.crossings) + 1 :]]
+        roots = [middle(low, high), *middles[len(self.crossings) + 1 :]]
         return search_s(timed, [], roots, self.most_s, LOOK, CLOSE, max(1, CLOSE_ONES - near))
 
     # -- all magnitudes ----------------------------------------------------------------
@@ -184,14 +184,14 @@ class TimeSearch:
         place = centre / sqrt(APART)
         while place > self.shortest:
             place /= APART
-        found = [max(self.shortest, round(place))]
-        while found[-1] < self.longest:
+        places = [max(self.shortest, round(place))]
+        while places[-1] < self.longest:
             place *= APART
-            found.append(round(place))
+            places.append(round(place))
         for guess in guesses[1:]:  # between lengths that are there, only far from them
             near = (guess / sqrt(APART), guess * sqrt(APART))
-            found += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in found)]
-        yield from sorted(set(found))
+            places += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in places)]
+        yield from sorted(set(places))
 
     def _expected_s(self, length: int) -> float:
         """Return seconds of the longer call, extrapolated from the two longest lengths."""
@@ -203,8 +203,8 @@ class TimeSearch:
 
     def _brackets(self) -> list[tuple[int, int]]:
         """Return neighbours of different sign; lengths that do not tell lie between."""
-        told = [n for n in sorted(self.seen) if self.seen[n].sign]
-        return [(a, b) for a, b in pairwise(told) if self.seen[a].sign != self.seen[b].sign]
+        decided = [n for n in sorted(self.seen) if self.seen[n].sign]
+        return [(a, b) for a, b in pairwise(decided) if self.seen[a].sign != self.seen[b].sign]
 
     # -- one crossing ------------------------------------------------------------------
     def _crossing(self, low: int, high: int) -> TimeCrossing | None:
@@ -232,13 +232,13 @@ class TimeSearch:
                 break
         root = self._interpolated(low, high)
         for _ in range(MOVES):
-            found = self._line_near(root, ends)
-            if abs(log(found.at / root)) < log(AROUND[-1]):  # within the lengths measured closely
+            crossing = self._line_near(root, ends)
+            if abs(log(crossing.at / root)) < log(AROUND[-1]):  # within the lengths timed closely
                 break
-            root = min(max(found.at, ends[0]), ends[1])
-        if None in (found.low, found.high):  # the curves are flat there
-            found = self._line_along(ends)
-        return self._inside_ends(found, ends)
+            root = min(max(crossing.at, ends[0]), ends[1])
+        if None in (crossing.low, crossing.high):  # the curves are flat there
+            crossing = self._line_along(ends)
+        return self._inside_ends(crossing, ends)
 
     def _line_along(self, ends: tuple[int, int]) -> TimeCrossing:
         """Return where a line through lengths from one end to the other is zero.
@@ -248,12 +248,12 @@ class TimeSearch:
         low, high = ends
         places = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
         near = sorted({length for x in places if (length := self.runnable(round(x)))} | {*ends})
-        found = self._line(near)
+        crossing = self._line(near)
         signs = self.seen[low].sign, self.seen[high].sign
-        before = [n for n in near if n <= found.at and self.seen[n].sign == signs[0] != 0]
-        after = [n for n in near if n >= found.at and self.seen[n].sign == signs[1] != 0]
+        before = [n for n in near if n <= crossing.at and self.seen[n].sign == signs[0] != 0]
+        after = [n for n in near if n >= crossing.at and self.seen[n].sign == signs[1] != 0]
         first, last = max(before, default=low), min(after, default=high)
-        return TimeCrossing(found.at, found.low or float(first), found.high or float(last))
+        return TimeCrossing(crossing.at, crossing.low or float(first), crossing.high or float(last))
 
     def _inside_ends(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
         """Return the crossing if it is between the ends, else one where the order changes."""

@@ -119,12 +119,12 @@ class TimedPair:
     def requests(self, value: int) -> list[PointRequest]:
         """Return both sides at a value; :class:`CannotRunError` if memory is too small."""
         sides, sizes = self.meeting.at(value, self.given)
-        found = [request_of(side, sizes, **self.how) for side in sides]
-        for request in found:
+        requests = [request_of(side, sizes, **self.how) for side in sides]
+        for request in requests:
             with refusing(request):
                 if self.terms.on is None and (reason := fit(request)[0]):
                     raise CannotRunError(f"{request.mechanism} at {self.said(value)} {reason}")
-        return found
+        return requests
 
     def runnable(self, place: int) -> int | None:
         """Return the next value that both sides take, first one that kernels fill up."""
@@ -211,11 +211,11 @@ class TimedPair:
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
         self.times[MEASURED] = seen
-        told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
+        signs = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
         far = [guess for guess in guesses if guess > max(seen)]
         expected = f"; the crossing is expected at {self.said(round(far[0]))}" if far else ""
         end = search.end + expected
-        outer = (told[0], told[-1])
+        outer = (signs[0], signs[-1])
         return self._finding(search.crossings, outer, seen, search.timed_calls, end)
 
     def _guesses(self) -> list[float]:

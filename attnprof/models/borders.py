@@ -22,8 +22,8 @@ from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolic
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:
     """Return one symbolic run of a model; another number of its layers was verified already."""
-    own = replace(target, own=True, in_blocks=True)
-    return run_symbolically(own, hints_for(target.symbols, near), (phase,))
+    verified = replace(target, own=True, in_blocks=True)
+    return run_symbolically(verified, hints_for(target.symbols, near), (phase,))
 
 
 def _sizes_near(
@@ -85,13 +85,13 @@ def derived_beside(
     counted = list[Any]()
     for near, run in _sizes_near(few, phase, asked):
         try:
-            found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
+            forms = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
         except CannotRunError as error:
             failed.append(error)
         else:
-            if found.method != "counted":
-                return found, near, run
-            counted.append((found, near, run))
+            if forms.method != "counted":
+                return forms, near, run
+            counted.append((forms, near, run))
     if not counted:
         raise failed[0]
     return counted[0]  # type: ignore[no-any-return]

@@ -55,8 +55,8 @@ def cache_bytes(
     If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
     two of the ``shares`` of time.
     """
-    if repeated is not None and (found := _by_first_layers(sizes, repeated, shares)):
-        return found
+    if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
+        return result
     target = subject.cache()
     numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
     forms = _formulas(target, _sizes_of(target, sizes), shares)
@@ -81,32 +81,32 @@ def _by_first_layers(
     length = longest[stack.path]
     target = repeated.few.cache()
     numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
-    found = _formulas(target, _sizes_of(target, sizes), shares)
-    formulas = found.by_layer
+    forms = _formulas(target, _sizes_of(target, sizes), shares)
+    formulas = forms.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
-    own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
-    of = dict(zip(stack.kinds, zip(held, own, strict=False), strict=False))
-    told = [of[kind] for kind in stack.kinds[:length]]
+    expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
+    by_kind = dict(zip(stack.kinds, zip(held, expressions, strict=False), strict=False))
+    expected = [by_kind[kind] for kind in stack.kinds[:length]]
     beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
-    if filled or told != list(zip(held, own, strict=True)) or not sum(held):
+    if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
         return None
     rows, by_name = [], defaultdict[str, list[int]](list)
     for kind in dict.fromkeys(stack.kinds):
-        by_name[repeated.kinds[kind].name] += [kind] if of[kind][0] else []
+        by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
     for name, kinds in by_name.items():
         number = sum(stack.kinds.count(kind) for kind in kinds)
-        value = sum(of[kind][0] * stack.kinds.count(kind) for kind in kinds)
+        value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
         if value:
-            each = {kind: of[kind][1] for kind in kinds}
+            each = {kind: by_kind[kind][1] for kind in kinds}
             whole = repeated.of_layers(stack, each) if formulas else None
             rows.append(CacheBytes(name, number, whole, value))
-    whole = {kind: form for kind, (_, form) in of.items()}
+    whole = {kind: form for kind, (_, form) in by_kind.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
     layers = {name: number for name, number in samples.layers.items() if name in shown}
-    found = replace(found, layers=layers, domain=(*found.domain, *repeated.domain(layers)))
-    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], found
+    forms = replace(forms, layers=layers, domain=(*forms.domain, *repeated.domain(layers)))
+    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], forms
 
 
 def _sizes_of(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -128,17 +128,17 @@ def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> Cache
 def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
     """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
     try:
-        found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
+        run = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
         return None
-    formulas = _by_layer(found.trace)
+    formulas = _by_layer(run.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
-    inside = list(filter(found.holds, others))
+    inside = list(filter(run.holds, others))
     for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
         if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
             raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
-    return CacheForms(formulas, {}, found.domain, found.holds) if inside else None
+    return CacheForms(formulas, {}, run.domain, run.holds) if inside else None
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
@@ -153,10 +153,10 @@ def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
 
 def _by_layer(trace: Trace) -> dict[str, Any]:
     """Return the bytes that a run allocates, by layer."""
-    found = defaultdict[str, list[Any]](list)
+    by_layer = defaultdict[str, list[Any]](list)
     for call in trace.calls:
-        found[call.module].append(call.takes)
-    return {layer: added(sizes) for layer, sizes in found.items() if layer}
+        by_layer[call.module].append(call.takes)
+    return {layer: added(sizes) for layer, sizes in by_layer.items() if layer}
 
 
 def _name(layers: list[str], subject: WholeModel) -> str:

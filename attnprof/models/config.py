@@ -203,19 +203,19 @@ def _checked(item: Any, value: Any) -> Any:
         )
     if "int" in str(item.type) and not isinstance(value, str | None):
         return tensor_size(item.name, value)
-    found = parameter_value(item, value)
-    if "dropout" in item.name and not 0 <= number(item.name, found) < 1:
-        raise RequestError(f"{item.name} must be at least 0 and below 1, not {found}")
-    return found
+    checked = parameter_value(item, value)
+    if "dropout" in item.name and not 0 <= number(item.name, checked) < 1:
+        raise RequestError(f"{item.name} must be at least 0 and below 1, not {checked}")
+    return checked
 
 
 def _each(value: Any) -> tuple[Attention, ...] | None:
     if value is None:
         return None
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
+    choices = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not choices:
         raise RequestError("attention is empty: name one mechanism or several")
-    return tuple(map(Attention.of, found))
+    return tuple(map(Attention.of, choices))
 
 
 def _plain(value: Any) -> Any:

@@ -45,8 +45,8 @@ def by_kind(
     groups = defaultdict[Any, list[str]](list)
     typed = len(types) == len(layers)
     for n, path in enumerate(layers):
-        told = types[n] if typed else type(modules[path]).__name__
-        name = f"{path.rpartition('.')[0]}: {told}" if len(stacks) > 1 else told
+        kind_name = types[n] if typed else type(modules[path]).__name__
+        name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
         groups[name, tuple(found[path] for found in alike)].append(path)
     named: dict[str, list[Any]] = defaultdict(list)
     found = [LayerKind("")]
@@ -83,10 +83,10 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
 
 def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
     """Return the calls in each layer, by its path."""
-    found = defaultdict[str, list[Call]](list)
+    by_layer = defaultdict[str, list[Call]](list)
     for call in calls:
-        found[place_of(call.module, places).layer].append(call)
-    return found
+        by_layer[place_of(call.module, places).layer].append(call)
+    return by_layer
 
 
 def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
@@ -108,10 +108,10 @@ def of_all_layers(
         alike[unnumbered(name)].append(place)
     names = {*(call.module for call in trace.calls), *trace.modules}
     for name in filter(_all_layers, names):
-        own = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
-        if len({(of_layer[place.layer], place.part) for place in own}) != 1:
+        same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
+        if len({(of_layer[place.layer], place.part) for place in same}) != 1:
             return None
-    return {**places, **{name: own[0] for name, own in alike.items() if _all_layers(name)}}
+    return {**places, **{name: same[0] for name, same in alike.items() if _all_layers(name)}}
 
 
 def _all_layers(name: str) -> bool:
@@ -125,9 +125,9 @@ def by_part(
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     calls = calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
-    for name, own in trace.modules.items():
+    for name, number in trace.modules.items():
         place = place_of(name, places)
-        entries[of_layer[place.layer], place.part].append(own)
+        entries[of_layer[place.layer], place.part].append(number)
     keys = [(kind, part) for kind in kinds for part in PARTS]
     return {
         key: {**_sums(calls[key]), "parameters": added(entries[key])}

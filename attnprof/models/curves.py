@@ -22,16 +22,16 @@ def shares_of(
         return None
 
     def flops(sizes: Mapping[str, int]) -> Mapping[str, int]:
-        found: Counter[str] = Counter()
+        by_part: Counter[str] = Counter()
         for (_, part), values in forms.parts.items():
-            found[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
-        return +found
+            by_part[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
+        return +by_part
 
     sizes, lengths = _lengths(forms.holds, sizes, met=flops(sizes) == +Counter(counted))
     at = [flops({**sizes, "N": n}) for n in lengths]
     parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
-    found = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
-    return found if len(lengths) > 1 and parts else None
+    curve = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
+    return curve if len(lengths) > 1 and parts else None
 
 
 def growth(
@@ -50,8 +50,8 @@ def growth(
     met = evaluate(expression, {**sizes, **layers}) == counted
     sizes, lengths = _lengths(holds, sizes, met=met)
     held = [evaluate(expression, {**sizes, "N": n, **layers}) for n in lengths]
-    found = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
-    return found if len(lengths) > 1 and any(held) else None
+    curve = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
+    return curve if len(lengths) > 1 and any(held) else None
 
 
 def _lengths(
@@ -64,8 +64,8 @@ def _lengths(
     """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
-    found = [n for n in near if holds({**sizes, "N": n})]
-    if not found and sizes["B"] == 1:  # tensors of one row are another case to some operations
+    lengths = [n for n in near if holds({**sizes, "N": n})]
+    if not lengths and sizes["B"] == 1:  # tensors of one row are another case to some operations
         two = {**sizes, "B": 2}
         return sizes if met else two, _lengths(holds, two, met=False)[1]
-    return sizes, found
+    return sizes, lengths

@@ -78,16 +78,16 @@ class ConvolutionStem(nn.Module):
 
 def strides(patch: int) -> list[int]:
     """Return three numbers whose product is the patch, as even as its prime factors allow."""
-    found, rest, factor = [1] * CONVOLUTIONS, patch, 2
+    factors, rest, factor = [1] * CONVOLUTIONS, patch, 2
     while rest > 1:
         while rest % factor:
             factor += 1
         rest //= factor
-        found.append(factor)
-    for large in sorted(found[CONVOLUTIONS:], reverse=True):
-        least = min(range(CONVOLUTIONS), key=found.__getitem__)
-        found[least] *= large
-    steps = sorted(found[:CONVOLUTIONS], reverse=True)
+        factors.append(factor)
+    for large in sorted(factors[CONVOLUTIONS:], reverse=True):
+        least = min(range(CONVOLUTIONS), key=factors.__getitem__)
+        factors[least] *= large
+    steps = sorted(factors[:CONVOLUTIONS], reverse=True)
     assert prod(steps) == patch
     return steps
 

@@ -52,13 +52,13 @@ def run_by_few(subject: WholeModel, phase: str, sizes: Sizes) -> tuple[Trace, Ta
                     lengths)  # fmt: skip
     if calls is None:
         return None
-    own = Submodules(model).own
+    entries = Submodules(model).own
     inside = "module" in trace.modules  # of what decodes with it
-    named = {f"module.{name}".rstrip(".") if inside else name: x for name, x in own.items()}
+    named = {f"module.{name}".rstrip(".") if inside else name: x for name, x in entries.items()}
     whole = replace(
         trace,
         calls=calls,
-        parameters=sum(own.values()),
+        parameters=sum(entries.values()),
         modules={"": 0, **named},
         ungraded=frozenset(_names_in_all(trace.ungraded, stacks, lengths)),
     )
@@ -68,16 +68,16 @@ def run_by_few(subject: WholeModel, phase: str, sizes: Sizes) -> tuple[Trace, Ta
 def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
     """Return what layers that are built alike have in common: all but their own number."""
     number = int(path.rpartition(".")[2])
-    found = []
+    descriptions = []
     for name, part in layer.named_modules():
-        weights = [(own, tuple(x.shape)) for own, x in part.named_parameters(recurse=False)]
+        weights = [(label, tuple(x.shape)) for label, x in part.named_parameters(recurse=False)]
         settings = [
-            (own, value)
-            for own, value in vars(part).items()
-            if isinstance(value, _SETTINGS) and not (value == number and "idx" in own)
+            (label, value)
+            for label, value in vars(part).items()
+            if isinstance(value, _SETTINGS) and not (value == number and "idx" in label)
         ]
-        found.append((name, type(part), tuple(weights), tuple(settings)))
-    return tuple(found)
+        descriptions.append((name, type(part), tuple(weights), tuple(settings)))
+    return tuple(descriptions)
 
 
 def _to_sample(stack: LayerStack, length: int) -> int:
@@ -100,8 +100,8 @@ def _sampled_layers(stack: LayerStack, sampled: int) -> list[int]:
     The model's last layer, which may have less to do, is run as the last sampled one.
     """
     inner = {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
-    found = [n if n < sampled - 1 else inner[kind] for n, kind in enumerate(stack.kinds)]
-    return [*found[:-1], sampled - 1]
+    numbers = [n if n < sampled - 1 else inner[kind] for n, kind in enumerate(stack.kinds)]
+    return [*numbers[:-1], sampled - 1]
 
 
 def _all_calls(
@@ -111,15 +111,15 @@ def _all_calls(
 
     ``at`` is the layer of each call. What is called between two layers belongs to the first.
     """
-    found = list[tuple[int, str]]()  # which call stands there, of which module
+    placed = list[tuple[int, str]]()  # which call stands there, of which module
     numbered = list(range(len(calls)))
     for part, indices in groupby(numbered, lambda n: calls[n].part):
-        own = list(indices)
-        segments = _segments(own, at)
+        in_part = list(indices)
+        segments = _segments(in_part, at)
         for stack, group in groupby(segments, lambda one: one[0]):
             pieces = list(group)
             if stack is None:
-                found += [(n, calls[n].module) for _, _, inside in pieces for n in inside]
+                placed += [(n, calls[n].module) for _, _, inside in pieces for n in inside]
                 continue
             order = list(range(lengths[stack.path]))
             numbers = [number for _, number, _ in pieces]
@@ -134,8 +134,8 @@ def _all_calls(
                 names = {
                     name: _renamed(name, old, new) for name in {calls[n].module for n in inside}
                 }
-                found += [(n, names[calls[n].module]) for n in inside]
-    return _in_order(calls, found)
+                placed += [(n, names[calls[n].module]) for n in inside]
+    return _in_order(calls, placed)
 
 
 def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[Call]:
@@ -144,13 +144,13 @@ def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[
     A call says what died before it, which may be another call's now.
     """
     freed = [*(call.gives for call in calls[1:]), 0]
-    found, before = list[Call](), calls[0].gives if calls else 0
+    ordered, before = list[Call](), calls[0].gives if calls else 0
     for n, module in places:
         call = calls[n]
         same = call.gives == before and call.module == module
-        found.append(call if same else replace(call, gives=before, module=module))
+        ordered.append(call if same else replace(call, gives=before, module=module))
         before = freed[n]
-    return found
+    return ordered
 
 
 def _segments(
@@ -158,23 +158,23 @@ def _segments(
 ) -> list[tuple[LayerStack | None, int, list[int]]]:
     """Return calls grouped by layer; those between two layers of a stack belong to the first."""
     last = {at[n]: n for n in indices if at[n]}
-    found: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
+    segments: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
     following = {}
     later: tuple[LayerStack, int] | None = None
     for n in reversed(indices):
         later = at[n] or later
         following[n] = later
     for n in indices:
-        stack, number, _ = found[-1]
+        stack, number, _ = segments[-1]
         here = at[n]
         if here and here != (stack, number):
-            found.append((*here, []))
+            segments.append((*here, []))
         elif stack and n > last[stack, number]:
             after = following[n]
             if after is None or after[0] != stack:
-                found.append((None, 0, []))
-        found[-1][2].append(n)
-    return found
+                segments.append((None, 0, []))
+        segments[-1][2].append(n)
+    return segments
 
 
 def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
@@ -182,7 +182,7 @@ def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
     costs = defaultdict[int, set[Any]](set)
     for number in range(1, len(calls) - 1):
         costs[stack.kinds[number]].add((flops_of(calls[number]), len(calls[number])))
-    return all(len(own) == 1 for own in costs.values())
+    return all(len(kind_costs) == 1 for kind_costs in costs.values())
 
 
 def _renamed(name: str, old: str, new: str) -> str:

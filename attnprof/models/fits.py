@@ -28,17 +28,17 @@ def with_memory(report: Report, memory: int) -> Report:
     if not phases.get("decode", {}).get("cache", 1):  # of some models no cache is counted
         lacking.add("decode")
     needs = {phase: sum(parts.values()) for phase, parts in phases.items()}
-    found = {
+    by_phase = {
         phase: {**parts, "needed": needs[phase], "fits": needs[phase] <= memory,
             "bound": "at least" if phase in lacking else "exact",
         }
         for phase, parts in phases.items()
     }  # fmt: skip
-    said = (_said(phase, one, memory) for phase, one in found.items())
+    sentences = (_said(phase, one, memory) for phase, one in by_phase.items())
     summary = {
-        **report.summary, "answer": f"{'; '.join(said)}.", "memory_bytes": memory,
-        "needed_bytes": needs, "fits": all(one["fits"] for one in found.values()),
-        "phase_memory": found,
+        **report.summary, "answer": f"{'; '.join(sentences)}.", "memory_bytes": memory,
+        "needed_bytes": needs, "fits": all(one["fits"] for one in by_phase.values()),
+        "phase_memory": by_phase,
     }  # fmt: skip
     return replace(report, summary=summary)
 

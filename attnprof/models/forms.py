@@ -74,9 +74,9 @@ class Repeated:
 
     def domain(self, symbols: Iterable[str]) -> Iterator[str]:
         """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
-        own = self.samples.symbols
+        names = self.samples.symbols
         for name in symbols:
-            stacks = [stack for stack in self.samples.stacks if own.get(stack.path) == name]
+            stacks = [stack for stack in self.samples.stacks if names.get(stack.path) == name]
             yield f"{name} >= {max(map(self.fewest, stacks))}"
             for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
                 if period > 1:
@@ -92,17 +92,17 @@ class Repeated:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
         few = self._target(self.samples.lengths[0], phase)
-        found, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
-        if found.method == "counted":
-            return of_whole(found, self.places, self.kinds)
-        domains = list(found.domain)
+        forms, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
+        if forms.method == "counted":
+            return of_whole(forms, self.places, self.kinds)
+        domains = list(forms.domain)
         traces, known = list[Trace](), run_near
         for lengths in shorter:
-            trace, domain = _sampled(self._target(lengths, phase), phase, near, found, known)
+            trace, domain = _sampled(self._target(lengths, phase), phase, near, forms, known)
             known = None  # that is the shortest one's
             traces.append(trace)
-            domains += [told for told in domain if told not in domains]
-        sampled = _Sampled(self, phase, found, [*traces, found.trace])
+            domains += [condition for condition in domain if condition not in domains]
+        sampled = _Sampled(self, phase, forms, [*traces, forms.trace])
         return sampled.held_against(run, sizes, tuple(domains), near, run_near)
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
@@ -150,11 +150,11 @@ def _sampled(
     """
     if like.method == "symbolic" and not like.trace.routes:
         try:
-            found = known or on_symbols(target, phase, near)
+            run = known or on_symbols(target, phase, near)
         except NoFormulaError:
             pass
         else:
-            return found.trace, found.domain
+            return run.trace, run.domain
     forms = derived(replace(target, step=target), (phase,), near).phases[phase]
     if forms.method == "counted":
         raise UnlikeError("fewer layers have no formulas")
@@ -174,8 +174,8 @@ class _Sampled:
         ]
         keys = dict.fromkeys(key for table in reversed(self.tables) for key in table)
         self.parts = {key: self._quantities(key) for key in keys}
-        own = self.parts.values()
-        self.whole = {name: added([x[name] for x in own]) for name in next(iter(own), {})}
+        costs = self.parts.values()
+        self.whole = {name: added([x[name] for x in costs]) for name in next(iter(costs), {})}
         if (most := self._peak(traces[-1])) is not None:
             self.whole["peak_bytes"] = most
         kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
@@ -227,11 +227,11 @@ class _Sampled:
             domains += self.model.domain(layers)
             seen.append({**sizes, **layers})
             fixed = {self.samples.symbols.get(s.path): len(s) for s in self._fixed}
-            told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
-            peak_known = told and "peak_bytes" in self.whole
-            self.notes += [f"the formula of peak memory is for {told}"] if peak_known else []
-        parts = {key: {q: x for q, x in own.items() if q in self.whole}
-                 for key, own in self.parts.items()}  # fmt: skip
+            numbers = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
+            peak_known = numbers and "peak_bytes" in self.whole
+            self.notes += [f"the formula of peak memory is for {numbers}"] if peak_known else []
+        parts = {key: {q: x for q, x in costs.items() if q in self.whole}
+                 for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.found.method, parts, self.whole, tuple(domains), tuple(seen),
             left_out(run, self.phase),
@@ -252,20 +252,20 @@ class _Sampled:
             for stack in self.samples.stacks
         }
         for name in set(symbols.values()):
-            most = max(more[path] for path, own in symbols.items() if own == name)
-            more |= {path: most for path, own in symbols.items() if own == name}
-        found = {path: min(more[path], length) for path, length in self._full.items()}
-        if found not in (self._full, longest):
-            yield found
+            most = max(more[path] for path, other in symbols.items() if other == name)
+            more |= {path: most for path, other in symbols.items() if other == name}
+        lengths = {path: min(more[path], length) for path, length in self._full.items()}
+        if lengths not in (self._full, longest):
+            yield lengths
 
     def _withhold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
         """Withhold peaks or bytes that a run contradicts; UnlikeError for other quantities."""
         at, wrong = {**sizes, **self.samples.numbers(lengths)}, self._wrong(run, sizes, lengths)
         if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
             raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
-        for name, told in wrong.items():
+        for name, why in wrong.items():
             self.whole.pop(name, None)
-            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {why}")
 
     def _wrong(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> dict[str, str]:
         """Return what a run with so many layers contradicts, by quantity, and how."""

@@ -131,21 +131,21 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
             f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
         )
     try:
-        found = {name: known[name]()}
+        inputs = {name: known[name]()}
     except AttributeError as error:
         raise RequestError(
             f"{kind.__name__}: the size of its input is not known: {error}"
         ) from error
     if config.is_encoder_decoder and "decoder_input_ids" in taken:
-        found["decoder_input_ids"] = _TEXT
+        inputs["decoder_input_ids"] = _TEXT
     if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
         both = {"input_ids": _TEXT, "pixel_values": _image(config)}
-        found |= {} if _takes_images_as_tokens(config) else both
-    tokens = not _TOKENS.isdisjoint(found)
+        inputs |= {} if _takes_images_as_tokens(config) else both
+    tokens = not _TOKENS.isdisjoint(inputs)
     one = kind.__name__.endswith(_ONE_LABEL)
     if "labels" not in taken or not (one or tokens):
-        return found, {}
-    return found, {"labels": "B int64" if one else _TEXT}
+        return inputs, {}
+    return inputs, {"labels": "B int64" if one else _TEXT}
 
 
 def _of_images(config: Any) -> Any:
@@ -195,10 +195,10 @@ def _wave(config: Any) -> str:
 def _sound(config: Any) -> str:
     """Return a spectrogram as an input: N rows, or as many columns as the model is for."""
     parts = (getattr(config, name, None) for name in ("audio_config", "encoder_config"))
-    own = next((part for part in parts if part is not None), config)
-    columns = getattr(own, "max_source_positions", None)
-    if columns and hasattr(own, "num_mel_bins"):
-        return f"B, {own.num_mel_bins}, {2 * columns}"
-    if not (bins := first_number(own, _BINS)):
+    audio = next((part for part in parts if part is not None), config)
+    columns = getattr(audio, "max_source_positions", None)
+    if columns and hasattr(audio, "num_mel_bins"):
+        return f"B, {audio.num_mel_bins}, {2 * columns}"
+    if not (bins := first_number(audio, _BINS)):
         raise AttributeError(f"its configuration has none of {', '.join(_BINS)}")
     return f"B, N, {bins}"

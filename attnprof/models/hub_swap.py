@@ -99,9 +99,9 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
         try:
             plan[one.path] = _plan_for(attention.mechanism, one, length)
         except AttnprofError as error:
-            told = f"--swap {attention.name}, layer {number} ({kinds[number]})"
+            where = f"--swap {attention.name}, layer {number} ({kinds[number]})"
             reason = str(error).partition("; leave ")[0]  # no flag of this command
-            raise RequestError(f"{told}: {reason}") from error
+            raise RequestError(f"{where}: {reason}") from error
     types = [f"{kind} ({chosen[n].name})" if n in chosen else kind for n, kind in enumerate(kinds)]
     stepless = defaultdict[str, list[int]](list)
     for number in chosen:
@@ -232,9 +232,9 @@ def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
 
 def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     """Return the plan to call a mechanism on the model's own queries, keys and values."""
-    for name, told in _MORE.items():
+    for name, effect in _MORE.items():
         if seen.more.get(name) is not None:
-            raise RequestError(f"the model {told} ({name}), which {spec.name} has no place for")
+            raise RequestError(f"the model {effect} ({name}), which {spec.name} has no place for")
     grouped = seen.kv_heads != seen.heads
     repeats = grouped and not spec.abilities.grouped_kv
     sizes = checked_sizes(
@@ -276,7 +276,7 @@ def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
             layer.o_proj = nn.Identity()  # the model maps what its attention gives
         return SwappedAttention(layer, _number_of(module), not no_step, seen.causal, result)
 
-    lost = [told for name, told in _MORE.items() if seen.more.get(name) is not None]
+    lost = [effect for name, effect in _MORE.items() if seen.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
     return _SwapPlan(make, (note,), no_step)

@@ -27,9 +27,9 @@ def example_inputs(
         "rows": lambda: torch.randn(batch_size, n, config.d_model),
         "tokens": lambda: torch.randint(config.vocab_size, (batch_size, n)),
     }
-    found = first[_taken(config)]()
+    tensor = first[_taken(config)]()
     crosses = config.kind == "encoder-decoder"
-    return (found, first["tokens"]()) if crosses else (found,)
+    return (tensor, first["tokens"]()) if crosses else (tensor,)
 
 
 def _taken(config: ModelConfig) -> str:

@@ -59,11 +59,11 @@ class RotaryAttention(AttentionLayer):
 
         The halves of a head are the two coordinates that turn.
         """
-        found: Tensor = super().heads(letter, x, decoding=decoding)
+        heads: Tensor = super().heads(letter, x, decoding=decoding)
         if letter == "v":
-            return found
-        cosine, sine = self.turns.narrow(1, self.first, found.shape[2])
-        a, b = found.chunk(2, -1)
+            return heads
+        cosine, sine = self.turns.narrow(1, self.first, heads.shape[2])
+        a, b = heads.chunk(2, -1)
         return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
     def step(self, x_t: Tensor, state: Any, place: int = 0) -> tuple[Tensor, Any]:
@@ -84,8 +84,8 @@ class BareAttention(nn.Module):
 
     def heads(self, letter: str, x: Tensor, *, decoding: bool = False) -> Tensor:
         """Return columns of the rows as heads."""
-        found: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
-        return found
+        heads: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
+        return heads
 
     def forward(self, x: Tensor, causal: bool = False, context: Tensor | None = None) -> Tensor:
         """(b, n, d_model) → the same shape."""

@@ -30,18 +30,18 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
     """
     from torch.nn import Embedding
 
-    seen, found = set[int](), dict[str, HeldWeights]()
+    seen, held = set[int](), dict[str, HeldWeights]()
     for name, module in model.named_modules():
         if isinstance(module, Embedding):
             continue
         sums = [0, 0]
-        for own, weights in module.named_parameters(recurse=False):
+        for parameter, weights in module.named_parameters(recurse=False):
             if id(weights) not in seen:
-                sums[is_routed(f"{name}.{own}", weights, experts)] += weights.numel()
+                sums[is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
             seen.add(id(weights))
         if any(sums):
-            found[name] = HeldWeights(*sums)
-    return found
+            held[name] = HeldWeights(*sums)
+    return held
 
 
 def weights_met(
@@ -53,9 +53,9 @@ def weights_met(
     evenly: E (1 - (1 - k/E)^tokens), rounded up.
     """
     ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
-    own = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
+    read = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
     met = 1 - (1 - Fraction(chosen, experts)) ** tokens
-    return sum(one.shared for one in own) + ceil(sum(one.routed for one in own) * met)
+    return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
 
 
 def _is_read(name: str, ran: set[str]) -> bool:

@@ -80,14 +80,14 @@ def _optimizer(
 
     def make(_sizes: Any) -> Any:
         step = OptimizerStep(few.build(), kind, ungraded)
-        for own in step.optimizer.param_groups[0]["params"]:
-            held = step.optimizer.state.get(own, {}).values()
-            if own.grad is not None:
-                states[_shape(own)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+        for weight in step.optimizer.param_groups[0]["params"]:
+            held = step.optimizer.state.get(weight, {}).values()
+            if weight.grad is not None:
+                states[_shape(weight)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
         return step
 
     ran = record(Target(name, make, (), (), few.dtype), {}, training=False)
-    return sum(states[_shape(own)] for own in weights), peak(ran, "forward")
+    return sum(states[_shape(weight)] for weight in weights), peak(ran, "forward")
 
 
 def _shape(weights: Any) -> tuple[Any, ...]:

@@ -37,9 +37,9 @@ def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> Mode
     """Return the forms of a phase that was derived with all layers."""
     whole = {name: formula.expression for name, formula in forms.formulas.items()}
     whole = {name: expression for name, expression in whole.items() if expression is not None}
-    told = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
-    found = by_part(forms.trace, forms.phase, told, kinds) if told is not None else {}
-    parts = {key: {q: x for q, x in own.items() if q in whole} for key, own in found.items()}
+    all_places = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
+    costs = by_part(forms.trace, forms.phase, all_places, kinds) if all_places is not None else {}
+    parts = {key: {q: x for q, x in values.items() if q in whole} for key, values in costs.items()}
     how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
     return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
 

@@ -60,8 +60,8 @@ def places(model: Any) -> dict[str, ModulePlace]:
 
 
 def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
-    found = _LAYER.match(name)
-    layer = found.group() if found else ""
+    match = _LAYER.match(name)
+    layer = match.group() if match else ""
     part = "other"
     for path in _above(name):
         last, kind = path.rpartition(".")[2], type(modules[path]).__name__
@@ -91,8 +91,8 @@ def _above(name: str) -> Iterator[str]:
 def _inside(last: str, kind: str) -> str:
     """Return the part of a module in a layer, by class first: hybrids name all mixers alike."""
     names = [last] if _WHOLE.search(kind) else [kind, last]
-    found = (part for told in names for part in _INSIDE if _INSIDE[part].search(told))
-    return next(found, "other")
+    matching = (part for text in names for part in _INSIDE if _INSIDE[part].search(text))
+    return next(matching, "other")
 
 
 def is_recurrent(module: Any) -> bool:
@@ -106,10 +106,10 @@ def parts(model: Any) -> dict[str, int]:
     ``other`` is left out if there are none.
     """
     where = places(model)
-    found: Counter[str] = Counter(dict.fromkeys(PARTS[:-1], 0))
+    counts: Counter[str] = Counter(dict.fromkeys(PARTS[:-1], 0))
     for name, weights in model.named_parameters():
-        found[where[name.rpartition(".")[0]].part] += weights.numel()
-    return dict(found)
+        counts[where[name.rpartition(".")[0]].part] += weights.numel()
+    return dict(counts)
 
 
 def layer_kinds(model: Any) -> dict[str, int]:

@@ -84,10 +84,10 @@ class Model:
     @property
     def layers(self) -> Mapping[str, int]:
         """How many layers there are of each kind, by its name."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind in self.kinds:
-            found[kind.name] += kind.count
-        return found
+            counts[kind.name] += kind.count
+        return counts
 
     @property
     def active(self) -> int:
@@ -153,12 +153,12 @@ def with_forms(
     with shares.next() as share:
         most = f"at most {share:.0f} s of processor time"
         tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
-        found = _derived(run, subject, model, sizes) if share else run
+        result = _derived(run, subject, model, sizes) if share else run
         late = not is_patient()
-    if not late or (found.forms is not None and found.forms.method != "counted"):
-        return found
-    if found.held:
-        return replace(found, forms=None, missing=shares.late(share))
+    if not late or (result.forms is not None and result.forms.method != "counted"):
+        return result
+    if result.held:
+        return replace(result, forms=None, missing=shares.late(share))
     return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
@@ -182,8 +182,8 @@ def _derived(
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
-            own = {x: formula.expression for x, formula in forms.formulas.items()}
-            return all(evaluate(x, sizes) == counted[q] for q, x in own.items() if x is not None)
+            closed = {x: formula.expression for x, formula in forms.formulas.items()}
+            return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
         forms = reached(forms, near, known, asked, meets)
     except (AttnprofError, TooLongError) as error:
@@ -202,13 +202,13 @@ def _confirmed(
     try:
         few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
         parted = few.real
-        told = "" if parted else held(few, training, lambda _: True, ())
+        why = "" if parted else held(few, training, lambda _: True, ())
     except PartedError:
-        parted, told = True, ""
+        parted, why = True, ""
     except AttnprofError as error:
-        parted, told = False, str(error)
+        parted, why = False, str(error)
     if parted:
         whole = subject.target(run.phase)
         asked = {name: sizes[name] for name in whole.symbols}
         return replace(run, trace=count(whole, asked, run.phase))
-    return replace(run, missing=f"{run.missing}; {told}") if isinstance(told, str) and told else run
+    return replace(run, missing=f"{run.missing}; {why}") if isinstance(why, str) and why else run

@@ -42,8 +42,8 @@ def preset(name: str) -> Preset:
     """Return a preset; :class:`NotFoundError` says which names come near."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
-        told = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
-        raise NotFoundError(f"there is no preset, file or folder '{name}': {told}")
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
+        raise NotFoundError(f"there is no preset, file or folder '{name}': {hint}")
     return presets()[name]
 
 
@@ -73,11 +73,11 @@ def _read(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
     for family in families:
         for model, sizes in family["models"].items():
             for variant, changed in family["variants"].items():
-                found = {**family["common"], **sizes, **changed}
-                about = {name: found.pop(name, "") for name in _ABOUT}
+                values = {**family["common"], **sizes, **changed}
+                about = {name: values.pop(name, "") for name in _ABOUT}
                 about["notes"] = "; ".join(
                     table["notes"]
                     for table in (family["common"], sizes, changed) if "notes" in table
                 )  # fmt: skip
                 yield Preset(f"{model}-{variant}", variant, **about,
-                             config=ModelConfig.from_table(found))  # fmt: skip
+                             config=ModelConfig.from_table(values))  # fmt: skip

@@ -118,20 +118,20 @@ def _extrapolated(values: Sequence[Any], line: _GrowingNumber, seen: dict[int, A
     """Return a value at other sizes, from the same value (of any type) after each prompt."""
     import torch
 
-    one = found = values[0]
+    one = result = values[0]
     if id(one) in seen or all(other is one for other in values):
-        found = seen.get(id(one), one)
+        result = seen.get(id(one), one)
     elif isinstance(one, torch.Tensor):
         shapes = zip(*(x.shape for x in values), strict=True)
-        found = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
+        result = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
     elif isinstance(one, list | tuple):
         made = [_extrapolated(parts, line, seen) for parts in zip(*values, strict=True)]
-        found = made if isinstance(one, list) else tuple(made)
+        result = made if isinstance(one, list) else tuple(made)
     elif isinstance(one, dict):
-        found = {name: _extrapolated([x[name] for x in values], line, seen) for name in one}
+        result = {name: _extrapolated([x[name] for x in values], line, seen) for name in one}
     elif isinstance(one, int) and not isinstance(one, bool):
-        found = line(values)
+        result = line(values)
     elif hasattr(one, "__dict__") and not isinstance(one, type):
-        found = seen[id(one)] = copy.copy(one)
-        vars(found).update(_extrapolated([vars(x) for x in values], line, seen))
-    return found
+        result = seen[id(one)] = copy.copy(one)
+        vars(result).update(_extrapolated([vars(x) for x in values], line, seen))
+    return result

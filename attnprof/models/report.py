@@ -61,7 +61,7 @@ def model_report(
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
         "phases": {run.name: _method_fields(run) for run in runs},
-        "logits": {run.name: told for run in runs if (told := subject.logits_of(run.name))},
+        "logits": {run.name: logits for run in runs if (logits := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
@@ -107,8 +107,8 @@ def _runs(
 
 def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
     """Return the numbers of layers that formulas have symbols for."""
-    told = [run.forms.layers for run in runs if run.forms is not None]
-    return {name: number for layers in told for name, number in layers.items()}
+    numbers = [run.forms.layers for run in runs if run.forms is not None]
+    return {name: number for layers in numbers for name, number in layers.items()}
 
 
 def _method_fields(run: PhaseRun) -> dict[str, Any]:
@@ -136,19 +136,19 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     met, rows = list[Any](), defaultdict[Any, list[Any]](list)
     calls = calls_by_part(run.trace, run.phase, model.places, model.kinds)
     for (kind, part), values in numbers.items():
-        own = dict(forms.parts.get((kind, part), {}))
+        closed = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
         values["active_parameters"] = entries - resting
-        if "parameters" in own:  # of every layer of a kind a token meets the same share
-            own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
-        met.append(own.get("active_parameters"))
+        if "parameters" in closed:  # of every layer of a kind a token meets the same share
+            closed["active_parameters"] = _share(closed["parameters"], entries - resting, entries)
+        met.append(closed.get("active_parameters"))
         trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
-        rows[kind.name, part].append((values, own, trace))
+        rows[kind.name, part].append((values, closed, trace))
     for (name, part), parts in rows.items():
         traces = [trace for _, _, trace in parts]
         joint = Trace([call for trace in traces for call in trace.calls], routes=traces[0].routes)
         for quantity in parts[0][0]:
-            terms = [own.get(quantity) for _, own, _ in parts]
+            terms = [closed.get(quantity) for _, closed, _ in parts]
             yield ModelRecord(
                 part=part, layer_kind=name, count=model.layers[name], phase=run.name,
                 quantity=quantity, expression=None if None in terms else text(added(terms)),
@@ -182,7 +182,7 @@ def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    whole = added([x for own in flops.values() for x in own])
+    whole = added([x for terms in flops.values() for x in terms])
 
     def holds(length: int) -> bool:
         at = {name: max(2, size) for name, size in {**sizes, "N": length}.items()}
@@ -225,10 +225,10 @@ def _least_traffic(
 
 def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
     """Return shares of each phase's FLOPs over the length, where formulas hold."""
-    found = dict[str, Any]()
+    shares = dict[str, Any]()
     for run in runs:
         counted: Counter[str] = Counter()
         for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
             counted[part] += values["flops"]
-        found[run.name] = shares_of(run.forms, sizes, counted)
-    return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}
+        shares[run.name] = shares_of(run.forms, sizes, counted)
+    return {"shares": {phase: curve for phase, curve in shares.items() if curve}, "cache": None}

@@ -28,11 +28,11 @@ def subject_of(
     if inputs and not is_place(source):
         raise RequestError(f"--input is for my.py:factory: the inputs of {source} are known")
     subject = _subject(source, kernel, swaps, tokens, inputs)
-    told = ", ".join(swap.text for swap in swaps)
+    swap_names = ", ".join(swap.text for swap in swaps)
     if not swaps:
         return subject
     notes = (*subject.notes, *notes_on(swaps))
-    return replace(subject, name=f"{subject.name} with {told}", notes=notes)
+    return replace(subject, name=f"{subject.name} with {swap_names}", notes=notes)
 
 
 def _subject(

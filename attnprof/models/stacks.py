@@ -68,15 +68,15 @@ def stacks_of(model: Any, kinds: Sequence[LayerKind]) -> list[LayerStack]:
 
     of = {path: number for number, kind in enumerate(kinds) for path in kind.layers if path}
     paths = dict.fromkeys(path.rpartition(".")[0] for path in of)
-    found = []
+    stacks = []
     for path in paths:
         held = model.get_submodule(path)
         layers = [f"{path}.{number}" for number in range(sum(1 for _ in held.children()))]
         if isinstance(held, nn.ModuleList | nn.Sequential) and all(x in of for x in layers):
             stack = LayerStack(path, tuple(of[layer] for layer in layers))
             if 2 * len(set(stack.kinds)) <= len(stack):
-                found.append(stack)
-    return found
+                stacks.append(stack)
+    return stacks
 
 
 def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
@@ -134,8 +134,8 @@ class Samples:
         whole = weighted(self.weights)
         for name, slope in self.slopes.items() if by_layers else ():
             whole += (symbol(name) - self.layers[name]) * weighted(slope)
-        found = sympy.expand(whole)
-        return int(found) if found.is_Integer else found
+        total = sympy.expand(whole)
+        return int(total) if total.is_Integer else total
 
     def weights_of(self, lengths: Lengths) -> list[Any]:
         """Return how many times each sample counts for stacks of such lengths."""
@@ -200,9 +200,9 @@ def _lengths_to_try(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
     alone = stacks[:-1] if len({len(stack) for stack in stacks}) > 1 else []
     for length in range(1, longest + 1):
         for one in (None, *alone):
-            found = {s.path: min(length + (s is one), len(s)) for s in stacks}
-            if not any(stack.ends_new(found[stack.path]) for stack in stacks):
-                yield found
+            lengths = {s.path: min(length + (s is one), len(s)) for s in stacks}
+            if not any(stack.ends_new(lengths[stack.path]) for stack in stacks):
+                yield lengths
 
 
 def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:
@@ -211,8 +211,8 @@ def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[A
 
     names = [sympy.Dummy() for _ in rows]
     system = sympy.Matrix(rows).T, sympy.Matrix(wanted)
-    found = list(sympy.linsolve(system, *names))
-    return list(found[0].subs(dict.fromkeys(names, 0))) if found else []
+    solutions = list(sympy.linsolve(system, *names))
+    return list(solutions[0].subs(dict.fromkeys(names, 0))) if solutions else []
 
 
 def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
@@ -224,8 +224,8 @@ def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
     same = next((n for n, names in enumerate(zip_longest(*paths)) if len(set(names)) > 1), 0)
     firsts = [path[same] if len(path) > same else "" for path in paths]
     names = firsts if len(set(firsts)) == len(paths) else ["_".join(path[same:]) for path in paths]
-    told = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
-    return {path: told[path] for path in repeated}
+    by_path = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
+    return {path: by_path[path] for path in repeated}
 
 
 def _slope(stacks: Sequence[LayerStack], symbols: Mapping[str, str], name: str) -> list[Any]:

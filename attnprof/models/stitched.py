@@ -131,18 +131,18 @@ def _all_steps(
     longer: Mapping[str, LongStack],
 ) -> list[Step] | None:
     """Return the steps of all layers, in order; None if layers run in another one."""
-    found = list[Step]()
+    whole = list[Step]()
     for stack, group in groupby(pieces, lambda piece: piece.stack):
-        own = list(group)
+        segments = list(group)
         if stack is None:
-            found += [step for piece in own for step in piece.steps]
+            whole += [step for piece in segments for step in piece.steps]
             continue
         order = range(lengths[stack.path])
-        if [piece.number for piece in own] != list(reversed(order) if backward else order):
+        if [piece.number for piece in segments] != list(reversed(order) if backward else order):
             return None
-        steps = {piece.number: piece.steps for piece in own}
-        found += _steps_of_stack(stack, steps, longer[stack.path], backward=backward)
-    return found
+        steps = {piece.number: piece.steps for piece in segments}
+        whole += _steps_of_stack(stack, steps, longer[stack.path], backward=backward)
+    return whole
 
 
 def _steps_of_stack(

@@ -39,7 +39,7 @@ class Swap:
 
     def _numbered(self, kinds: Sequence[str]) -> list[int]:
         """Return the layers of a list like ``0,3,5-7``."""
-        found = list[int]()
+        numbers = list[int]()
         for part in self.layers.split(","):
             ends = _RANGE.fullmatch(part.strip())
             if ends is None:
@@ -50,8 +50,8 @@ class Swap:
                 raise RequestError(
                     f"--swap {self.text}: the layers are 0 to {len(kinds) - 1}, not {part.strip()}"
                 )
-            found += range(first, last + 1)
-        return sorted(set(found))
+            numbers += range(first, last + 1)
+        return sorted(set(numbers))
 
 
 def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
@@ -93,9 +93,9 @@ def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
     if not second:
         kinds = [config.kind] * len(first)
     chosen = by_layer(swaps, kinds)
-    after = [chosen.get(n, own) for n, own in enumerate([*first, *second])]
-    found = config.with_(attention=tuple(after[: len(first)]))
-    return found.with_(decoder_attention=tuple(after[len(first) :])) if second else found
+    after = [chosen.get(n, choice) for n, choice in enumerate([*first, *second])]
+    result = config.with_(attention=tuple(after[: len(first)]))
+    return result.with_(decoder_attention=tuple(after[len(first) :])) if second else result
 
 
 def mechanisms_of(config: ModelConfig) -> tuple[list[Attention], list[Attention]]:

@@ -189,11 +189,11 @@ class SwappedAttention(_Swapped):
 
 def is_causal(module: Any, more: Mapping[str, Any]) -> bool:
     """Return whether attention is causal, as transformers' own kernels read it."""
-    told = more.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if told is None else told)
+    flag = more.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
 
 
 def rows_in(values: Iterable[Any]) -> Tensor:
     """Return the rows (b, n, d_model) among what a module is called with."""
-    found: Tensor = next(value for value in values if isinstance(value, Tensor))
-    return found
+    rows: Tensor = next(value for value in values if isinstance(value, Tensor))
+    return rows

@@ -109,9 +109,9 @@ class WholeModel:
 
     def _decoding(self, whole: Target) -> Target:
         """Return the target of one token after N - 1 others."""
-        own = None if self.steps is None else with_step(whole, {}, self.steps).step
-        if own is not None:
-            return own
+        own_step = None if self.steps is None else with_step(whole, {}, self.steps).step
+        if own_step is not None:
+            return own_step
         if self.no_step:
             raise CannotRunError(f"{self.no_step}; so no token is decoded after others")
         if not self.caches:
@@ -158,9 +158,9 @@ class WholeModel:
 
     @cached_property
     def _growth(self) -> Growth:
-        own = self._decoder
-        lengths = [name for name in own._target(own.inputs).symbols if name != "B"]  # noqa: SLF001
-        return Growth(self.build, own._prompt, lengths)  # noqa: SLF001 - one of these
+        decoder = self._decoder
+        lengths = [name for name in decoder._target(decoder.inputs).symbols if name != "B"]  # noqa: SLF001
+        return Growth(self.build, decoder._prompt, lengths)  # noqa: SLF001 - one of these
 
     def _prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
         """Return what a model keeps after a prompt, by its name, and its encoder's rows."""
@@ -177,13 +177,13 @@ class WholeModel:
         """Return a model, its cache by name after so many tokens, and its encoder's rows."""
         from attnprof.models.wrappers import Unrecorded
 
-        own = self._decoder
-        model, sizes = self.build().eval(), {**sizes, own._length: tokens}  # noqa: SLF001
+        decoder = self._decoder
+        model, sizes = self.build().eval(), {**sizes, decoder._length: tokens}  # noqa: SLF001
         grown = growth.at(sizes)
         if grown is not None:
             return model, *grown
         with Unrecorded():
-            return model, *own._prompt(model, sizes)  # noqa: SLF001 - one of these
+            return model, *decoder._prompt(model, sizes)  # noqa: SLF001 - one of these
 
     def _step(self, growth: Growth, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
@@ -200,9 +200,9 @@ class WholeModel:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
-            own = self._decoder
-            after = {**sizes, own._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
-            return CacheCopy(tensors_by_layer(own.target("decode").make(after).state))
+            decoder = self._decoder
+            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
+            return CacheCopy(tensors_by_layer(decoder.target("decode").make(after).state))
         _, cache, _ = self._cached(growth, sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))
 
@@ -233,8 +233,8 @@ def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:
 
 def cache_in(result: Any, name: str) -> tuple[str, Any]:
     """Return the name and the cache in a model's result."""
-    found = ((one, getattr(result, one, None)) for one in CACHES)
-    cache = next(((one, kept) for one, kept in found if kept is not None), None)
+    candidates = ((one, getattr(result, one, None)) for one in CACHES)
+    cache = next(((one, kept) for one, kept in candidates if kept is not None), None)
     if cache is None:
         raise NoCacheError(f"{name} gives no cache")
     return cache
@@ -248,9 +248,9 @@ def tensors_by_layer(cache: Any) -> list[list[Any]]:
     parts = [part for part in both if part is not None] or [cache]
     lists, others = list[Any](), list[Any]()
     for part in parts:
-        own = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
-        lists += [x for x in own if isinstance(x, list | tuple)]
-        others += [x for x in own if not isinstance(x, list | tuple)]
+        values = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
+        lists += [x for x in values if isinstance(x, list | tuple)]
+        others += [x for x in values if not isinstance(x, list | tuple)]
     seen = set[int]()
     layers = [[x for each in row for x in within(each, seen)] for row in zip_longest(*lists)]
     rest = [x for each in others for x in within(each, seen)]

@@ -77,21 +77,21 @@ class CachingAllocator:
         free = self._free[small]
         place = bisect_left(free, (rounded, 0))
         if place < len(free):
-            found = free.pop(place)
+            block = free.pop(place)
         else:  # new memory from the device, beside no other segment
             segment = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
             if rounded < _LARGE:
                 segment = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-            found = SegmentPart(segment, self._end, small)
+            block = SegmentPart(segment, self._end, small)
             self._end += segment + _ROUND
             self.reserved.add(segment)
-        rest = found.size - rounded
+        rest = block.size - rounded
         if rest >= _ROUND if small else rest > _SMALL:
-            insort(free, SegmentPart(rest, found.address + rounded, small))
-            found = found._replace(size=rounded)
+            insort(free, SegmentPart(rest, block.address + rounded, small))
+            block = block._replace(size=rounded)
         self.requested.add(size)
-        self.allocated.add(found.size)
-        return found._replace(requested=size)
+        self.allocated.add(block.size)
+        return block._replace(requested=size)
 
     def give(self, block: SegmentPart | None) -> None:
         """Free a block and merge it with its free neighbours."""

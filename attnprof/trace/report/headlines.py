@@ -40,11 +40,11 @@ def answer(
     longest = lengths_of(domain)[1]
     sizes = defaultdict(lambda: 100, {**LARGE, **(shape or {}), "N": longest}) if ends else None
     quantities = {"flops": _FLOPS, "peak_bytes": _MEMORY}
-    said = [
+    sentences = [
         _growth(forms.formulas[name].expression, words, sizes, floor=name in floors)
         for name, words in quantities.items()
     ]
-    sentence = "; ".join(filter(None, said))
+    sentence = "; ".join(filter(None, sentences))
     return f"Where {' and '.join(ends)}, {sentence}" if ends and sentence else sentence
 
 
@@ -132,11 +132,11 @@ def lengths_of(domain: Iterable[str]) -> tuple[Any, Any]:
     first: Any = 1
     last: Any = inf
     for condition in domain:
-        if found := _ENDS.fullmatch(condition):
-            sign, number = found[1] or found[4], found[2] or found[3]
+        if match := _ENDS.fullmatch(condition):
+            sign, number = match[1] or match[4], match[2] or match[3]
             if number.isdigit():
                 last = min(last, int(number) - (sign in "<>"))
-        if found := _BEGINS.fullmatch(condition):
-            sign, number = found[1] or found[4], found[2] or found[3]
+        if match := _BEGINS.fullmatch(condition):
+            sign, number = match[1] or match[4], match[2] or match[3]
             first = max(first, int(number) + (sign in "<>"))
     return first, last

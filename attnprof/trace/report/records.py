@@ -117,18 +117,18 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, An
     """Return the polynomials of the peak; at a shape also their values and the moment of it."""
     whole = formula.expression
     regimes = whole.args if type(whole).__name__ == "Max" else [whole]
-    found = {"regimes": [{"expression": text(one), "value": value_at(one, at)} for one in regimes]}
+    fields = {"regimes": [{"expression": text(one), "value": value_at(one, at)} for one in regimes]}
     moment = peak_moment(trace, phase, at) if at else {}
     # a trace of interpolated counts may not say what each operation holds
     if not at or moment.get("bytes") != _value(formula, at):
-        return found
+        return fields
     # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
     cuda = {
         **{f"{kind}_bytes": size for kind, size in asdict(predict_cuda(trace, phase, at)).items()},
         "cublas_workspace_bytes": cublas_workspace((8, 0)),
         "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
     }
-    return {**found, **moment, "cuda": cuda}
+    return {**fields, **moment, "cuda": cuda}
 
 
 # -- where costs arise: by operation, by line of the user's code, step by step ------------
@@ -152,7 +152,7 @@ def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
 def modules(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Return the costs of each submodule in the order of ``named_modules``; none of a function."""
     quantities = ("flops", "flops_itself", "parameters", "peak_bytes")
-    found = submodules(trace, phase)
+    parts = submodules(trace, phase)
     return [
         {
             "module": part.name,
@@ -160,7 +160,7 @@ def modules(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
             **{name: text(getattr(part, name)) for name in quantities},
             **{f"{name}_value": value_at(getattr(part, name), at) for name in quantities},
         }
-        for part in (found if len(found) > 1 else ())
+        for part in (parts if len(parts) > 1 else ())
     ]
 
 

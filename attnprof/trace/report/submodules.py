@@ -56,9 +56,9 @@ def submodules(trace: Trace, phase: str) -> list[Submodule]:
         entries = added([trace.modules.get(name, 0), *(part.parameters for part in parts)])
         return Submodule(name, 1, flops, itself, entries, None, tuple(_alike_as_one(parts, shown)))
 
-    found = list(of("").all())
+    ordered = list(of("").all())
     peaks = _peaks(trace, phase, shown)
-    return [replace(part, peak_bytes=peaks.get(part.name)) for part in found]
+    return [replace(part, peak_bytes=peaks.get(part.name)) for part in ordered]
 
 
 def _path(name: str) -> list[str]:
@@ -72,8 +72,8 @@ def _alike_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Sub
 
     ``shown`` has each module's name in the result, and is changed to the joint one.
     """
-    for (_, numbered), found in groupby(parts, lambda part: (_cost(part), part.last.isdigit())):
-        same = list(found)
+    for (_, numbered), group in groupby(parts, lambda part: (_cost(part), part.last.isdigit())):
+        same = list(group)
         if not numbered or len(same) == 1:
             yield from same
             continue

@@ -33,7 +33,7 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
     tokens are tried, too.
     """
     sizes = {name: {**EVEN, "B": 3}.get(name, 16) for name in target.symbols}
-    found: Exception | None = None
+    first_error: Exception | None = None
     lengths = (*_LENGTHS, *_LONGER) if longer else _LENGTHS
     for length in lengths if "N" in sizes else (0,):
         shape = {**sizes, "N": length} if length else sizes
@@ -42,15 +42,15 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
         inside = inside or isinstance(failed, UnsupportedTensorError)
         if not isinstance(failed, Exception) or isinstance(failed, TooLongError) or inside:
             return None
-        found = found or failed
-    return found
+        first_error = first_error or failed
+    return first_error
 
 
 def _failure_at_other_sizes(target: Target) -> Exception | None:
     """Return what a target raises at other sizes, where a number that fits by chance fails."""
     sizes = {name: {"B": 3, "N": 64, "h": 2, "d": 24}.get(name, 32) for name in target.symbols}
-    found = outcome(target, sizes, training=False, most=_OPERATIONS)
-    return found if isinstance(found, Exception) else None
+    error = outcome(target, sizes, training=False, most=_OPERATIONS)
+    return error if isinstance(error, Exception) else None
 
 
 def run_with_any_values(
@@ -62,7 +62,7 @@ def run_with_any_values(
     such a target is to be ``adopted``, it is only named in the error. Raises the given
     :class:`UnguessedError` if nothing runs.
     """
-    names, told = dict(unknown.names), str(unknown)
+    names, message = dict(unknown.names), str(unknown)
     end = time.process_time() + _SECONDS
     for _ in range(2):  # inputs are looked at where the arguments are known
         for values in islice(product(range(len(_ANY["--arg"])), repeat=len(names)), _TRIES):
@@ -70,9 +70,9 @@ def run_with_any_values(
             args = {n: None if x == "None" else as_size(x)
                     for n, x in chosen.items() if names[n] == "--arg"}  # fmt: skip
             inputs = parse_inputs({n: x for n, x in chosen.items() if names[n] == "--input"})
-            found = request.with_guesses(args, inputs)
+            changed = request.with_guesses(args, inputs)
             try:
-                target = mend(found) if not any(values) else build(found)
+                target = mend(changed) if not any(values) else build(changed)
                 failed = failure(target) or _failure_at_other_sizes(target)
             except UnguessedError as more:
                 names |= more.names
@@ -83,8 +83,8 @@ def run_with_any_values(
                 note = f"nothing says what {joined(names)} should be: it runs with this"
                 return replace(target, notes=(*target.notes, note))
             if failed is None:
-                typed = _command(replace(found, guessed={}), {x.name: x for x in target.inputs})
-                raise RequestError(f"{told}; it runs, for example: {typed}")
+                typed = _command(replace(changed, guessed={}), {x.name: x for x in target.inputs})
+                raise RequestError(f"{message}; it runs, for example: {typed}")
             if time.process_time() > end:
                 raise unknown
         else:
@@ -127,11 +127,11 @@ def _command(request: Request, inputs: Mapping[str, Input]) -> str:
     """Return the command that derives a request with these inputs."""
     args = [text for text, flag in request.guessed.items() if flag == "--arg"]
     args += [f"{name}={shown(value)}" for name, value in request.given.items()]
-    told = [
+    options = [
         *(f"--arg {quote(text)}" for text in dict.fromkeys(args)),
         *(f'--input "{item.spelled}"' for item in inputs.values()),
     ]
-    return f"attnprof derive {request.name} {' '.join(told)}"
+    return f"attnprof derive {request.name} {' '.join(options)}"
 
 
 def _parameters(function: Any) -> str:

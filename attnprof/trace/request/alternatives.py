@@ -43,8 +43,8 @@ def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
     try:
         return _repaired(build, request, subject)
     except UnguessedError as unknown:
-        if found := _as_model_calls_it(build, request, subject, set(), have=True):
-            return found
+        if target := _as_model_calls_it(build, request, subject, set(), have=True):
+            return target
         mend = partial(_repaired, build, subject=subject)
         return run_with_any_values(build, request, unknown, mend, adopted=isinstance(subject, type))
 
@@ -75,11 +75,11 @@ def _as_model_calls_it(
     for model, repair in uses(subject, request, free, have=have):
         changed = request.with_guesses(repair.args, parse_inputs(repair.inputs))
         with suppress(AttnprofError):
-            found = build(changed)
-            if failure(found, longer=True):
+            target = build(changed)
+            if failure(target, longer=True):
                 continue
             note = f"what it is called with is what {model} calls it with"
-            return replace(found, notes=(*found.notes, note))
+            return replace(target, notes=(*target.notes, note))
     return None
 
 
@@ -93,10 +93,10 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
     if used := _as_model_calls_it(build, request, subject, free, have=True):
         return used
     tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
-    if found := tries.until_one_runs(target, error):
+    if repaired := tries.until_one_runs(target, error):
         first = "; ".join(target.spelled_inputs) or "no input"
         note = f"tried first: {first}: {error_text(error)}"
-        return replace(found, notes=(*found.notes, note))
+        return replace(repaired, notes=(*repaired.notes, note))
     if used := _as_model_calls_it(build, request, subject, free, have=False):
         return used
     return replace(target, advice=advice(subject, request, target, tries.seen, error))

@@ -93,11 +93,11 @@ def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dic
 
     signature = inspect.signature(function)
     try:
-        found = signature.bind(module, *args, **named).arguments
+        bound = signature.bind(module, *args, **named).arguments
     except TypeError:
         return {}
     _self, *names = signature.parameters
-    taken = {n: found[n] for n in names if n in found}
+    taken = {n: bound[n] for n in names if n in bound}
     for name in names:
         item = signature.parameters[name]
         if item.kind is item.VAR_KEYWORD:
@@ -111,10 +111,10 @@ def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dic
 
 
 def _leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _leaves(name, value)
-    return found
+        leaves |= _leaves(name, value)
+    return leaves
 
 
 def _leaves(path: str, value: Any) -> dict[str, Any]:
@@ -135,10 +135,10 @@ def _leaves(path: str, value: Any) -> dict[str, Any]:
         parts = {f".{key}": x for key, x in value.items()}
     if not parts:
         return {path: value}
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for step, part in parts.items():
-        found |= _leaves(path + step, part)
-    return found
+        leaves |= _leaves(path + step, part)
+    return leaves
 
 
 def is_module(kind: Any) -> bool:
@@ -169,8 +169,8 @@ def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
     if isinstance(first, int) and not isinstance(first, bool):
         if not all(type(x) is int for x in others):
             raise UnlikeCallsError
-        found = _size(base, first, others)
-        return first if found == str(first) else Expression(found)
+        text = _size(base, first, others)
+        return first if text == str(first) else Expression(text)
     if isinstance(first, Configuration):
         fields = [x.fields if isinstance(x, Configuration) else {} for x in others]
         return Configuration(
@@ -227,5 +227,5 @@ def _signed(number: Fraction) -> str:
 
 
 def _times(share: Fraction, factors: list[str]) -> str:
-    own = [str(share.numerator)] if share.numerator != 1 else []
-    return "*".join(own + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")
+    number = [str(share.numerator)] if share.numerator != 1 else []
+    return "*".join(number + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")

@@ -52,8 +52,8 @@ class Configuration(Sized):
     @property
     def parts(self) -> Iterable[Expression]:
         """The fields that are sizes."""
-        own = [value for value in self.fields.values() if isinstance(value, Sized)]
-        return [part for value in own for part in value.parts]
+        sized = [value for value in self.fields.values() if isinstance(value, Sized)]
+        return [part for value in sized for part in value.parts]
 
     def at(self, sizes: Sizes) -> Any:
         """Return the object; fields that its constructor does not take are set afterwards."""
@@ -86,9 +86,9 @@ def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
             kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
             return name, max(kinds, key=lambda kind: _fit(kind, owner, name))
         if called:
-            found = getattr(owner, "config_class", None) or _best_class(owner, name)
-            if found or is_required(item):
-                return name, found or Fields
+            config_class = getattr(owner, "config_class", None) or _best_class(owner, name)
+            if config_class or is_required(item):
+                return name, config_class or Fields
     return None
 
 
@@ -105,18 +105,18 @@ def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
     text = getattr(annotation, "__forward_arg__", annotation)
     for word in re.findall(r"[\w.]+", text) if isinstance(text, str) else ():
         first, *rest = word.split(".")
-        found = scope.get(first)
+        value = scope.get(first)
         for part in rest:
-            found = getattr(found, part, None)
-        if isinstance(found, type):
-            yield found
+            value = getattr(value, part, None)
+        if isinstance(value, type):
+            yield value
     for part in get_args(annotation):
         yield from _classes(part, scope)
 
 
 def _best_class(owner: Any, parameter: str) -> Any:
     """Return the configuration class of the owner's file that fits best, by fields and name."""
-    found = {
+    classes = {
         n: v
         for n, v in names_around(owner).items()
         if isinstance(v, type) and _CLASSES.fullmatch(n)
@@ -127,15 +127,15 @@ def _best_class(owner: Any, parameter: str) -> Any:
         pairs = zip(one, name, strict=False)
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
-    plain = [one for one in found if one.lower() != _BASE]
-    best = max(plain, key=lambda x: (*_fit(found[x], owner, parameter), alike(x)), default=None)
-    return found[best] if best else None
+    plain = [one for one in classes if one.lower() != _BASE]
+    best = max(plain, key=lambda x: (*_fit(classes[x], owner, parameter), alike(x)), default=None)
+    return classes[best] if best else None
 
 
 def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
     """Return how well a class fits: has it a width, how many fields that the owner reads has it."""
-    own = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
-    return not own.isdisjoint(WIDTHS), len(own & {*_fields_read(parameter, owner)})
+    fields = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
+    return not fields.isdisjoint(WIDTHS), len(fields & {*_fields_read(parameter, owner)})
 
 
 def _fields_read(parameter: str, code: Any) -> list[str]:
@@ -152,20 +152,20 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
     if kind is Fields:
         read = _fields_read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
-    own = {
+    constants = {
         field: Parameter(field, Parameter.KEYWORD_ONLY, default=value)
         for base in reversed(kind.__mro__) for field, value in vars(base).items()
         if isinstance(value, int) and not field.startswith("_")
     }  # fmt: skip
-    return own | dict(inspect.signature(kind).parameters)
+    return constants | dict(inspect.signature(kind).parameters)
 
 
 def all_parameters(owner: Any) -> dict[str, Parameter]:
     """Return the parameters of a class, with fields of its configuration as ``config.width``."""
-    own = parameters_of(owner, "")
-    name, kind = taken_by(owner, own) or ("", None)
+    parameters = parameters_of(owner, "")
+    name, kind = taken_by(owner, parameters) or ("", None)
     fields = fields_of(kind, owner, name) if name else {}
-    return own | {f"{name}.{field}": item for field, item in fields.items()}
+    return parameters | {f"{name}.{field}": item for field, item in fields.items()}
 
 
 def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
@@ -181,17 +181,17 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     pair = f"(B, N, {head}), (B, N, {head})"
     if not kinds or config is None:
         return pair
-    found = []
+    widths = []
     for width in (32, 64):
         sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
             given = kinds[0](config.at(sizes))(x, positions)
             turns = given if isinstance(given, torch.Tensor) else given[0]
-            found.append((turns.shape[-1], at(as_size(head), sizes)))
+            widths.append((turns.shape[-1], at(as_size(head), sizes)))
         except Exception:  # noqa: BLE001 - somebody's code may raise anything
             return pair
-    (short, one), (long, other) = found
+    (short, one), (long, other) = widths
     share = Fraction(short, one)
     if short == long:
         head = str(short)
@@ -210,7 +210,7 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
     Fields that are None by default are left to the class. Raises :class:`RequestError` for a
     required field that nobody can guess.
     """
-    found: dict[str, Any] = {}
+    guesses: dict[str, Any] = {}
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
         number = isinstance(item.default, int) and not isinstance(item.default, bool)
@@ -218,7 +218,7 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
         if name in given or few or not (required or (size and number)):
             continue
         if size and (required or size not in ("N", "1000")):
-            found[name] = as_size(size)
+            guesses[name] = as_size(size)
         elif required:
             plain = plain_value(name, item)
             if not plain:
@@ -226,21 +226,21 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
                     f"{what}.{name} must be given and cannot be guessed: add --arg {what}.{name}=… "
                     "(a size like h*d, or a value)"
                 )
-            found[name] = plain[0]
-    return found | _state_space_sizes(fields, given)
+            guesses[name] = plain[0]
+    return guesses | _state_space_sizes(fields, given)
 
 
 def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes of a state-space layer: one group of h heads, ``expand`` times the width."""
-    found = dict[str, Any]()
+    sizes = dict[str, Any]()
     for kind in ("", "mamba_"):
         wider = fields.get(f"{kind}expand")
         widths = [n for n in (f"{kind}head_dim", f"{kind}d_head") if n in fields]
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
         if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
-            found |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
-            found |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
-    return found
+            sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
+            sizes |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
+    return sizes
 
 
 def module_of(item: Parameter, owner: Any) -> Configuration | None:
@@ -265,9 +265,9 @@ def read_file(path: str) -> dict[str, Any]:
             f"--config {path}: {why_of(error)}; give a .json or .toml file"
         ) from error
     try:
-        found = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
+        fields = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
     except RequestError as error:
         raise RequestError(f"--config {path} is not readable: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise RequestError(f"--config {path} holds no names with values")
-    return found
+    return fields

@@ -32,14 +32,14 @@ def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
     name, scope = next((name for name in _CACHES if name in taken), ""), names_around(kind)
     if not name:
         return _with_own_step(target, kind)
-    own = tuple(item for item in target.inputs if item.name != name)
+    inputs = tuple(item for item in target.inputs if item.name != name)
     keywords = target.keywords - {name}
     step = replace(
         target,
-        inputs=tuple(map(_of_one_token, own)),
+        inputs=tuple(map(_of_one_token, inputs)),
         keywords=keywords,
         make=partial(
-            _call_with_cache, replace(target, inputs=own, keywords=keywords), name, taken, scope
+            _call_with_cache, replace(target, inputs=inputs, keywords=keywords), name, taken, scope
         ),
     )
     return replace(target, step=step)

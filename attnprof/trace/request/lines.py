@@ -64,9 +64,9 @@ def context_text(name: str, usual: str, subject: Any, given: Mapping[str, Any]) 
     taken = signatures.parameters_of(subject, "")
     numbers = {n: given.get(n, x.default) for n, x in taken.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
-    own = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
+    prefixed = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
     others = context_widths(numbers) if name in CONTEXTS else []
-    for width in [*(numbers[n] for n in own), *others][:1]:
+    for width in [*(numbers[n] for n in prefixed), *others][:1]:
         if usual[:2] == "B,":
             return re.sub(r"[^,]+$", f" {width}", usual)
         return usual or f"B, {width}"
@@ -105,9 +105,9 @@ def in_widths(number: int, old: str, value: Any) -> list[str]:
     """
     if old == "N":
         return [str(number)]
-    found = [f"{times}*{old}" for times in _TIMES if number == times * value]
-    found += [f"{old}/{times}" for times in _TIMES if number * times == value]
-    return [*found, str(number)]
+    texts = [f"{times}*{old}" for times in _TIMES if number == times * value]
+    texts += [f"{old}/{times}" for times in _TIMES if number * times == value]
+    return [*texts, str(number)]
 
 
 def resized(bodies: Mapping[str, str], old: str, new: str) -> dict[str, str]:

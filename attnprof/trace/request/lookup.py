@@ -49,8 +49,8 @@ def target_of(
         _refuse(f"is for your own modules; {name} takes --set name=value", arg=args, input=inputs)
         spec = registry.configured([name], params or {})[0]
         return mechanism_target(spec, scope or "layer", causal=causal, dtype=dtype)
-    told = f"is for registered mechanisms; {name} takes --arg and --input"
-    _refuse(told, set=params, scope=scope)
+    why = f"is for registered mechanisms; {name} takes --arg and --input"
+    _refuse(why, set=params, scope=scope)
     asked = parse_inputs(inputs)
     given = parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())})
     request = Request(name, given, asked, causal, dtype)
@@ -107,10 +107,10 @@ def mechanism_target(
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
     flag = Input("causal", value=causal, literal=True)
-    own = type(spec).__module__.startswith("attnprof.")
+    is_ours = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        own=own, in_blocks=own,
+        own=is_ours, in_blocks=is_ours,
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 

@@ -21,12 +21,12 @@ def source_of(function: Any) -> str:
 def lines_where(error: Exception, before: int = 0) -> str:
     """Return the last two lines of user code in a traceback, with ``before`` lines above each."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    found = [
+    lines = [
         [linecache.getline(f.filename, n) for n in range((f.lineno or 1) - before, f.lineno or 1)]
         + [f.line or ""]
         for f in frames[-2:]
     ]
-    return "\n".join(chain(*found))
+    return "\n".join(chain(*lines))
 
 
 def words_where(error: Exception) -> set[str]:
@@ -41,24 +41,24 @@ def in_call(error: Exception) -> bool:
 
 def ranks(text: str, now: int) -> list[int]:
     """Return numbers of dimensions that a message asks for; the tensor has ``now``."""
-    found = [
+    candidates = [
         now + int(wanted) - int(got)
         for wanted, got in re.findall(r"\(expected (?:at least )?(\d+), got (\d+)\)", text)
     ]
     if many := re.search(r"too many values to unpack \(expected (\d+)\)", text):
-        found += [int(many[1]), now - 1]
-    found += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
-    found += map(int, re.findall(r"expected (\d+) dims", text))
-    found += [
+        candidates += [int(many[1]), now - 1]
+    candidates += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
+    candidates += map(int, re.findall(r"expected (\d+) dims", text))
+    candidates += [
         now + int(b) - int(a)
         for a, b in re.findall(r"input.dim\(\) = (\d) is not equal to len\(dims\) = (\d)", text)
     ]
     shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", text)
-    found += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
+    candidates += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
     more = "index out of range|Dimension out of range|dimension specified as|number of dimensions"
     if re.search(more, text):
-        found += [now + 1]
-    return [rank for rank in dict.fromkeys(found) if rank != now] + (
+        candidates += [now + 1]
+    return [rank for rank in dict.fromkeys(candidates) if rank != now] + (
         [now, 4][: 1 + ("channels" in text and now == 3)]
         if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE)
         else []
@@ -67,8 +67,8 @@ def ranks(text: str, now: int) -> list[int]:
 
 def channels(text: str) -> int | None:
     """Return how many channels an image should have, if a message says, else None."""
-    found = re.search(r"to have (\d+) channels", text)
-    return int(found[1]) if found else None
+    match = re.search(r"to have (\d+) channels", text)
+    return int(match[1]) if match else None
 
 
 def compared(name: str, owner: Any) -> str:
@@ -87,11 +87,11 @@ def may_be_none(name: str, owner: Any) -> bool:
 
 def written(name: str, owner: Any) -> tuple[Any, ...]:
     """Return the constant that a class's file passes for an argument, in a tuple; () for none."""
-    own = getattr(owner, "__name__", "")
+    class_name = getattr(owner, "__name__", "")
     code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
     calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     given = (
-        word.value.value for call in calls if getattr(call.func, "id", "") == own
+        word.value.value for call in calls if getattr(call.func, "id", "") == class_name
         for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)
     )  # fmt: skip
     return tuple(value for value in given if value is not None)[:1]

@@ -41,8 +41,8 @@ def of_class(layer: Any, request: Request) -> Target:
     known = signatures.known_sizes(arguments, parameters)
     if "position_embeddings" in taken:
         known["rotary"] = rotary_input(layer, arguments, known["head"])
-    found = request.target(partial(_build, layer, arguments), what, taken, arguments, known)
-    return with_step(found, taken, layer)
+    target = request.target(partial(_build, layer, arguments), what, taken, arguments, known)
+    return with_step(target, taken, layer)
 
 
 def _build(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
@@ -64,9 +64,9 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
     what = f"{request.what}.forward"
     taken = signatures.parameters_of(module.forward, what)
     request.place_causal({}, taken)
-    own = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
+    widths = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    seen = next((size for size in (*own, *maps) if isinstance(size, int)), "h*d")
+    seen = next((size for size in (*widths, *maps) if isinstance(size, int)), "h*d")
     if seen == "h*d" and not request.inputs:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
@@ -97,8 +97,8 @@ def of_factory(build: Any, request: Request) -> Target:
         )
     taken = signatures.parameters_of(made.forward, request.what)
     known = signatures.known_sizes(arguments, parameters)
-    found = request.target(make, f"{request.what}().forward", taken, arguments, known)
-    return with_step(found, taken, type(made))
+    target = request.target(make, f"{request.what}().forward", taken, arguments, known)
+    return with_step(target, taken, type(made))
 
 
 def of_function(function: Any, request: Request) -> Target:

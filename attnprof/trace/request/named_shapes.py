@@ -26,10 +26,10 @@ def wider(text: str, inputs: Iterable[Input], width: str) -> Iterator[Repair]:
 
 def beside(text: str, inputs: Iterable[Input]) -> Iterator[Repair]:
     """Yield an input with the sizes of a larger tensor that it does not broadcast to."""
-    told = _BROADCAST.search(text)
-    if not told:
+    match = _BROADCAST.search(text)
+    if not match:
         return
-    have, wanted = ([int(size) for size in shape.split(", ")] for shape in told.groups())
+    have, wanted = ([int(size) for size in shape.split(", ")] for shape in match.groups())
     for item in inputs if len(have) < len(wanted) else ():
         sizes = {name: FAILING.get(name, 16) for dim in item.dims for name in dim.names}
         spelled = {at(dim, sizes): dim.text for dim in item.dims}

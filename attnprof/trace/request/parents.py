@@ -49,8 +49,8 @@ def uses(
             asked = _request_for(model, request)
             target = of_class(model, asked)
             if (free <= {*target.symbols}) == have:
-                for found in _calls_at_lengths(owner, _reach_module(owner, model, asked, target)):
-                    yield model.__name__, _repair(owner, request, found)
+                for call in _calls_at_lengths(owner, _reach_module(owner, model, asked, target)):
+                    yield model.__name__, _repair(owner, request, call)
         if time.process_time() > end:
             return
 
@@ -65,10 +65,10 @@ def _request_for(model: Any, request: Request) -> Request:
 def _models(owner: Any) -> list[Any]:
     """Return classes of the same file that use the owner, directly or not, whole models first."""
     around, names = names_around(owner), _names_used(owner)
-    users, found = [owner.__name__], list[str]()
-    while users := [n for n in names if n not in found and names[n] & {*users}]:
-        found += users
-    order = sorted(found, key=lambda name: (not name.endswith("Model"), -found.index(name)))
+    users, using = [owner.__name__], list[str]()
+    while users := [n for n in names if n not in using and names[n] & {*users}]:
+        using += users
+    order = sorted(using, key=lambda name: (not name.endswith("Model"), -using.index(name)))
     kinds = [kind for kind in map(around.get, order) if kind is not None and is_module(kind)]
     kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
     return kinds[:_MODELS]
@@ -76,12 +76,12 @@ def _models(owner: Any) -> list[Any]:
 
 def _names_used(owner: Any) -> dict[str, set[str]]:
     """Return the names that each class, function or table of the owner's file uses."""
-    found: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for node in ast.parse(source_of(sys.modules.get(owner.__module__))).body:
-        own = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in _targets(node))]
+        defined = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in _targets(node))]
         used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        found |= {name: found.get(name, set()) | used for name in own if name}
-    return found
+        names |= {name: names.get(name, set()) | used for name in defined if name}
+    return names
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
@@ -118,8 +118,8 @@ def _reach_module(owner: Any, model: Any, asked: Request, target: Target) -> Tar
         return target
 
     def fails(other: Target) -> Exception | None:
-        found: Exception | None = _run(owner, other, _base(other, _LENGTHS[0]), [])
-        return found
+        failed: Exception | None = _run(owner, other, _base(other, _LENGTHS[0]), [])
+        return failed
 
     tries = Tries(partial(of_class, model), asked, model, fails, _REPAIRS, _SECONDS)
     return tries.until_one_runs(target, error) or target
@@ -149,12 +149,12 @@ def _fitted_call(base: Mapping[str, int], runs: list[Use]) -> Use | None:
 
 def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use | None:
     """Return the module's first call in a run; with values, or on real tensors, if needed."""
-    found = list[Use]()
+    calls = list[Use]()
     for how in (target, replace(target, routed=True), replace(target, real=True)):
-        failed = _run(owner, how, sizes, found)
-        if found or not type(failed).__module__.startswith("torch."):
+        failed = _run(owner, how, sizes, calls)
+        if calls or not type(failed).__module__.startswith("torch."):
             break
-    return found[0] if found else None
+    return calls[0] if calls else None
 
 
 def _repair(owner: Any, request: Request, use: Use) -> Repair:

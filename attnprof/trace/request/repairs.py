@@ -106,11 +106,11 @@ class Failed:
         taken = signatures.parameters_of(self.subject, "")
         known = {name: REQUIRED.get(name.lower()) for name in names}
         plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
-        found = {name: as_size(size) for name, size in known.items() if size}
-        found |= {name: value[0] for name, value in plain.items() if value}
-        if found:
-            yield Repair(found)
-        yield from (Repair({name: value}) for name, value in found.items() if len(found) > 1)
+        values = {name: as_size(size) for name, size in known.items() if size}
+        values |= {name: value[0] for name, value in plain.items() if value}
+        if values:
+            yield Repair(values)
+        yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
 
     def _defaults(self, text: str) -> Iterator[Repair]:
         """Yield values for None, lists for numbers, and default numbers of layers."""
@@ -177,16 +177,16 @@ class Failed:
     def _missing(self, text: str) -> Iterator[Repair]:
         """Yield tensors for inputs that are None, those that the failing line names first."""
         taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
-        told = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
-        if not (told or UNSET.search(text) or "missing" in text):
+        named = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
+        if not (named or UNSET.search(text) or "missing" in text):
             return
         given = {*map(base_of, self.request.inputs)}
         made = {base_of(item.name) for item in self.target.inputs if not item.literal}
         open_ones = [name for name in taken if name not in given | made and name != "self"]
-        line = words_where(self.error) | told
+        line = words_where(self.error) | named
         for name in sorted(open_ones, key=lambda name: name not in line):
             usual = input_text(name, self.width, "d")
-            if not usual and name in told and taken[name].default is None:
+            if not usual and name in named and taken[name].default is None:
                 usual = f"B, N, {self.width}"
             usual = lines.context_text(name, usual, self.subject, self._given)
             for one in (usual,) if usual not in ("None", "") else ():
@@ -267,11 +267,11 @@ class Failed:
 
     def _numbers(self, text: str) -> Iterator[Repair]:
         """Yield inputs with a number of the message for the length or the width."""
-        own, width = self._seen, at(as_size(self.width), self._sizes)
+        seen, width = self._seen, at(as_size(self.width), self._sizes)
         bodies = {name: item.spelled.partition(": ")[2]
                   for name, item in self.guessed_inputs.items() if not item.literal}  # fmt: skip
         asked = [n for n in dict.fromkeys(map(int, re.findall(r"\d+", text))) if 4 < n < 5000]
-        for number in [n for n in asked if n not in own][:4]:
+        for number in [n for n in asked if n not in seen][:4]:
             for old in ("N", self.width):
                 for new in lines.in_widths(number, old, width):
                     texts = lines.resized(bodies, old, new)

@@ -48,22 +48,22 @@ def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
 def documented(function: Any) -> dict[str, Parameter]:
     """Return the required parameters that a built-in function's documentation begins with."""
     name, text = getattr(function, "__name__", ""), function.__doc__ or ""
-    found = re.search(rf"{re.escape(name)}\(([^()]*)\)", text)
-    parts = [part.strip() for part in found[1].split(",")] if name and found else []
+    match = re.search(rf"{re.escape(name)}\(([^()]*)\)", text)
+    parts = [part.strip() for part in match[1].split(",")] if name and match else []
     must = takewhile(lambda part: part.isidentifier(), parts)
     return {part: Parameter(part, Parameter.POSITIONAL_ONLY) for part in must}
 
 
 def parameters_of_class(layer: Any, what: str) -> dict[str, Parameter]:
     """Return a class's parameters: its parents', where it only takes ``**kwargs``."""
-    found = parameters_of(layer, what)
-    own = [base for base in layer.__mro__ if "__init__" in vars(base)]
-    for base in own[1:]:
-        kinds = {item.kind for item in found.values()}
+    parameters = parameters_of(layer, what)
+    bases = [base for base in layer.__mro__ if "__init__" in vars(base)]
+    for base in bases[1:]:
+        kinds = {item.kind for item in parameters.values()}
         if kinds != {Parameter.VAR_KEYWORD} or base.__module__.startswith("torch."):
             break
-        found = parameters_of(base, what)
-    return found
+        parameters = parameters_of(base, what)
+    return parameters
 
 
 def is_required(parameter: Parameter) -> bool:
@@ -102,14 +102,14 @@ def sizes_at_default(
     """
     if {"h", "d"}.isdisjoint(used):
         return {}
-    found = {}
+    sizes = {}
     for name, item in parameters.items():
         size, default = ARGUMENTS.get(name.lower(), "N"), item.default
         least = 8 if size == "h*d" else 1  # dim=-1 or dim=2 is an axis
         number = isinstance(default, int) and not isinstance(default, bool)
         if size != "N" and name not in passed and number and default >= least:
-            found[name] = size
-    return found
+            sizes[name] = size
+    return sizes
 
 
 def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, str]:
@@ -118,21 +118,21 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     ``whole`` is the input of a model of images or words, ``=context`` that of an argument
     ``context``.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in chain(*map(_fields, _values(arguments, parameters))):
         size = REQUIRED.get(name.lower(), "")
         wide = name.lower() in WIDTHS or (size == "h*d" and name in arguments)
         key = "width" if wide else {"d": "head", "h": "heads"}.get(size, "")
         if isinstance(value, Expression):
-            found.setdefault(key, value.text)
+            texts.setdefault(key, value.text)
         elif isinstance(value, int) and not isinstance(value, bool):
-            found.setdefault(key, str(value))
-    width, heads = found.get("width", "h*d"), found.get("heads", "h")
+            texts.setdefault(key, str(value))
+    width, heads = texts.get("width", "h*d"), texts.get("heads", "h")
     head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
     taken = _picture(arguments, parameters) or _words(parameters)
-    known = {"width": width, "head": found.get("head", head)}
+    known = {"width": width, "head": texts.get("head", head)}
     if not taken:
         return known
     widths = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
@@ -158,8 +158,8 @@ def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
 
 def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:
     """Yield arguments in the order of a call, with defaults, the usual names of a width first."""
-    found = {name: arguments.get(name, item.default) for name, item in parameters.items()}
-    yield from sorted(found.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
+    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
+    yield from sorted(values.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
 
 
 def _fields(argument: tuple[str, Any]) -> Iterable[tuple[str, Any]]:

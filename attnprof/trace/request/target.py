@@ -78,21 +78,21 @@ class Expression(Sized):
         try:
             if any(hasattr(value, "free_symbols") for value in values.values()):
                 return expression_of(parse(self.text), meanings=values)
-            found = evaluate(parse(self.text), values.__getitem__, SIZES)
+            result = evaluate(parse(self.text), values.__getitem__, SIZES)
         except FormulaError as error:
             raise RequestError(f"'{short(self.text)}' at {sizes_text(values)}: {error}") from error
-        return float(found) if isinstance(found, Fraction) else found
+        return float(result) if isinstance(result, Fraction) else result
 
     def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
         """Return the value as a tensor's size; raise :class:`RequestError` if it is none."""
-        found, values = self.at(sizes), {**self.given, **sizes}
-        outside = isinstance(found, int) and not 0 <= found <= arguments.LARGEST
-        if isinstance(found, float) or outside:
+        size, values = self.at(sizes), {**self.given, **sizes}
+        outside = isinstance(size, int) and not 0 <= size <= arguments.LARGEST
+        if isinstance(size, float) or outside:
             raise RequestError(
-                f"{where}: '{short(self.text)}' is {found} at {sizes_text(values)}; "
+                f"{where}: '{short(self.text)}' is {size} at {sizes_text(values)}; "
                 f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
             )
-        return found
+        return size
 
 
 def at(value: Any, sizes: Mapping[str, Any]) -> Any:

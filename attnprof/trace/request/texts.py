@@ -64,9 +64,9 @@ class Several(Sized):
     @property
     def parts(self) -> Iterable[Expression]:
         """The expressions in it."""
-        found: list[Expression] = []
-        _each(self.values, lambda x: found.extend(x.parts if isinstance(x, Sized) else ()))
-        return found
+        sizes: list[Expression] = []
+        _each(self.values, lambda x: sizes.extend(x.parts if isinstance(x, Sized) else ()))
+        return sizes
 
     def at(self, sizes: Sizes) -> Any:
         """Return the list, tuple or dict with the values at sizes."""
@@ -107,8 +107,8 @@ def _pairs(texts: Texts, sign: str, how: str) -> Iterator[tuple[str, Any]]:
         yield from texts.items()
         return
     for text in texts or ():
-        name, found, value = (part.strip() for part in text.partition(sign))
-        if not found or not _path(name) or not value:
+        name, mark, value = (part.strip() for part in text.partition(sign))
+        if not mark or not _path(name) or not value:
             raise RequestError(how.format(short(text)))
         yield _path(name), value
 
@@ -117,8 +117,8 @@ def _path(text: str) -> str:
     """Return a name, perhaps with parts (``config.width``, ``x.0``, ``x[0]``); "" if it is none."""
     first, *rest = re.split(r"(?=[.\[])", text)
     parts = [part if _NUMBERED.fullmatch(part) else name_of(part[1:]) for part in rest]
-    own = [part if _NUMBERED.fullmatch(part) else f".{part}" for part in parts]
-    return "".join((name_of(first), *own)) if name_of(first) and all(parts) else ""
+    steps = [part if _NUMBERED.fullmatch(part) else f".{part}" for part in parts]
+    return "".join((name_of(first), *steps)) if name_of(first) and all(parts) else ""
 
 
 _NUMBERED = re.compile(r"\.\d+|\[\d+\]")
@@ -168,8 +168,8 @@ def parse_inputs(texts: Texts) -> dict[str, Input]:
     Several shapes, like ``(B, N, d), (B, M, d)``, are a tuple of tensors: ``name.0``, ``name.1``.
     Raises :class:`RequestError` for anything else.
     """
-    found = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
-    return {item.name: item for several in found for item in several}
+    groups = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
+    return {item.name: item for several in groups for item in several}
 
 
 def _inputs(name: str, given: Any) -> Iterator[Input]:
@@ -247,10 +247,10 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
 
 def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
     """Return the symbols of inputs and arguments: batch, tokens, heads, width, then others."""
-    own = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
-    sizes = [part for value in own if isinstance(value, Sized) for part in value.parts]
-    found = [name for size in sizes for name in size.names]
-    return tuple(dict.fromkeys((*(name for name in DEFAULT if name in found), *found)))
+    leaves = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
+    sizes = [part for value in leaves if isinstance(value, Sized) for part in value.parts]
+    names = [name for size in sizes for name in size.names]
+    return tuple(dict.fromkeys((*(name for name in DEFAULT if name in names), *names)))
 
 
 def as_size(text: str) -> Any:

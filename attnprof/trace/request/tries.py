@@ -51,13 +51,13 @@ class Tries:
                 waiting.pop(0)
             elif (ours := change | repair) not in self.seen:
                 self.seen.append(ours)
-                found, cause = self._build_and_run(ours)
-                if found and cause is None:
-                    return found
-                if found and cause and len(ours) < _DEEPEST:
+                target, cause = self._build_and_run(ours)
+                if target and cause is None:
+                    return target
+                if target and cause and len(ours) < _DEEPEST:
                     lacking = UNSET.search(str(why)) or "NoneType" in str(cause)
                     further = (lacking or in_call(cause) > in_call(why)) and str(cause) != str(why)
-                    failed = Failed(self.subject, self.request, found, cause, first, ours)
+                    failed = Failed(self.subject, self.request, target, cause, first, ours)
                     more = ours, failed.repairs(), cause
                     waiting.insert(0 if further else len(waiting), more)
         return None

@@ -127,9 +127,9 @@ def _backward_scratch(_out: Any, call: Any) -> Size:
     """
     q = call.query
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
-    own = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
+    blocks = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
     busy = minimum(size_of(q.shape[0]) * size_of(q.shape[1]), threads())
-    return own + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
+    return blocks + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
 
 
 def _block(q: Any) -> Size:

@@ -172,13 +172,13 @@ def forward(out: Any, call: Any) -> Size:
     asked = Convolution(call, out)
     if (laid := pixels(call.input)) is not None:
         return _by_pixel(asked, laid, kernels=0)
-    own = one_group(asked, _columns(asked), call.input)
-    own = copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
+    plain = one_group(asked, _columns(asked), call.input)
+    plain = copied(call.input) + maximum(plain, nbytes(out) if asked.split else 0)
     samples = size_of(call.input.shape[0])
     if not asked.by_samples or isinstance(samples, int) or not asked.large:
-        return blocked_forward(asked, out, call) if asked.in_onednn else own
+        return blocked_forward(asked, out, call) if asked.in_onednn else plain
     many = not_dearer(16, samples)  # either, with no condition on the samples
-    return many * blocked_forward(asked, out, call) + (1 - many) * own
+    return many * blocked_forward(asked, out, call) + (1 - many) * plain
 
 
 def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
@@ -230,9 +230,9 @@ def backward(out: Any, call: Any) -> Size:
         return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
-        own = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
-        own = maximum(own, gradients if shape.split else 0)
-        return copied(a, call.grad_output) + own
+        taken = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
+        taken = maximum(taken, gradients if shape.split else 0)
+        return copied(a, call.grad_output) + taken
     source, kernel, result = shape.blocked(few=False)
     held = gradients
     wide = not shape.split and sides[-1] > _WIDEST
@@ -253,10 +253,10 @@ def backward(out: Any, call: Any) -> Size:
     elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
-    own = copied(a, call.grad_output) + held - gradients
+    taken = copied(a, call.grad_output) + held - gradients
     if strided or (asked[1] and not wide and not shape.by_channel):
-        raise UnknownWorkspaceError(own)
-    return own
+        raise UnknownWorkspaceError(taken)
+    return taken
 
 
 def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:

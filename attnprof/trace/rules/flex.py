@@ -77,17 +77,17 @@ def _band(mask_mod: Any, size: int) -> Band | None:
 def _measured_band(mask_mod: Any, size: int) -> Band | None:
     """Return the band that a mask keeps in six of 64 rows of blocks and far away, or None."""
     last, middle = _BLOCKS - 1, _BLOCKS // 2
-    found = {row: _blocks_of(mask_mod, row, size) for row in (0, 1, 2, middle, last - 1, last)}
-    if not found[last] or not found[0]:
+    kept = {row: _blocks_of(mask_mod, row, size) for row in (0, 1, 2, middle, last - 1, last)}
+    if not kept[last] or not kept[0]:
         return None
-    left = None if found[last][0] == 0 else last - found[last][0]
-    right = None if found[0][-1] == last else found[0][-1]
+    left = None if kept[last][0] == 0 else last - kept[last][0]
+    right = None if kept[0][-1] == last else kept[0][-1]
     with unset_fake_temporarily():
         near, far = torch.zeros((), dtype=torch.int64), torch.full((), _FAR)
         ends = [bool(mask_mod(near, near, *pair)) for pair in ((far, near), (near, far))]
     if [x is None for x in (left, right)] != ends:
         return None  # wider than was looked at
-    for row, blocks in found.items():
+    for row, blocks in kept.items():
         first = 0 if left is None else max(0, row - left)
         end = last if right is None else min(last, row + right)
         if blocks != list(range(first, end + 1)):

@@ -81,8 +81,8 @@ def depends_on_values(nodes: list[Any]) -> list[str]:
     """Return a note if the gradient of one of the nodes takes longer for some values."""
     if not any(node.name() in _PRODUCTS for node in nodes):
         return []
-    said = "the backward pass of prod and cumprod is that of entries none of which is zero"
-    return [f"{said}; with zeros torch takes a longer way"]
+    note = "the backward pass of prod and cumprod is that of entries none of which is zero"
+    return [f"{note}; with zeros torch takes a longer way"]
 
 
 def told_apart(output: Any) -> list[Any]:

@@ -65,7 +65,7 @@ def addressed(call: Any) -> Size:
     used = [x for x in call.indices if x is not None]
     if any(is_mask(x) for x in used):
         return numel(call.values)
-    found = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
+    entries = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
     left = [size for place, size in enumerate(call.self.shape)
             if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
-    return found * product(left)
+    return entries * product(left)

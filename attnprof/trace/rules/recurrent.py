@@ -120,7 +120,7 @@ workspaces({
 
 def lstm_function(_input: Any, hx: Any, params: Any) -> Any:
     """Return the function that runs a layer as torch does without symbols: oneDNN's, maybe."""
-    numbers = {x.dtype for x in (_input, *hx, *(w for own in params for w in own))}
+    numbers = {x.dtype for x in (_input, *hx, *(w for group in params for w in group))}
     in_onednn = torch._C._get_mkldnn_enabled() and numbers == {torch.float32}
     whole = in_onednn and hx[0].size(2) == hx[1].size(2)
     return _layer if whole else decompositions.one_layer_lstm
@@ -153,17 +153,17 @@ def _gru_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None)
 
 def _gru_step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any) -> Any:
     width = w_h.shape[1]
-    given, own = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
-    reset = own[0].add_(given[0]).sigmoid_()
-    kept = own[1].add_(given[1]).sigmoid_()
-    new = given[2].add(own[2].mul_(reset)).tanh_()
+    given, hidden = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
+    reset = hidden[0].add_(given[0]).sigmoid_()
+    kept = hidden[1].add_(given[1]).sigmoid_()
+    new = given[2].add(hidden[2].mul_(reset)).tanh_()
     return (hx - new).mul_(kept).add_(new)
 
 
 def _simple(name: str) -> Any:
     def cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
-        own, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
-        return getattr(own.add_(given), name)()
+        hidden, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
+        return getattr(hidden.add_(given), name)()
 
     return cell
 
@@ -215,10 +215,10 @@ def _layers(
 ) -> Any:  # fmt: skip
     x, ends, ways = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
     for first in range(0, ways * num_layers, ways):
-        own = slice(first, first + ways)
-        x, found = _layer_of(layer_fn, x, hidden[own], params[own], has_biases)
-        ends += found
-        if train and dropout and own.stop < ways * num_layers:
+        span = slice(first, first + ways)
+        x, last = _layer_of(layer_fn, x, hidden[span], params[span], has_biases)
+        ends += last
+        if train and dropout and span.stop < ways * num_layers:
             x = torch.dropout(x, dropout, train=True)
     return x.transpose(0, 1) if batch_first else x, ends
 

@@ -138,10 +138,10 @@ def cost_of(
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
     if full in HIGHER:
-        found, moved = HIGHER[full](args, out)
-        if found is None:
+        known_counts, moved = HIGHER[full](args, out)
+        if known_counts is None:
             seen |= {"uncounted": full, "touched": moved}
-        return Call(counts=found or {}, bytes_moved=moved, scratch=full, **seen)
+        return Call(counts=known_counts or {}, bytes_moved=moved, scratch=full, **seen)
     if isinstance(func, HigherOrderOperator):
         touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
         return Call(
@@ -155,10 +155,10 @@ def cost_of(
     moved = _moved(name, base, out, args, given, choices) - unpicked_bytes(name, base, out, asked)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
-        told = registered.counts_of(func._schema.name, vars(asked), out)
-        counts: Counts | None = Counts({kind: told[kind] for kind in KINDS if kind in told})
-        moved = told.get("bytes_moved", moved)
-        workspace, known = told.get("workspace_bytes", workspace), "workspace_bytes" in told
+        values = registered.counts_of(func._schema.name, vars(asked), out)
+        counts: Counts | None = Counts({kind: values[kind] for kind in KINDS if kind in values})
+        moved = values.get("bytes_moved", moved)
+        workspace, known = values.get("workspace_bytes", workspace), "workspace_bytes" in values
     else:
         counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
     if counts is None:
@@ -200,14 +200,14 @@ def check_registered() -> None:
     Operations of a library that nobody has imported are not known here.
     """
     for name in registered.names():
-        library, _, own = name.partition("::")
+        library, _, op = name.partition("::")
         known = [x.partition("::")[2] for x in torch._C._dispatch_get_all_op_names()
                  if x.startswith(f"{library}::")]  # fmt: skip
         defined = sorted({x.partition(".")[0] for x in known})
-        if defined and own not in defined:
-            hint = closest(own, defined)
-            raise RequestError(f"there is a rule for {name}, but {library} has no '{own}': {hint}")
-        if library == "aten" and {own, own.removesuffix("_")} & (RULES.keys() | MOVES | VIEWS):
+        if defined and op not in defined:
+            hint = closest(op, defined)
+            raise RequestError(f"there is a rule for {name}, but {library} has no '{op}': {hint}")
+        if library == "aten" and {op, op.removesuffix("_")} & (RULES.keys() | MOVES | VIEWS):
             raise RequestError(f"{name} has a rule of attnprof's own, which another cannot replace")
 
 
@@ -236,9 +236,9 @@ def _is_marker(func: Any) -> bool:
 
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
     """Return a call's arguments by the schema's names, defaults filled in."""
-    told = dict(_defaults(func))
-    told.update(zip(told, args, strict=False), **{k: x for k, x in given.items() if k in told})
-    return SimpleNamespace(**told)
+    taken = dict(_defaults(func))
+    taken.update(zip(taken, args, strict=False), **{k: x for k, x in given.items() if k in taken})
+    return SimpleNamespace(**taken)
 
 
 @cache

@@ -97,14 +97,14 @@ def layout(tensor: Any) -> _Layout:
 
 def _stride(stride: Any) -> Size:
     """Return a stride without torch's max(1, size), which matters only for empty tensors."""
-    found = size_of(stride)
-    if isinstance(found, int):
-        return found
+    size = size_of(stride)
+    if isinstance(size, int):
+        return size
     import sympy
 
     least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
-             for part in found.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
-    return found.xreplace(least) if least else found
+             for part in size.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
+    return size.xreplace(least) if least else size
 
 
 def same(one: Size, other: Size) -> bool:
