@@ -8,7 +8,7 @@ from attnprof.record import CrossoverRecord
 from attnprof.record.crossovers import everywhere
 from attnprof.units import amount, joined
 
-#: Kinds of crossovers, the ones nearest to what runs first.
+#: Sources of a cost, nearest to a running machine first.
 KINDS = ("measured", "predicted", "derived", "formula", "published")
 
 

@@ -14,7 +14,7 @@ from attnprof.record import CrossoverRecord
 if TYPE_CHECKING:
     from attnprof.crossovers.sides import Contest, Meeting
 
-#: Points of a curve, and how far around the crossovers it goes.
+#: Points of a curve; the factor by which it goes beyond crossings; its length without one.
 POINTS = 64
 AROUND = 8
 WITHOUT_CROSSOVER = 1024

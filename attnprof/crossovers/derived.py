@@ -18,7 +18,7 @@ from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 
 #: Lengths to try, to see if a formula holds anywhere at a head width.
-_PLACES = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
+_LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DerivedCost:
         """Whether the formula holds at any usual length."""
         lengths = [shape.get("N", 0) for shape in self.forms.verified_at]
         near = (length + more for length in lengths for more in (-1, 0, 1))
-        return any(map(self.holds, (*_PLACES, *near)))
+        return any(map(self.holds, (*_LENGTHS_TO_TRY, *near)))
 
     @property
     def general(self) -> bool:

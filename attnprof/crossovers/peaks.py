@@ -28,7 +28,7 @@ from attnprof.workload import Workload
 #: The longest length tried; bytes and seconds of a place beyond which no larger one is tried; and
 #: how many times as much a place of twice the size may take.
 LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
-#: How far from the closed forms' crossing the measured one is looked for, as a factor.
+#: The factor around the closed forms' crossing within which the measured one is searched.
 FARTHEST = 16
 #: Values tried on either side if one in the middle is refused, and from a power of two on.
 TRIES, FROM_A_PLACE = 64, 16

@@ -29,7 +29,7 @@ from attnprof.errors import AttnprofError, CannotRunError, RequestError, togethe
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 
-#: Sizes that a row has.
+#: Fields of a row that are sizes.
 SIZES_OF_ROWS = ("seq_len", "d_model", "head_dim", "num_heads", "batch_size")
 VERDICTS = {0: "never", 1: "crosses"}
 

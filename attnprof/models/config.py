@@ -20,7 +20,7 @@ _CHOICES = {
     "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
 }  # fmt: skip
 
-#: Layers that are built one by one, at most.
+#: Layers in a model, at most, as they are built one by one.
 MAX_LAYERS = 10_000
 
 

@@ -27,23 +27,23 @@ _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_exp
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
 #: Fields for the number of tokens that a model is for.
 _LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_length", "max_seq_len")
-#: Pixels a side of an image, where the configuration does not say it: what most are trained on.
+#: Pixels a side of an image, if the configuration does not say it, as most models are trained.
 _SIDE = 224
-#: Numbers of a row of a spectrogram.
+#: Fields for the width of a spectrogram's rows.
 _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
-#: Moments of a series, and numbers at each.
+#: Fields for the moments of a series, and for the numbers at each.
 _MOMENTS = ("context_length", "num_input_channels")
-#: Pictures of a video.
+#: Fields for the pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
 _TEXT = "B, N int64"
-#: Inputs that are tokens; and what configurations have of models that take images as tokens.
+#: Inputs that are tokens; and fields of models that take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
-_PLACES = ("image_token_id", "image_token_index")
-#: Labels by how the name of a class ends, where it is trained with one of each input.
+_IMAGE_TOKENS = ("image_token_id", "image_token_index")
+#: How names of classes end that are trained with one label for each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens of a model whose configuration does not say how many it takes.
 _LONGEST = 2**16
-#: The argument of a forward pass that says of how many tokens it gives logits.
+#: The argument of a forward pass for how many tokens it gives logits.
 _LAST = "logits_to_keep"
 
 
@@ -175,7 +175,7 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
 
 
 def _takes_images_as_tokens(config: Any) -> bool:
-    return any(getattr(config, field, None) is not None for field in _PLACES)
+    return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
 
 
 def _series(config: Any) -> str:

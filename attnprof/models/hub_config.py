@@ -17,18 +17,18 @@ from attnprof.models.config import MAX_LAYERS
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
-#: Where the class of a model is looked up that its configuration does not name; and where first.
+#: Tables of transformers in which a class is looked up that the configuration does not name.
 _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
 _IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
-#: What configurations call the format of weights; formats in which torch builds models.
+#: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
-#: Numbers of things that are made one by one, by what fields are called: at most so many.
+#: The most layers, experts and labels that are built one by one, by patterns of field names.
 _MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # what torch counts sizes with
-#: How transformers writes numbers that JSON does not have.
+#: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
 _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
 

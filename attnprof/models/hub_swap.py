@@ -39,12 +39,12 @@ _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 #: Names of modules that attend to another sequence than their own.
 _ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
 #: Arguments of kernels beside q, k and v, and what they do there.
-_MORE = {
+_KERNEL_EXTRAS = {
     "position_bias": "adds a bias by position to the scores",
     "s_aux": "has sinks among the scores",
     "softcap": "caps the scores",
 }
-#: Tokens of the run in which a model's attention is looked at, unless its inputs have a size.
+#: Tokens of the run that shows a model's attention, unless its inputs have a size.
 _TOKENS = 16
 
 
@@ -232,7 +232,7 @@ def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
 
 def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     """Return the plan to call a mechanism on the model's own queries, keys and values."""
-    for name, effect in _MORE.items():
+    for name, effect in _KERNEL_EXTRAS.items():
         if seen.more.get(name) is not None:
             raise RequestError(f"the model {effect} ({name}), which {spec.name} has no place for")
     grouped = seen.kv_heads != seen.heads
@@ -276,7 +276,7 @@ def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
             layer.o_proj = nn.Identity()  # the model maps what its attention gives
         return SwappedAttention(layer, _number_of(module), not no_step, seen.causal, result)
 
-    lost = [effect for name, effect in _MORE.items() if seen.more.get(name) is not None]
+    lost = [effect for name, effect in _KERNEL_EXTRAS.items() if seen.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
     return _SwapPlan(make, (note,), no_step)

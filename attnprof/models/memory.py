@@ -12,7 +12,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 
 #: Modules without gradients that a note names, at most.
-_TOLD = 5
+_MOST_NAMED = 5
 
 
 def training_memory(
@@ -55,7 +55,7 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
     yield (
         f"{sum(named[name].numel() for name in out):,} parameters get no gradient in this training "
         "step, and so no state in the optimizer: those of "
-        f"{', '.join(tops[:_TOLD])}{', …' if len(tops) > _TOLD else ''}"
+        f"{', '.join(tops[:_MOST_NAMED])}{', …' if len(tops) > _MOST_NAMED else ''}"
     )
 
 

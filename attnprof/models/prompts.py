@@ -13,7 +13,7 @@ from attnprof.trace.request.target import Sizes
 from attnprof.trace.run.limits import TooLongError
 
 #: Tokens of the shortest prompt: convolutions over a few tokens keep shorter ones whole.
-_LEAST = 8
+_LEAST_TOKENS = 8
 #: The longest prompt: so many times the asked one, and at least so many tokens.
 _AS_LONG, _SHORTEST = 2, 256
 
@@ -65,7 +65,7 @@ class Growth:
 
         These are at the least sizes, with one more of each in turn, and at the largest.
         """
-        least = {name: _LEAST if name in self._lengths else 2 for name in hints}
+        least = {name: _LEAST_TOKENS if name in self._lengths else 2 for name in hints}
         if self._known is None or any(hints[n] > self._known[1][n] for n in self._lengths):
             most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
             most = {name: most.get(name, 5) for name in hints}

@@ -18,8 +18,8 @@ from attnprof.models.whole import WholeModel
 LAYERS = "L"
 #: Layers of each stack that a model is built with, by the stack's path.
 Lengths = Mapping[str, int]
-#: At most one in so many layers, and the first, comes before those that repeat.
-_BEFORE = 4
+#: Of so many layers at most one stands before those that repeat.
+_ONE_BEFORE = 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LayerStack:
     @property
     def start(self) -> int:
         """The first layer from which on kinds repeat; the length if they never do."""
-        few = range(len(self) // _BEFORE + 1)
+        few = range(len(self) // _ONE_BEFORE + 1)
         return next((n for n in few if self.period(n)), len(self))
 
 

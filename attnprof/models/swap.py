@@ -10,7 +10,7 @@ from attnprof.errors import RequestError
 from attnprof.models.config import Attention, ModelConfig
 
 HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
-#: What models call a mechanism of ours, if not by its own name.
+#: Names that models have for a mechanism of ours, beside its own.
 _SPOKEN = {"sliding": "longformer"}
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 

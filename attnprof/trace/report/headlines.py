@@ -17,10 +17,10 @@ from attnprof.trace.sizes import evaluate
 
 #: Operations in a formula beyond which it takes too long to find how it grows.
 LONG = 300
-#: A condition that ends the lengths of a domain, and one that begins them.
+#: Conditions that bound the lengths of a domain from above, and from below.
 _ENDS = re.compile(r"N (<=|<|=) (.+)|(.+) (>=|>) N")
 _BEGINS = re.compile(r"(?:\w+, )*N(?:, \w+)* (>=|>|=) (\d+)|(\d+) (<=|<) N")
-#: What grows, its verbs, and its unit.
+#: A quantity's name, its verbs, and its unit, for sentences.
 _FLOPS = "FLOPs", "grow", "do", "are", ""
 _MEMORY = "peak memory", "grows", "does", "is", " bytes"
 

@@ -18,7 +18,7 @@ from attnprof.trace.request.target import DEFAULT, Expression
 
 _ARGUMENTS = "_attnprof_given"
 #: Tokens that a model adds to those of an image (for the class, registers): fewer than this.
-_MORE = 9
+_EXTRA_TOKENS = 9
 
 
 class _CalledError(Exception):
@@ -185,7 +185,7 @@ def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
 
     ``N/64 - 4``, ``B*h``, ``H*W + 1``; a number that no size changes stays one.
     """
-    for more in range(max(1, min(_MORE, first))):
+    for more in range(max(1, min(_EXTRA_TOKENS, first))):
         with suppress(UnlikeCallsError):
             text = _product(base, first - more, [other - more for other in others])
             return f"{text} + {more}" if more else text

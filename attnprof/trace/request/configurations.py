@@ -23,12 +23,12 @@ from attnprof.trace.request.texts import as_size
 from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
 #: Names of parameters that take a configuration.
-_CALLED = re.compile(
+_CONFIG_NAMES = re.compile(
     r"(model_|transformer_|text_|vision_)?(config|cfg|conf|configuration|args|hparams)"
 )
 #: The base class of transformers' configurations, which no model is built with.
-_BASE = "pretrainedconfig"
-_CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
+_BASE_CLASS = "pretrainedconfig"
+_CONFIG_CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
 
 
 class Fields(dict[str, Any]):
@@ -74,13 +74,13 @@ class Configuration(Sized):
 def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
     """Return the parameter that takes a configuration, with its class (or Fields); else None."""
     for name, item in parameters.items():
-        called = bool(_CALLED.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
+        called = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
         kinds = [
             kind
             for kind in _classes(item.annotation, names_around(owner))
             if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
-            if kind.__name__.lower() != _BASE
-            if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
+            if kind.__name__.lower() != _BASE_CLASS
+            if called or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
             kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
@@ -119,7 +119,7 @@ def _best_class(owner: Any, parameter: str) -> Any:
     classes = {
         n: v
         for n, v in names_around(owner).items()
-        if isinstance(v, type) and _CLASSES.fullmatch(n)
+        if isinstance(v, type) and _CONFIG_CLASSES.fullmatch(n)
     }
     name = getattr(owner, "__name__", "")
 
@@ -127,7 +127,7 @@ def _best_class(owner: Any, parameter: str) -> Any:
         pairs = zip(one, name, strict=False)
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
-    plain = [one for one in classes if one.lower() != _BASE]
+    plain = [one for one in classes if one.lower() != _BASE_CLASS]
     best = max(plain, key=lambda x: (*_fit(classes[x], owner, parameter), alike(x)), default=None)
     return classes[best] if best else None
 

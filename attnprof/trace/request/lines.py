@@ -19,7 +19,7 @@ from attnprof.trace.request.usual import (
 #: A size of a tensor that is compared with a name.
 _SIZE_OF = re.compile(r"\b(\w+)\.(?:shape\[|size\()(\d)[\])] *[!=]= *(?:self\.)?(\w+)")
 #: A flag that a condition reads.
-_ASKED = re.compile(r"\bif .*?\bself\.(?:config\.)?(\w+)")
+_FLAG_READ = re.compile(r"\bif .*?\bself\.(?:config\.)?(\w+)")
 
 
 def sized(
@@ -42,7 +42,7 @@ def sized(
 def unflagged(error: Exception, subject: Any, given: Mapping[str, Any]) -> Iterator[Repair]:
     """Yield the opposite value of a flag that a condition just before the failing line reads."""
     taken = signatures.parameters_of(subject, "")
-    for name in _ASKED.findall(lines_where(error, before=3)):
+    for name in _FLAG_READ.findall(lines_where(error, before=3)):
         default = taken[name].default if name in taken and name not in given else 0
         if default is None or isinstance(default, bool):
             yield Repair({name: not default if default is not None else False})
@@ -95,7 +95,7 @@ def with_class(inputs: Iterable[Input], width: str) -> Iterator[Repair]:
 
 
 #: Factors by which parts of a model are wider or narrower than the model.
-_TIMES = (2, 3, 4, 8)
+_WIDTH_FACTORS = (2, 3, 4, 8)
 
 
 def in_widths(number: int, old: str, value: Any) -> list[str]:
@@ -105,8 +105,8 @@ def in_widths(number: int, old: str, value: Any) -> list[str]:
     """
     if old == "N":
         return [str(number)]
-    texts = [f"{times}*{old}" for times in _TIMES if number == times * value]
-    texts += [f"{old}/{times}" for times in _TIMES if number * times == value]
+    texts = [f"{times}*{old}" for times in _WIDTH_FACTORS if number == times * value]
+    texts += [f"{old}/{times}" for times in _WIDTH_FACTORS if number * times == value]
     return [*texts, str(number)]
 
 

@@ -32,7 +32,7 @@ _MODELS, _OPERATIONS, _SECONDS, _LENGTHS = 6, 6000, 8.0, (256, 1024, 64)
 #: Repairs of a model's own guesses, if its run does not get to the module.
 _REPAIRS = 16
 #: Sizes of the first run; each is doubled in turn, then all are tripled.
-_BASE = {"B": 2, "h": 4, "d": 16}
+_FIRST_SIZES = {"B": 2, "h": 4, "d": 16}
 
 
 def uses(
@@ -126,7 +126,7 @@ def _reach_module(owner: Any, model: Any, asked: Request, target: Target) -> Tar
 
 
 def _base(target: Target, length: int) -> dict[str, int]:
-    return {name: {**_BASE, "N": length}.get(name, 16) for name in target.symbols}
+    return {name: {**_FIRST_SIZES, "N": length}.get(name, 16) for name in target.symbols}
 
 
 def _run(owner: Any, target: Target, sizes: Mapping[str, int], found: list[Use]) -> Any:

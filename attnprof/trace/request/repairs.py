@@ -28,7 +28,7 @@ from attnprof.trace.request.usual import (
 #: Messages about None, or one number where several are needed: a repair may go on from there.
 UNSET = re.compile(r"None|'(int|bool)' object is not")
 #: Sizes as numbers, for code that takes no symbols.
-_NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
+_PLAIN_SIZES = {"B": 2, "N": 256, "h": 8, "d": 64}
 
 
 #: Inputs that may be a mask or bias if None fails; a cache is none.
@@ -298,4 +298,4 @@ class Failed:
                  if re.fullmatch(r"[\w*]*[hdN]", value)}  # fmt: skip
         same = self.target.spelled_inputs == self.first.spelled_inputs  # others have the old width
         if sizes and same and "." not in "".join(sizes):
-            yield Repair({name: at(size, _NUMBERS) for name, size in sizes.items()})
+            yield Repair({name: at(size, _PLAIN_SIZES) for name, size in sizes.items()})

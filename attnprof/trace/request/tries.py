@@ -13,7 +13,7 @@ from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
 
 #: Guesses changed at once, at most.
-_DEEPEST = 5
+_MOST_CHANGES = 5
 #: A request made ready to run.
 Build = Callable[[Request], Target]
 
@@ -54,7 +54,7 @@ class Tries:
                 target, cause = self._build_and_run(ours)
                 if target and cause is None:
                     return target
-                if target and cause and len(ours) < _DEEPEST:
+                if target and cause and len(ours) < _MOST_CHANGES:
                     lacking = UNSET.search(str(why)) or "NoneType" in str(cause)
                     further = (lacking or in_call(cause) > in_call(why)) and str(cause) != str(why)
                     failed = Failed(self.subject, self.request, target, cause, first, ours)

@@ -18,7 +18,7 @@ _NAMES = {
 #: Constructor arguments that are sizes, with the size: ``{"num_heads": "h"}``.
 ARGUMENTS = {name: size for size, names in _NAMES.items() for name in names.split()}
 WIDTHS = _NAMES["h*d"].split()
-_MORE = {
+_OTHERS = {
     "h*d": "channels in_chs in_features in_channels input_dim in_dim dim_in query_dim out_features "
     "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
@@ -41,15 +41,15 @@ _MORE = {
     "1000": "vocab_size n_vocab num_tokens ntoken n_tokens num_embeddings vocab num_words",
 }
 #: Sizes of required arguments; those of ``ARGUMENTS`` also replace defaults.
-REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
+REQUIRED = {name: size for size, names in _OTHERS.items() for name in names.split()} | ARGUMENTS
 #: The size of a vocabulary, where it must be given.
 WORDS = "1000"
-#: How the names of other sizes end, of arguments that must be given.
+#: Endings of other names of required arguments that are sizes.
 _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
             "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
 #: Experts, where the default is more.
 FEW = "16"
-#: Plain values of arguments that must be given, and bear on no size, or on few.
+#: Values for required arguments that are no sizes, with patterns of their names.
 _VALUES: dict[str, tuple[Any, str]] = {
     "place": (0, r"(layer|block)_?(idx|index|id|number|num|i)|idx|layer_n|layer"),
     "share": (0.0, r".*drop(out)?(_?(rate|prob|p|path))?|.*_pdrop|p"),
@@ -80,7 +80,7 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
     "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
 }
-#: An annotation for several values.
+#: An annotation of a list.
 _LISTED = re.compile(r"(typing\.)?(list|sequence)\[", re.IGNORECASE)
 #: Arguments for the number of a layer in its model.
 PLACES = ("layer_idx", "layer_id")
@@ -100,7 +100,7 @@ HEADS = {
     "q_input", "k_input", "v_input", "g", "gk", "gate", "gates", "decay", "log_decay", "beta",
     "dt", "w", "u",
 }  # fmt: skip
-#: Other inputs that must be given; ``{d}`` is the head width, ``{w}`` the model width.
+#: Other required inputs; ``{d}`` is the head width, ``{w}`` the model width.
 _INPUTS = {
     "B, N int64": "input_ids ids tokens idx token_ids input_tokens src_tokens decoder_input_ids "
     "prev_output_tokens inp token input_id position_ids positions pos_ids token_type_ids pos "
@@ -125,7 +125,7 @@ _INPUTS = {
     "B, h, N, N": "rel_pos rel_2d_pos relative_position_bias",
 }  # fmt: skip
 INPUTS = {name: text for text, names in _INPUTS.items() for name in names.split()}
-#: Layouts of tokens with so many sizes; ``{w}`` is the model width.
+#: Layouts of tokens by number of dimensions; ``{w}`` is the model width.
 LAYOUTS = {
     1: ("N,",),
     2: ("B, {w}", "N, {w}", "B, N"),
@@ -135,7 +135,7 @@ LAYOUTS = {
     5: ("B, {w}, M, H, W", "B, M, H, W, {w}", "B, M, {w}, H, W", "B, M, h, N, d"),
     6: ("B, H, W, 7, 7, {w}", "B, {w}, H, 7, W, 7"),
 }  # fmt: skip
-#: Images as high as wide, where a length is one of their sides.
+#: Layouts of square images, if the length N is one side.
 SQUARES = ("B, {w}, N, N", "B, N, N, {w}")
 #: Shapes of masks and biases of scores, and of cosines and sines.
 MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
@@ -144,7 +144,7 @@ POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N
 #: Constructor arguments for the channels of images, and for their sides in pixels.
 CHANNELS = ("in_chans", "in_channels", "channels", "num_channels", "input_channels")
 SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
-#: Inputs with a default that code needs all the same.
+#: Inputs with a default that code needs nevertheless.
 NEEDED = ("position_embeddings",)
 #: Inputs of which a call without required ones gets the first that it has.
 FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")

@@ -32,11 +32,11 @@ ALIGNED = 128
 _REACH = 6
 #: oneDNN takes another algorithm where columns are so many times the tensors
 #: (``gemm_convolution_utils``).
-_TIMES = 15
+_REFUSED_FROM = 15
 #: Columns of taps up to which oneDNN has kernels for a dense kernel's gradient.
-_WIDEST = 14
+_WIDEST_DENSE = 14
 #: Results of a sample per thread from which samples run one after the other.
-_FEW = 512
+_MANY = 512
 
 
 class Convolution:
@@ -235,7 +235,7 @@ def backward(out: Any, call: Any) -> Size:
         return copied(a, call.grad_output) + taken
     source, kernel, result = shape.blocked(few=False)
     held = gradients
-    wide = not shape.split and sides[-1] > _WIDEST
+    wide = not shape.split and sides[-1] > _WIDEST_DENSE
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0] and shape.by_channel and shape.dilated:
         held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + ALIGNED))
@@ -261,7 +261,7 @@ def backward(out: Any, call: Any) -> Size:
 
 def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
     """Return whether oneDNN takes another algorithm, as columns are too many times the tensors."""
-    most = _TIMES * crew * sum(map(nbytes, tensors), start=0)
+    most = _REFUSED_FROM * crew * sum(map(nbytes, tensors), start=0)
     return isinstance(inside, int) and isinstance(most, int) and inside > most
 
 
@@ -283,7 +283,7 @@ def _columns_team(shape: Convolution) -> int:
     places = prod(shape.result.shape[2:])
     if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
         raise UnknownWorkspaceError(copied(shape.a, shape.result))
-    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _FEW * team()):
+    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _MANY * team()):
         return 1
     return team()
 

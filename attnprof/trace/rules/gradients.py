@@ -62,7 +62,7 @@ def _extreme(_node: Any, x: Any, y: Any, grad: Any) -> Any:
     return zeros.masked_fill_(where, grad / where.sum())
 
 
-#: By the name of autograd's node; each gives the gradient of ``self``.
+#: Gradients of ``self``, by the name of autograd's node.
 _GRADIENTS: dict[str, Gradient] = {
     "ProdBackward0": _product,
     "ProdBackward1": _products,
@@ -73,7 +73,7 @@ _GRADIENTS: dict[str, Gradient] = {
     "NanmedianBackward0": _extreme,
 }
 _PRODUCTS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
-#: The gradient of a value that fills masked entries: those are picked out, however many.
+#: The node for the value that fills masked entries: it picks those out, however many.
 _SELECTING = "MaskedFillBackward1"
 
 

@@ -30,7 +30,7 @@ _PLACING = frozenset({
 })  # fmt: skip
 _ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
 #: Nodes that go on in a tensor they have just made, and the operations by which they do.
-_GOING_ON = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"})
+_CONTINUING = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"})
 _STEPS = frozenset({
     aten.sub.Tensor, aten.mul.Tensor, aten.logical_and.default, aten.logical_or.default,
 })  # fmt: skip
@@ -91,7 +91,7 @@ class Watch:
     def _continues(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Return whether a backward node goes on in a tensor that it has made itself."""
         node = _current_autograd_node()
-        if node is None or node.name() not in _GOING_ON:
+        if node is None or node.name() not in _CONTINUING:
             self._node = None
             return False
         if node is not self._node:

@@ -14,16 +14,16 @@ from attnprof.trace.events import Size
 from attnprof.trace.rules.workspaces import is_mask, words
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
-#: Operations that read a table only where it is looked up, and give what they read.
+#: Operations that read some entries of a table, and return these.
 LOOKUPS = words("""
     embedding index_select index _unsafe_index _unsafe_masked_index take masked_select
 """)
-#: Operations that, in place, write only some places.
+#: Operations that, in place, write only some entries.
 WRITES = words("""
     index_copy index_add index_reduce index_fill scatter_add scatter_reduce
     index_put _index_put_impl put
 """)
-#: Those of them that always read what they add to.
+#: In-place operations that always read what they add to.
 _ADDS = words("index_add index_reduce scatter_add scatter_reduce")
 
 
