@@ -1,4 +1,9 @@
-"""The phases of a model: their runs at the asked sizes, and formulas in limited time."""
+"""The phases of a model: their runs at the asked sizes, and formulas in limited time.
+
+A run of all layers gives the numbers (:func:`run_of`). Formulas come from models with a few layers
+if layers repeat, else from all (:func:`with_forms`); without any, the run is confirmed on real
+tensors. A *subject* is the :class:`WholeModel` that is asked for.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,7 +52,7 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Model:
-    """A subject as it is built: every module's place, layers by kind, parameters.
+    """What a subject has when it is built: every module's place, layers by kind, parameters.
 
     ``resting`` are parameters, by kind of layer and part, that a token does not meet; ``held`` are
     the weights by module.
@@ -62,7 +67,7 @@ class Model:
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """Return the model of a subject, whose kinds of layers are told apart by runs."""
+        """Return what a subject has, with kinds of layers told apart by the costs in runs."""
         import torch
 
         with torch.device("meta"):
@@ -83,7 +88,7 @@ class Model:
 
     @property
     def layers(self) -> Mapping[str, int]:
-        """How many layers there are of each kind, by its name."""
+        """The number of layers of each kind, by its name."""
         counts: Counter[str] = Counter()
         for kind in self.kinds:
             counts[kind.name] += kind.count
@@ -95,7 +100,7 @@ class Model:
         return self.parameters - sum(self.resting.values())
 
     def few(self, subject: WholeModel) -> WholeModel:
-        """The subject with its first layers alone, where others repeat them."""
+        """Return the subject with its first layers alone, if others repeat them."""
         return subject if self.repeated is None else self.repeated.few
 
 
