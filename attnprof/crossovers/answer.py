@@ -1,4 +1,4 @@
-"""The answer of ``crossover`` in plain sentences, from its records."""
+"""The answer of ``crossover`` in plain sentences, made from its records."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -8,29 +8,29 @@ from attnprof.record import CrossoverRecord
 from attnprof.record.crossovers import everywhere
 from attnprof.units import amount, joined
 
-#: Kinds of crossovers, the ones nearest to what runs first.
+#: Sources of a cost, nearest to a running machine first.
 KINDS = ("measured", "predicted", "derived", "formula", "published")
 
 
 def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
-    """From which length on who is cheaper, in each metric, for each group of head widths.
+    """Return who is cheaper from which length on, in each metric, by head widths.
 
-    Over another axis than the length: from which value on, for each group of lengths.
+    Over another axis than the length: from which value on, by lengths.
     """
     known = [row for row in records if not row.skipped]
-    best = {  # of each metric what is nearest to what runs
+    best = {  # the kind nearest to what runs, by metric
         metric: min((row.kind for row in known if row.metric == metric), key=KINDS.index)
         for metric in {row.metric for row in known}
     }
     asked = sorted({row.given for row in records})
-    said: dict[tuple[str, ...], list[CrossoverRecord]] = {}
+    alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(
         (row for row in known if row.kind == best[row.metric]), key=lambda row: row.given
     ):
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
-        said.setdefault(tuple(what), []).extend(rows)
-    return " ".join([*(_crossing(rows, asked) for rows in said.values()), *_contradictions(known)])
+        alike.setdefault(tuple(what), []).extend(rows)
+    return " ".join([*(_sentence(rows, asked) for rows in alike.values()), *_contradictions(known)])
 
 
 def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
@@ -38,16 +38,16 @@ def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
     timed = [row for row in rows if row.metric == "time"]
     measured = {row.given: row for row in timed if row.kind == "measured"}
     for row in timed:
-        found = measured.get(row.given)
-        if row.kind != "predicted" or found is None:
+        measurement = measured.get(row.given)
+        if row.kind != "predicted" or measurement is None:
             continue
-        low, high, at = row.ci_low, row.ci_high, found.crossover_value
+        low, high, at = row.ci_low, row.ci_high, measurement.crossover_value
         beyond = at is not None and not (low or at) <= at <= (high or at)
-        if row.verdict != found.verdict or beyond:
-            yield f"Predicted was {_told(row)}, measured {_told(found)}."
+        if row.verdict != measurement.verdict or beyond:
+            yield f"Predicted was {_result(row)}, measured {_result(measurement)}."
 
 
-def _told(row: CrossoverRecord) -> str:
+def _result(row: CrossoverRecord) -> str:
     """Return what a row says: a crossing, or that one side is always faster."""
     if row.verdict == "crosses" and row.crossover_value is not None:
         return f"a crossing at {amount(row.over, round(row.crossover_value))}"
@@ -56,8 +56,8 @@ def _told(row: CrossoverRecord) -> str:
     return f"{row.cheaper_above} faster everywhere"
 
 
-def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
-    """Sizes given of which the same is true, among all those that were asked for."""
+def _sentence(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
+    """Return a sentence for the given sizes whose rows say the same."""
     sizes = sorted({row.given for row in rows})
     between = [size for size in asked if sizes[0] <= size <= sizes[-1]]
     by_width, plainly = rows[0].over == "seq", "{}" if rows[0].over == "seq" else "{:,}"
@@ -72,14 +72,14 @@ def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
 
 
 def _clauses(rows: Sequence[CrossoverRecord]) -> str:
-    """Who needs less from where on, metric by metric."""
+    """Return who needs less from where on, metric by metric."""
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         some = list(group)
         one, (less, _, what) = some[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
-        where = f"{_where(some)}{_as_far_as_known(some)}"
+        where = f"{_from_where(some)}{_limits(some)}"
         if above is None:
             clauses.append(f"both need the same {what} {where}")
         elif before == (above, other):
@@ -90,17 +90,17 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
     return ", and ".join(clauses)
 
 
-def _where(rows: Sequence[CrossoverRecord]) -> str:
-    """From which length (or value) on; of several sizes given, the first and the last."""
+def _from_where(rows: Sequence[CrossoverRecord]) -> str:
+    """Return from which value on; of several given sizes for the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
         return everywhere(rows)
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_value or 0) for pick in (min, max))
-    said = amount(over, least.first_value or 0)
+    value_text = amount(over, least.first_value or 0)
     if least.first_value == most.first_value:
         same = least.method == "solved" and least.crossover_value == least.first_value
-        return f"beyond {said}{several}" if same else f"from {said} on{several}"
+        return f"beyond {value_text}{several}" if same else f"from {value_text} on{several}"
     of = list[str]()
     for end in (least, most):
         sizes = [row.given for row in rows if row.first_value == end.first_value]
@@ -108,11 +108,11 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
             of.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
         else:
             of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
-    return f"from {said} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+    return f"from {value_text} {of[0]} to {most.first_value:,} {of[1]} on{several}"
 
 
-def _as_far_as_known(rows: Sequence[CrossoverRecord]) -> str:
-    """Where derived formulas end, and that totals of code leave something out."""
+def _limits(rows: Sequence[CrossoverRecord]) -> str:
+    """Return where derived formulas end, and that totals of code leave something out."""
     ends = {row.searched[-1][1] for row in rows if row.kind == "derived" and row.searched}
     last = ends.pop() if len(ends) == 1 else None
     end = f", up to {amount(rows[0].over, last)}" if last is not None else ""

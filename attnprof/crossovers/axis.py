@@ -1,4 +1,4 @@
-"""The size that a crossover is looked for over: the length, or another one at a given length."""
+"""The axis of a crossover: the length, or another size or parameter at a given length."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,13 +16,13 @@ SIZES = {
     "seq": "seq_len", "d": "head_dim", "heads": "num_heads", "batch": "batch_size",
     "kv_heads": "num_kv_heads",
 }  # fmt: skip
-#: Where costs round sizes, values are looked at up to here (or to the length, if that is more),
-#: unless a range is typed; the first so many one by one.
+#: Without a typed range, values up to here (or to the length, if that is more) are tried where
+#: costs round sizes; the first so many one by one.
 USUAL, ONE_BY_ONE = 4096, 256
 
 
 def parameters(side: Any) -> list[str]:
-    """A mechanism's parameters that are whole numbers; none of anything else."""
+    """Return a mechanism's parameters that are whole numbers; [] for a user's module."""
     if not isinstance(side, Mechanism):
         return []
     return [item.name for item in fields(side) if item.type in (int, int | None)]
@@ -30,9 +30,9 @@ def parameters(side: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class CrossoverAxis:
-    """A size by the name of its flag, or a mechanism's parameter, and the values that count.
+    """What varies: a size by the name of its flag, or a mechanism's parameter; and its range.
 
-    ``last`` is the last one (None: no end). With ``d_model`` heads share a model of that width.
+    ``last`` is the last value (None: no end). With ``d_model`` heads share a model of that width.
     """
 
     name: str = "seq"
@@ -47,7 +47,7 @@ class CrossoverAxis:
 
     @property
     def letter(self) -> str:
-        """The same size in closed forms."""
+        """The letter of the given size in closed forms."""
         return "d" if self.name == "seq" else "N"
 
     @property
@@ -63,12 +63,12 @@ class CrossoverAxis:
         return Lengths(lambda value: self.first <= value <= (self.last or LONGEST))
 
     def check(self, sides: Sequence[Any]) -> None:
-        """RequestError where it is neither a size nor a parameter of one of both."""
+        """Raise :class:`RequestError` for neither a size nor a parameter of a side."""
         if self.d_model is not None and self.name != "heads":
             raise RequestError(f"d_model {self.d_model} is for numbers of heads alone: over heads")
-        found = [name for side in sides for name in parameters(side)]
-        if self.is_parameter and self.name not in found:
-            possible = list(dict.fromkeys([*SIZES, *found]))
+        takes = [name for side in sides for name in parameters(side)]
+        if self.is_parameter and self.name not in takes:
+            possible = list(dict.fromkeys([*SIZES, *takes]))
             names = " and ".join(side.name for side in sides)
             raise RequestError(
                 f"--over {self.name}: no size, and no whole number that {names} take; "
@@ -78,7 +78,7 @@ class CrossoverAxis:
     def placed(
         self, sides: Sequence[Any], workload: Workload, value: Number, given: Number
     ) -> tuple[list[Any], Workload]:
-        """Both sides and their workload at a value, with the size that is given."""
+        """Return both sides and their workload at a value, with the size that is given."""
         if self.name == "seq":
             return list(sides), workload.with_(seq_len=value, head_dim=given)
         if self.is_parameter:
@@ -95,11 +95,11 @@ class CrossoverAxis:
         return list(sides), workload.with_(seq_len=given, **more)
 
     def without(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters but the one that varies."""
+        """Return parameters without the one that varies."""
         return {name: value for name, value in params.items() if name != self.name}
 
     def values(self, workload: Workload, given: int) -> list[int]:
-        """Values to look at where both sides round sizes: dense, then 8 a doubling, and divisors.
+        """Return values to try where both sides round sizes: first all, then 8 a doubling.
 
         Divisors of the length and of the widths are among them: such parameters divide those.
         """
@@ -109,11 +109,11 @@ class CrossoverAxis:
         doublings = (round(2 ** (step / PER_DOUBLING)) for step in steps)
         sizes = (given, self.d_model or 1, workload.num_heads, workload.head_dim)
         divide = (place for size in sizes if isinstance(size, int) for place in divisors(size))
-        found = {*range(self.first, self.first + ONE_BY_ONE), *doublings, *divide, last}
-        return sorted(value for value in found if self.first <= value <= last)
+        candidates = {*range(self.first, self.first + ONE_BY_ONE), *doublings, *divide, last}
+        return sorted(value for value in candidates if self.first <= value <= last)
 
     def after(self, place: int, workload: Workload, given: int) -> Iterator[int]:
-        """Values to try from a place on, a usual one first: multiples that kernels fill up."""
+        """Yield values to try from one on, first a multiple that kernels fill up."""
         step = 8 if place >= 64 else 4 if place >= 16 else 1
         last = self.last or max(USUAL, given)
         usual = [-(-place // step) * step] if self.name == "d" else []
@@ -122,9 +122,9 @@ class CrossoverAxis:
 
 
 def _all_of(name: str, possible: Sequence[str]) -> str:
-    """Every possible name, where the nearest ones alone were told."""
-    said = f"possible: {', '.join(possible)}"
-    return "" if closest(name, list(possible)) == said else f" {said}"
+    """Return all possible names, if a message has only the nearest ones."""
+    text = f"possible: {', '.join(possible)}"
+    return "" if closest(name, list(possible)) == text else f" {text}"
 
 
 #: The length, as in the papers.
@@ -135,6 +135,6 @@ SEQ = CrossoverAxis()
 def curve(
     axis: CrossoverAxis, given: int, points: Mapping[int, Any], **what: Any
 ) -> dict[str, Any]:
-    """Costs at values of an axis, as a figure takes them; over lengths they are ``seq_len``."""
+    """Return costs at values of an axis, as a figure takes them (``seq_len`` over lengths)."""
     x = "seq_len" if axis.name == "seq" else "at"
     return {**what, axis.given: given, x: list(points), "value": list(points.values())}

@@ -14,7 +14,7 @@ from attnprof.record import CrossoverRecord
 if TYPE_CHECKING:
     from attnprof.crossovers.sides import Contest, Meeting
 
-#: Points of a curve, and how far around the crossovers it goes.
+#: Points of a curve; the factor by which it goes beyond crossings; its length without one.
 POINTS = 64
 AROUND = 8
 WITHOUT_CROSSOVER = 1024
@@ -23,18 +23,20 @@ WITHOUT_CROSSOVER = 1024
 def curves_of(
     meeting: "Meeting", matches: Sequence["Contest"], records: Sequence[CrossoverRecord]
 ) -> list[dict[str, Any]]:
-    """Both costs of each contest at each size given, where both are known."""
-    found: list[dict[str, Any]] = []
+    """Return both costs of each contest at each given size, where both are known."""
+    curves: list[dict[str, Any]] = []
     axis = meeting.axis
     for contest, given in product(matches, dict.fromkeys(r.given for r in records)):
-        own = [r for r in records if r.given == given]
-        marks = [x for r in own for x in r.all_crossings if x >= 1]
+        rows = [r for r in records if r.given == given]
+        marks = [x for r in rows for x in r.all_crossings if x >= 1]
         try:
             known = contest.lengths(given, axis)
         except (RequestError, CannotRunError):
             continue  # a row says why
         places: Iterable[int] = _lengths(marks, known)
-        searched = [r.searched[0] for r in own if r.method == "searched" and r.kind == contest.kind]
+        searched = [
+            r.searched[0] for r in rows if r.method == "searched" and r.kind == contest.kind
+        ]
         if searched and axis.name != "seq":
             places = axis.values(meeting.workload, given)
         both: list[dict[int, Number]] = [{}, {}]
@@ -44,18 +46,18 @@ def curves_of(
                     sides, workload = meeting.at(n, given)
                     points[n] = contest.at(given)[place].of(sides, workload)
         what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        found += [
+        curves += [
             curve(axis, given, points, **what, mechanism=side.name)
             for side, points in zip((meeting.a, meeting.b), both, strict=True)
             if points
         ]
-    return found
+    return curves
 
 
 def seen_curves(
     meeting: "Meeting", given: int, seen: Mapping[int, Sequence[Any]], **what: Any
 ) -> list[dict[str, Any]]:
-    """Both sides' costs at the places that a search looked at."""
+    """Return both sides' costs at the places that a search looked at."""
     return [
         curve(meeting.axis, given, {n: seen[n][place] for n in sorted(seen)}, **what,
               mechanism=side.name)
@@ -65,7 +67,7 @@ def seen_curves(
 
 
 def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
-    """Known lengths around the crossovers; without one, around a usual length or all there are."""
+    """Return known lengths around the crossings; without one, around a usual length."""
     first, last = known.stretches[0][0], known.stretches[-1][1]
     marks = marks or [WITHOUT_CROSSOVER]
     low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
@@ -73,21 +75,21 @@ def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
     if low > high:  # what is known lies elsewhere
         low, high = float(first), float(last or first * AROUND**2)
     steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
-    found = {known.after(round(low * step)) for step in steps}
-    return sorted(length for length in found if length is not None)
+    lengths = {known.after(round(low * step)) for step in steps}
+    return sorted(length for length in lengths if length is not None)
 
 
 def ratios(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the first mechanism costs of the second, wherever a figure's curves have both."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """Return the first mechanism's cost over the second's, where curves have both."""
+    by_place: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in curves:
         x = "at" if "at" in one else "seq_len"
         names = ("metric", "unit", "kind", "head_dim" if x == "seq_len" else "seq_len")
         place = {name: one[name] for name in names}
         points = dict(zip(one[x], one["value"], strict=True))
-        first = found.setdefault(tuple(place.values()), {**place, "points": points})
+        first = by_place.setdefault(tuple(place.values()), {**place, "points": points})
         if first["points"] is not points:
-            own = first.pop("points")
-            both = {n: own[n] / points[n] for n in own if points.get(n)}
+            numerators = first.pop("points")
+            both = {n: numerators[n] / points[n] for n in numerators if points.get(n)}
             first |= {x: list(both), "value": list(both.values())}
-    return [ratio for ratio in found.values() if "value" in ratio]
+    return [ratio for ratio in by_place.values() if "value" in ratio]

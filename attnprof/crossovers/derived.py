@@ -1,4 +1,4 @@
-"""A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
+"""A cost derived from code, as a function of the length and the head width of a workload."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 
-#: Lengths at which a formula is asked whether it holds at a head width at all.
-_PLACES = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
+#: Lengths to try, to see if a formula holds anywhere at a head width.
+_LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
 
 
 @dataclass(frozen=True)
 class DerivedCost:
-    """One quantity of one derivation, by length; ``width`` is the head width if that is free."""
+    """One quantity of a derivation by length; ``width`` is the head width, if that is a symbol."""
 
     derivation: Derivation
     forms: PhaseForms
@@ -31,7 +31,7 @@ class DerivedCost:
     width: Mapping[str, int]
 
     def of(self, sides: Sequence[Any], asked: Workload) -> Number:
-        """By the formula; where there is none, by a run at the shape."""
+        """Return the cost at a workload: by the formula, or by a run if there is none."""
         shape = self._shape(asked.seq_len, asked.head_dim)
         expression = self.forms.formulas[self.quantity].expression
         if expression is not None:
@@ -44,7 +44,7 @@ class DerivedCost:
         return self.forms.counted(shape)[self.quantity]
 
     def holds(self, seq_len: int) -> bool:
-        """Whether a length lies inside the domain, at this width."""
+        """Return whether a length lies in the domain, at this width."""
         try:
             return self.forms.holds(self._shape(seq_len, self.width.get("d", 0)))
         except ZeroDivisionError:
@@ -52,24 +52,24 @@ class DerivedCost:
 
     @property
     def somewhere(self) -> bool:
-        """Whether it holds at any usual length."""
+        """Whether the formula holds at any usual length."""
         lengths = [shape.get("N", 0) for shape in self.forms.verified_at]
         near = (length + more for length in lengths for more in (-1, 0, 1))
-        return any(map(self.holds, (*_PLACES, *near)))
+        return any(map(self.holds, (*_LENGTHS_TO_TRY, *near)))
 
     @property
     def general(self) -> bool:
-        """Whether it is a formula of head widths, too."""
+        """Whether it is a formula in the head width, too."""
         return bool(self.width)
 
     @property
     def said(self) -> str:
-        """Where it holds, in words."""
+        """The target and the domain, in words."""
         return f"{self.derivation.name} for {'; '.join(self.forms.domain) or 'all sizes'}"
 
     @property
     def doubt(self) -> str:
-        """That it is a lower bound, where it is one."""
+        """A note if the cost is a lower bound, else ""."""
         if self.forms.bound(self.quantity) != "at least":
             return ""
         return f"{self.quantity} of {self.derivation.name} is at least what is compared here"
@@ -81,15 +81,15 @@ class DerivedCost:
 
 @dataclass
 class DerivedSide:
-    """What a target costs by length and head width; batch and heads are the workload's.
+    """The costs of a target by length and head width; batch and heads are the workload's.
 
-    Derived once with the head width free, and again with it given for widths where that does not
-    hold. Raises :class:`RequestError` where the target has other sizes.
+    It is derived once with the head width as a symbol, and again with a number where that formula
+    holds nowhere. Raises :class:`RequestError` if the target has other sizes.
     """
 
     target: Target
     workload: Workload
-    _found: dict[int | None, Derivation] = field(default_factory=dict)
+    _derivations: dict[int | None, Derivation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         others = set(self.target.symbols) - {"B", "N", "h", "d"}
@@ -100,33 +100,33 @@ class DerivedSide:
             )
 
     def at_width(self, metric: str, head_dim: int) -> DerivedCost:
-        """The cost at a head width, by the formula for all widths if that holds there."""
+        """Return the cost at a head width, by the formula for all widths if it holds there."""
         quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
         for given, width in ((None, {"d": head_dim}), (head_dim, {})):
-            found = self._derived(given)
-            forms = found.phases[self.workload.phase]
-            cost = DerivedCost(found, forms, quantity, width)
+            derivation = self._derived(given)
+            forms = derivation.phases[self.workload.phase]
+            cost = DerivedCost(derivation, forms, quantity, width)
             if "d" not in self.target.symbols or cost.somewhere:
                 break
         return cost
 
     def _derived(self, head_dim: int | None) -> Derivation:
-        if head_dim not in self._found:
+        if head_dim not in self._derivations:
             sizes = self.workload.by_symbol()
             given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
             if head_dim is not None:
                 given["d"] = head_dim
             try:
-                found = derived(self.target.fixed(**given), [self.workload.phase])
+                derivation = derived(self.target.fixed(**given), [self.workload.phase])
             except CannotRunError as error:
-                said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
-                raise CannotRunError(said) from error
-            self._found[head_dim] = found
-        return self._found[head_dim]
+                message = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
+                raise CannotRunError(message) from error
+            self._derivations[head_dim] = derivation
+        return self._derivations[head_dim]
 
 
 def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[DerivedCost, ...]]:
-    """Costs derived from both sides' code, by metric and head width."""
+    """Return a function that gives the costs of both sides by metric and head width."""
     sides, workload = [], meeting.workload
     for side in (meeting.a, meeting.b):
         tell(f"deriving {side.name}")

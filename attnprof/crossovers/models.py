@@ -1,4 +1,4 @@
-"""Two mechanisms in all layers of a model, as crossovers compare two modules."""
+"""Two mechanisms in all layers of a model, compared by crossovers like two modules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,18 +10,18 @@ from attnprof.models.swap import swaps_of
 from attnprof.trace.request.target import Target
 from attnprof.workload import Workload
 
-#: What the model's own attention is called.
+#: The name of the model's own attention.
 ORIGINAL = "original"
 
 
 def rivals(
     source: str, names: Sequence[str], values: Mapping[str, Any], phase: str, batch_size: int
 ) -> tuple[Target, Target, Workload]:
-    """A phase of a model with the one and the other mechanism in its layers, and what is asked.
+    """Return a phase of a model with one and with the other mechanism, and the workload.
 
     A name is one that ``--swap`` takes, or ``original`` for the model as it is; one name alone is
-    held against that. ``values`` are the mechanisms' parameters. Raises :class:`RequestError`
-    where a mechanism does not fit.
+    compared with that. ``values`` are the mechanisms' parameters. Raises :class:`RequestError` if a
+    mechanism does not fit.
     """
     both = [ORIGINAL, *names] if len(names) == 1 else list(names)
     if len(both) != 2 or both[0] == both[1]:

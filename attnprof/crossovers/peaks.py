@@ -1,7 +1,7 @@
-"""Where measured peaks of memory cross: the allocator counts bytes, so answers are exact integers.
+"""Crossings of measured peaks of memory: the allocator counts bytes, so answers are exact integers.
 
-Two mechanisms over the length are searched around the crossing of their closed forms; code of which
-no cost is known is looked at in powers of two, values of another axis there and around a guess.
+Over the length, two mechanisms are searched around the crossing of their closed forms. User code,
+whose cost is unknown, is tried at powers of two; values of another axis there and around a guess.
 """
 
 import time
@@ -25,25 +25,25 @@ from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.workload import Workload
 
-#: The longest length tried; bytes and seconds of one place beyond which no larger one is tried,
-#: and how much more twice the size may take.
+#: The longest length tried; bytes and seconds of a place beyond which no larger one is tried; and
+#: how many times as much a place of twice the size may take.
 LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
-#: How far from the closed forms' crossing the measured one is looked for, as a factor.
+#: The factor around the closed forms' crossing within which the measured one is searched.
 FARTHEST = 16
-#: Values tried on either side where one in the middle is refused, and from a place on.
+#: Values tried on either side if one in the middle is refused, and from a power of two on.
 TRIES, FROM_A_PLACE = 64, 16
 
 Both = Callable[[int], tuple[int, int]]
 
 
 def request_of(side: Any, workload: Workload, scope: str, **more: Any) -> PointRequest:
-    """A mechanism or a module at a workload as a point."""
+    """Return a mechanism or a module at a workload as a point to measure."""
     params = side.params if isinstance(side, Mechanism) else side.asked
     return PointRequest.at(side.name, workload, scope=scope, params=params, **more)
 
 
 def peak_of(side: Any, workload: Workload, scope: str) -> int:
-    """Measured peak bytes of a mechanism or a module, on the CPU's allocator.
+    """Return measured peak bytes of a mechanism or a module, on the CPU's allocator.
 
     What a module raises becomes a :class:`RequestError` with its line.
     """
@@ -57,9 +57,9 @@ def peak_of(side: Any, workload: Workload, scope: str) -> int:
 
 # -- searches --------------------------------------------------------------------------
 def search_near(both: Both, guess: int) -> OrderSearch:
-    """The crossing near a guess, by no more lengths than it takes.
+    """Return the crossing near a guess, by as few lengths as it takes.
 
-    Raises :class:`CannotRunError` where there is none within a factor of ``FARTHEST``.
+    Raises :class:`CannotRunError` if there is none within a factor of ``FARTHEST``.
     """
     search = OrderSearch(both, refusals=())
 
@@ -79,12 +79,12 @@ def search_near(both: Both, guess: int) -> OrderSearch:
 
 
 def search_lengths(both: Both) -> tuple[OrderSearch, int]:
-    """Crossings of code of which nothing is known, and how far apart the lengths lie that run.
+    """Return crossings of code of unknown cost, and how far apart the lengths lie that run.
 
-    Raises :class:`CannotRunError` where both run at no length, with what one raised.
+    Raises :class:`CannotRunError` if both run at no length, with what one raised.
     """
     search = OrderSearch(both)
-    search.outwards(_doubled(search))
+    search.outwards(_powers_of_two(search))
     if not search.signs:
         raise CannotRunError(f"both run at none of 2, 4, 8, … tokens: {search.first_refusal}")
     first = min(search.signs)  # lengths that run lie as far apart as the next one that does
@@ -100,12 +100,12 @@ def search_lengths(both: Both) -> tuple[OrderSearch, int]:
 
 
 def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = ()) -> OrderSearch:
-    """Crossings among ``values``, ascending; at ``guesses`` the peaks should cross.
+    """Return crossings among ``values``, ascending; peaks should cross at ``guesses``.
 
-    Raises :class:`CannotRunError` where both run at none.
+    Raises :class:`CannotRunError` if both run at none.
     """
     search = OrderSearch(both, (RequestError, CannotRunError))
-    search.outwards(_magnitudes(search, values, guesses))
+    search.outwards(_values_to_try(search, values, guesses))
     if not search.signs:
         why = search.first_refusal or "there is none"
         raise CannotRunError(f"both run at none of the values: {why}")
@@ -114,13 +114,13 @@ def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = 
 
 
 def _too_much(costs: tuple[int, int], start: float) -> bool:
-    """Whether a place twice as large would take too much memory or time."""
+    """Return whether a place twice as large would take too much memory or time."""
     most = min(MOST_BYTES, available_bytes("cpu") // 2)
     return GROWTH * max(costs) > most or time.monotonic() - start > MOST_S
 
 
-def _doubled(search: OrderSearch) -> Iterator[int]:
-    """Powers of two, until the next one would take too much, or lengths are refused for good."""
+def _powers_of_two(search: OrderSearch) -> Iterator[int]:
+    """Yield powers of two, until the next one would take too much, or none further runs."""
     length = 2
     while length <= LONGEST:
         start = time.monotonic()
@@ -134,7 +134,7 @@ def _doubled(search: OrderSearch) -> Iterator[int]:
 
 
 def _runs_beyond(search: OrderSearch, refused: int) -> bool:
-    """Whether a refused length is a gap; where it is an end, lengths up to it are looked at."""
+    """Return whether a refused length is a gap; if it is an end, try lengths up to it."""
     low, high = max(search.signs), refused
     while high - low > max(1, low // 8):
         middle = (low + high) // 2 // max(1, low // 8) * max(1, low // 8)
@@ -144,10 +144,10 @@ def _runs_beyond(search: OrderSearch, refused: int) -> bool:
     return search.look(2 * refused)
 
 
-def _magnitudes(
+def _values_to_try(
     search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
 ) -> Iterator[int]:
-    """A value that runs from each power of two on, and from both neighbours of every guess."""
+    """Yield the first value that runs from each power of two on, and beside every guess."""
     wanted = [2**power for power in range(max(values).bit_length() + 1)]
     wanted += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
     for place in sorted(set(wanted)):
@@ -164,7 +164,7 @@ def _magnitudes(
 # -- rows ------------------------------------------------------------------------------
 @dataclass
 class PeakFinder:
-    """Crossings of measured peaks: near the closed forms' crossing, or, without such, anywhere."""
+    """Finds crossings of measured peaks: near that of closed forms, if both have one."""
 
     meeting: Meeting
     contests: Sequence[Contest] = (Contest("memory", MEASURED),)
@@ -211,7 +211,7 @@ class PeakFinder:
         return roots_of_formulas(self.meeting, "memory", given)
 
     def _guess(self, head_dim: int) -> int:
-        """The first length from the crossing of the closed forms on."""
+        """Return the first length from the closed forms' crossing on."""
         (contest,) = contests(self.meeting, ("formula",), ("memory",))
         guess = solved(self.meeting, contest, head_dim)[0]
         if guess.first is None or guess.verdict != "crosses":

@@ -1,4 +1,4 @@
-"""Where two predicted times cross: powers of two, and halves between two that differ."""
+"""Crossings of two predicted times: powers of two are tried, then brackets are halved."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +11,12 @@ from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.statistics import TimeCrossing
 
-#: Predictions end where a call takes longer, in seconds, or where seeing its operations does.
+#: Seconds of a call, and of listing its operations, after which no longer length is predicted.
 LONGEST_CALL_S, SLOW_S = 60.0, 2.0
-#: That grows with the length if twice as many tokens take so much more.
+#: Listing operations grows with the length if twice as many tokens take so many times as long.
 GROWN = 1.5
 LONGEST = 2**20
-#: Logarithms of ratios as near to one tell no order, unless there is no crossing otherwise.
+#: A ratio whose logarithm is smaller tells no order, unless there would be no crossing.
 TIE = 0.03
 #: A predicted crossing is bisected until its bracket is this narrow.
 FINE = 1.02
@@ -24,10 +24,10 @@ FINE = 1.02
 
 @dataclass(kw_only=True)
 class PredictedSearch(OrderSearch):
-    """Both predicted times at powers of two, and where they cross in between.
+    """Both predicted times at powers of two, and the crossings between them.
 
-    From ``shortest`` on to ``longest``, each where ``at`` says that a usual one is; ``said`` names
-    one. ``spread`` is the standard deviation, in logarithms, of a predicted ratio of two times.
+    Values from ``shortest`` to ``longest`` are tried, each moved by ``at`` to a usual one; ``said``
+    names one in messages. ``spread`` is the standard deviation of a predicted ratio's logarithm.
     """
 
     refusals: tuple[type[AttnprofError], ...] = (AttnprofError,)
@@ -42,17 +42,17 @@ class PredictedSearch(OrderSearch):
     outer: tuple[int, int] = (0, 0)
 
     def order(self, a: float, b: float) -> int:
-        """1 where B is faster, else -1."""
+        """Return 1 where B is faster, else -1."""
         return 1 if log(a / b) > 0 else -1
 
     def run(self) -> None:
-        """Look at all lengths; raises what the first length raises where none runs."""
+        """Look at all lengths and find the crossings; raise the first refusal if none runs."""
         self.outwards(self._grid())
         if not self.seen:
             raise self.first_refusal or CannotRunError("both run nowhere")
-        told = [length for length in self.seen if abs(self.ratio(length)) > TIE]
-        brackets = self.brackets(told)
-        ordered = sorted(told if brackets else self.seen)
+        decided = [length for length in self.seen if abs(self.ratio(length)) > TIE]
+        brackets = self.brackets(decided)
+        ordered = sorted(decided if brackets else self.seen)
         self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
         brackets = brackets or self.brackets()
         self.found = [self._crossing(low, high) for low, high in brackets]
@@ -75,7 +75,7 @@ class PredictedSearch(OrderSearch):
             place = 2 * max(length, place)
 
     def ratio(self, length: int) -> float:
-        """Logarithm of A's time over B's."""
+        """Return the logarithm of A's time over B's."""
         a, b = self.seen[length]
         return log(a / b)
 
@@ -87,10 +87,13 @@ class PredictedSearch(OrderSearch):
     def _crossing(self, low: int, high: int) -> TimeCrossing:
         low, high = self.halve(low, high, self._between)
         at = _zero((low, self.ratio(low)), (high, self.ratio(high)))
-        return TimeCrossing(at, self._reached(at, -1), self._reached(at, 1))
+        return TimeCrossing(at, self._certain_from(at, -1), self._certain_from(at, 1))
 
-    def _reached(self, at: float, side: int) -> float | None:
-        """Where the ratio is told from one on a side of a crossing; None where it never is."""
+    def _certain_from(self, at: float, side: int) -> float | None:
+        """Return where the order is certain on one side of a crossing, or None.
+
+        That is where the ratio differs from one by more than the prediction's usual error.
+        """
         reach = REACH * self.spread
         before = (at, 0.0)
         lengths = sorted(self.seen, reverse=side < 0)
@@ -103,6 +106,6 @@ class PredictedSearch(OrderSearch):
 
 
 def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Where a line through two points, lengths by their logarithms, is zero."""
+    """Return where a line through two points is zero, over logarithms of lengths."""
     (x, y), (u, v) = one, other
     return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

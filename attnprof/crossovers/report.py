@@ -1,7 +1,7 @@
-"""Where two mechanisms cost the same: the report of ``crossover``, with rows of every kind.
+"""The report of ``crossover``: rows of all sources of a cost, a sentence, and a figure's curves.
 
-Formulas and derived costs are solved, peaks of memory and times are searched. All of them answer
-with a :class:`Finding`; ``crossover_report`` makes the rows, the sentence and a figure's curves.
+Published, formula and derived costs are solved; peaks of memory and times are searched. Each of
+these finders answers with a :class:`Finding`; ``crossover_report`` makes the rows of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,14 +29,14 @@ from attnprof.errors import AttnprofError, CannotRunError, RequestError, togethe
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 
-#: Sizes that a row has.
+#: Fields of a row that are sizes.
 SIZES_OF_ROWS = ("seq_len", "d_model", "head_dim", "num_heads", "batch_size")
 VERDICTS = {0: "never", 1: "crosses"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """All crossings at a size given, and the sign of A - B below the first and above the last.
+    """All crossings at a given size, and the sign of A - B below the first and above the last.
 
     ``first`` is the first whole value from the last crossing on; without a crossing, the first
     value that the answer is for. ``fields`` are further ones of the row.
@@ -71,16 +71,16 @@ class FormulaFinder:
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return what polynomials or a search over integers say."""
-        found, form = solved(self.meeting, contest, given)
+        solution, form = solved(self.meeting, contest, given)
         known = contest.lengths(given, self.meeting.axis)
         doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
         searched, step = [list(stretch) for stretch in known.stretches], known.step
-        if found.looked_at:
-            searched, step = [list(found.looked_at)], 1
-        crossings = [float(root.at) for root in found.roots]
-        first = found.start if found.first is None else found.first
-        return Finding(crossings, (found.runs[0].sign, found.runs[-1].sign), first, {
-            "closed_form": form, "method": "solved" if found.runs[-1].piece else "searched",
+        if solution.looked_at:
+            searched, step = [list(solution.looked_at)], 1
+        crossings = [float(root.at) for root in solution.roots]
+        first = solution.start if solution.first is None else solution.first
+        return Finding(crossings, (solution.runs[0].sign, solution.runs[-1].sign), first, {
+            "closed_form": form, "method": "solved" if solution.runs[-1].piece else "searched",
             "searched": searched, "searched_step": step,
             "bound": "; ".join(sorted(doubts)) or None,
         })  # fmt: skip
@@ -95,10 +95,10 @@ def crossover_report(
     metrics: Sequence[str] = METRICS, *, terms: Any = None, with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
-    """The report, a figure's curves in its summary if wanted; raises where every row is refused.
+    """Return the report, with a figure's curves if wanted; raise if every row is refused.
 
-    ``given`` are the head widths, or over another axis than the length the lengths. ``terms`` are
-    those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
+    ``given`` are head widths, or lengths over another axis than the length. ``terms`` are those of
+    times (:class:`attnprof.crossovers.timed.TimeTerms`).
     """
     rows: list[Any] = []
     curves: list[dict[str, Any]] = []
@@ -106,11 +106,11 @@ def crossover_report(
     made_of, is_sorted = dict[str, str](), False
     for finder in _finders(meeting, kinds, metrics, terms):
         refused = list[AttnprofError]()
-        own = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
-        if not rows and all(row.skipped for row in own):
+        added = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
+        if not rows and all(row.skipped for row in added):
             raise together(refused)
-        rows += own
-        curves += finder.curves(own) if with_curves else ()
+        rows += added
+        curves += finder.curves(added) if with_curves else ()
         if not isinstance(finder, FormulaFinder):
             is_sorted = True
             environment = {**environment, **getattr(finder, "environment", {})}
@@ -127,7 +127,7 @@ def crossover_report(
 def _finders(
     meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
 ) -> Iterator[Finder]:
-    """Yield what finds the rows that are asked for; RequestError where nothing can be compared."""
+    """Yield finders for the rows asked for; RequestError if nothing can be compared."""
     counted = [metric for metric in metrics if metric != TIME]
     others = [kind for kind in kinds if kind != PREDICTED or TIME not in metrics]
     closed = [kind for kind in others if kind != MEASURED]
@@ -156,7 +156,7 @@ def _finders(
 
 
 def _check_times(kinds: Sequence[str], terms: Any) -> None:
-    """RequestError for kinds that say nothing of times, or not of a device that is elsewhere."""
+    """Raise :class:`RequestError` for kinds that have no times, or times of a remote device."""
     if not {PREDICTED, MEASURED} & set(kinds):
         raise RequestError(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
@@ -170,29 +170,29 @@ def _check_times(kinds: Sequence[str], terms: Any) -> None:
 def _row(
     meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
 ) -> CrossoverRecord:
-    """One row; a refusal is one that says why, and is kept in ``refused``."""
+    """Return one row; a refusal is one, too, says why, and is kept in ``refused``."""
     empty = _blank(meeting, contest, given)
     try:
-        found = finder.find(contest, given)
+        finding = finder.find(contest, given)
     except (RequestError, CannotRunError) as refusal:
         refused.append(refusal)
         return replace(empty, skipped=str(refusal))
-    last = found.crossings[-1] if found.crossings else None
-    names, (below, above) = {1: meeting.b.name, -1: meeting.a.name, 0: None}, found.outer
+    last = finding.crossings[-1] if finding.crossings else None
+    names, (below, above) = {1: meeting.b.name, -1: meeting.a.name, 0: None}, finding.outer
     always = last is None and below > 0
-    first = found.first if always or last is not None else None
+    first = finding.first if always or last is not None else None
     over_lengths = empty.over == "seq"
-    verdict = "always" if always else VERDICTS.get(len(found.crossings), "several")
+    verdict = "always" if always else VERDICTS.get(len(finding.crossings), "several")
     return replace(
-        empty, crossover_value=last, first_value=first, all_crossings=list(found.crossings),
+        empty, crossover_value=last, first_value=first, all_crossings=list(finding.crossings),
         crossover_seq_len=last if over_lengths else None, verdict=verdict,
         first_seq_len=first if over_lengths else None, cheaper_below=names[below],
-        cheaper_above=names[above], **found.fields,
+        cheaper_above=names[above], **finding.fields,
     )  # fmt: skip
 
 
 def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
-    """A row that says what was asked."""
+    """Return a row that says only what was asked."""
     w, axis = meeting.workload, meeting.axis
     sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
     sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}

@@ -1,8 +1,8 @@
-"""Where two costs change places, found by looking: over a grid first, then between two orders.
+"""Find where two costs change places: try a grid, then halve brackets of different order.
 
-Rounded formulas, peaks of the allocator and predicted times are all searched this way. A kind of
-cost brings its grid, a generator that may look at what was seen and ends where it likes, and the
-places that may be tried between two.
+Rounded formulas, peaks of the allocator and predicted times are searched this way. Each brings its
+own grid, a generator that may look at the costs seen so far and end, and the places that may be
+tried inside of a bracket.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,21 +12,21 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
 
-#: Places to try between two, the one to prefer first.
+#: Places to try between two, preferred ones first.
 Between = Callable[[int, int], Iterable[int]]
 
 
 def sign(value: Any) -> int:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     return int(value > 0) - int(value < 0)
 
 
 @dataclass
 class OrderSearch:
-    """Both costs at each place that was looked at, and the sign of A - B there.
+    """Both costs at each place that was tried, and the sign of A - B there.
 
-    ``both`` gives the two costs at a place; where it raises one of ``refusals``, the place is
-    passed over. ``end`` says why no larger place was looked at.
+    ``both`` returns the two costs at a place; if it raises one of ``refusals``, the place is
+    skipped. ``end`` says why no larger place was tried.
     """
 
     both: Callable[[int], tuple[Any, Any]]
@@ -37,11 +37,11 @@ class OrderSearch:
     end: str = ""
 
     def order(self, a: Any, b: Any) -> int:
-        """The sign of A - B."""
+        """Return the sign of A - B."""
         return sign(a - b)
 
     def look(self, place: int) -> bool:
-        """Whether both run at a place; what they cost there is kept."""
+        """Return whether both run at a place, and keep what they cost there."""
         if place not in self.seen and place not in self.refused:
             try:
                 self.seen[place] = self.both(place)
@@ -52,22 +52,22 @@ class OrderSearch:
         return place in self.seen
 
     def outwards(self, grid: Iterable[int]) -> None:
-        """Look at every place of a grid."""
+        """Try every place of a grid."""
         for place in grid:
             self.look(place)
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first and the last place that was seen."""
+        """The first and the last place at which both run."""
         return min(self.signs), max(self.signs)
 
     @property
     def first_refusal(self) -> AttnprofError | None:
-        """The refusal that came first."""
+        """The first refusal, or None."""
         return next(iter(self.refused.values()), None)
 
     def brackets(self, places: Iterable[int] | None = None) -> list[tuple[int, int]]:
-        """Neighbours of different sign, among all places or some."""
+        """Return neighbours of different sign, among all places or some."""
         ordered = sorted(self.signs if places is None else places)
         return [(a, b) for a, b in pairwise(ordered) if self.signs[a] != self.signs[b]]
 
@@ -81,7 +81,8 @@ class OrderSearch:
     def narrow(self, between: Between) -> None:
         """Halve every bracket, also those that a halving finds; then settle single ties.
 
-        A tie at one place alone has the sign of what follows: the one cheaper above is not dearer.
+        A tie at one place alone gets the sign of the next place, from which on one side is not
+        dearer.
         """
         done = set[tuple[int, int]]()
         while left := [bracket for bracket in self.brackets() if bracket not in done]:
@@ -99,7 +100,7 @@ class OrderSearch:
 
 
 def nearest_to_middle(low: int, high: int, tries: int | None = None) -> Iterator[int]:
-    """Places between two, those nearest to the middle first, at most ``tries`` to either side."""
+    """Yield places between two, nearest to the middle first, ``tries`` to either side."""
     middle = (low + high) // 2
     for away in range(high - low if tries is None else tries):
         yield from (n for n in dict.fromkeys((middle + away, middle - away)) if low < n < high)

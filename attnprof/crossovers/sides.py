@@ -1,4 +1,4 @@
-"""Costs of two mechanisms that meet: which can be compared, and what each side costs."""
+"""The two sides of a crossover: what is compared, and what each side costs by each source."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +16,23 @@ from attnprof.published import Published
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
-#: Costs counted in running code, and what a machine should show and shows: where asked for only.
+#: Costs counted in running code, predicted for a device, and measured on one.
 DERIVED, PREDICTED, MEASURED = "derived", "predicted", "measured"
 ALL_KINDS = (*KINDS, DERIVED, PREDICTED, MEASURED)
 METRICS = ("flops", "memory")
-#: What a decoder keeps between tokens, and what no formula gives.
+#: The state that a decoder keeps between tokens; and times, which no formula gives.
 STATE, TIME = "state", "time"
 ALL_METRICS = (*METRICS, STATE, TIME)
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
+    """Two mechanisms and their workload, which has all sizes but two.
 
-    Those are the one of ``axis``, and the one that is given for a row: the head width where the
-    axis is the length, else the length. Either side may be a module of somebody's own instead, a
-    :class:`attnprof.trace.request.target.Target`: no closed form of ours, no document prints it.
+    These are the one of ``axis``, and the one that is given for a row: the head width if the axis
+    is the length, else the length. A side may be a user's module instead, a
+    :class:`attnprof.trace.request.target.Target`, which has no closed form of ours and is in no
+    document.
     """
 
     a: Any
@@ -49,30 +50,30 @@ class Meeting:
 
     @property
     def own_modules(self) -> list[Any]:
-        """The sides that are somebody's own."""
+        """The sides that are a user's modules."""
         return [side for side in (self.a, self.b) if not isinstance(side, Mechanism)]
 
     def check_steps(self) -> None:
-        """RequestError for decoding by somebody's own module."""
+        """Raise :class:`RequestError` for decoding by a user's module."""
         if self.workload.phase == "decode" and self.own_modules:
             from attnprof.measure.request import NO_STEP
 
             raise RequestError(f"{self.own_modules[0].name} {NO_STEP}")
 
     def branches_at(self, sample: tuple[int, int], symbolic_given: bool) -> Branches:
-        """Variables at a value and a size given; those of one size given share what they make."""
-        found = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
-        found.move(sample)
-        return found
+        """Return variables at a value and a given size; shared for one given size."""
+        branches = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
+        branches.move(sample)
+        return branches
 
     def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
-        """Both sides and their workload at a value of the axis."""
+        """Return both sides and their workload at a value of the axis."""
         return self.axis.placed((self.a, self.b), self.workload, value, given)
 
 
-#: Sizes that printed formulas speak of, and more heads than one as :func:`speaking` takes them.
+#: Sizes in printed formulas; one head and several, as :func:`speaking` takes them.
 PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
-#: What a metric is as a quantity of printed formulas and of code that runs, and its unit there.
+#: The quantity and unit of a metric, in printed formulas and in code that runs.
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
 COUNTED_AS = {
     "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"),
@@ -83,14 +84,14 @@ COUNTED_AS = {
 class CostSource(Protocol):
     """What one side costs, and the values at which that is known.
 
-    ``of`` takes both sides, as the axis may be a parameter of theirs, and their workload; where it
-    is ``general``, symbols and other sizes given, too. ``said`` are the conditions in words,
-    ``doubt`` what is to be known of its values.
+    ``of`` takes both sides (the axis may be a parameter of theirs) and the workload; if
+    ``general``, sizes may be symbols, and other given sizes. ``said`` are the conditions in words,
+    ``doubt`` is a note on the values.
     """
 
     @property
     def general(self) -> bool:
-        """Return whether symbols are taken."""
+        """Return whether sizes may be symbols."""
 
     @property
     def said(self) -> str:
@@ -98,13 +99,13 @@ class CostSource(Protocol):
 
     @property
     def doubt(self) -> str:
-        """Return what is to be known of the values."""
+        """Return a note on the values."""
 
     def of(self, sides: Sequence[Any], workload: Workload, /) -> Number:
         """Return the cost."""
 
     def holds(self, value: int) -> bool:
-        """Return whether it is known at a value."""
+        """Return whether the cost is known at a value."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,9 @@ class FormulaCost:
 
 @dataclass(frozen=True)
 class Contest:
-    """One metric of one kind: the two costs that meet, and where they are printed.
+    """A metric by one source: the two costs that are compared, and where they are printed.
 
-    ``derived`` gives costs that hold at some lengths only, by head width, in their place.
+    ``derived`` gives the costs by head width instead, which hold at some lengths only.
     """
 
     metric: str
@@ -136,33 +137,33 @@ class Contest:
 
     @property
     def unit(self) -> str:
-        """Unit of the metric in this kind."""
+        """The unit of the metric."""
         return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
 
     def at(self, given: int) -> tuple[CostSource, ...]:
-        """Both costs at the size given."""
+        """Return both costs at the given size."""
         return self.costs if self.derived is None else self.derived(given)
 
     def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
-        """Lengths, or values of an axis, at which both are known; RequestError for none."""
+        """Return lengths, or values of an axis, at which both are known; RequestError for none."""
         if self.derived is None:
             return axis.known
         first, second = self.at(head_dim)
-        found = Lengths(lambda length: first.holds(length) and second.holds(length))
-        if not found.stretches:
+        lengths = Lengths(lambda length: first.holds(length) and second.holds(length))
+        if not lengths.stretches:
             raise RequestError(
                 f"at head width {head_dim} there is no length at which both costs are known: "
                 f"{first.said}; {second.said}"
             )
-        return found
+        return lengths
 
 
 def contests(
     meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
 ) -> list[Contest]:
-    """What can be compared, published first.
+    """Return what can be compared, published costs first.
 
-    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
+    Raises :class:`RequestError` if nothing can, as no document prints both on the same terms.
     """
     for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, STATE))):
         wrong = [name for name in asked if name not in possible]
@@ -170,18 +171,18 @@ def contests(
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if STATE in metrics and meeting.workload.phase != "decode":
         raise RequestError("--metric state: only decoding keeps one; add --phase decode")
-    found, a, b, derived = list[Contest](), meeting.a, meeting.b, None
+    result, a, b, derived = list[Contest](), meeting.a, meeting.b, None
     if DERIVED in kinds:
         from attnprof.crossovers.derived import derived_costs
 
         derived = derived_costs(meeting)
     for metric in metrics:
         if not meeting.own_modules:
-            found += _of_mechanisms(meeting, metric, kinds, a, b)
+            result += _closed_contests(meeting, metric, kinds, a, b)
         if derived is not None and metric != STATE:
-            found.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
-    if found:
-        return found
+            result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
+    if result:
+        return result
     if meeting.own_modules:
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
@@ -195,11 +196,11 @@ def contests(
     )
 
 
-def _of_mechanisms(
+def _closed_contests(
     meeting: Meeting, metric: str, kinds: Sequence[str], a: Mechanism, b: Mechanism
 ) -> list[Contest]:
-    """What is printed of two mechanisms, and our closed forms."""
-    found = list[Contest]()
+    """Return the contests of printed formulas, and of our closed forms."""
+    result = list[Contest]()
     pair = _printed(meeting, metric, a, b) if "published" in kinds else None
     if pair:
 
@@ -211,18 +212,18 @@ def _of_mechanisms(
 
         source = ", ".join(dict.fromkeys(form.source for form in pair))
         costs = FormulaCost(partial(printed, 0)), FormulaCost(partial(printed, 1))
-        found.append(Contest(metric, "published", costs, source))
+        result.append(Contest(metric, "published", costs, source))
     if "formula" in kinds:
-        counted = partial(_counted, meeting.scope, COUNTED_AS[metric][0])
+        counted = partial(_closed_form, meeting.scope, COUNTED_AS[metric][0])
         costs = FormulaCost(partial(counted, 0)), FormulaCost(partial(counted, 1))
-        found.append(Contest(metric, "formula", costs))
-    return found
+        result.append(Contest(metric, "formula", costs))
+    return result
 
 
 def _printed(
     meeting: Meeting, metric: str, a: Mechanism, b: Mechanism
 ) -> tuple[Published, Published] | None:
-    """The printed formulas of both; for one head, the one-head form comes first."""
+    """Return the printed formulas of both; the one-head form first for one head."""
     if metric not in PRINTED_AS:
         return None
     if meeting.axis.name not in PRINTED_OVER and not meeting.axis.is_parameter:
@@ -235,16 +236,16 @@ def _printed(
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
 
 
-def _counted(
+def _closed_form(
     scope: str, quantity: str, place: int, sides: Sequence[Any], workload: Workload
 ) -> Number:
-    """Our closed form of a side, of a state its bytes; metrics share the table of one play."""
+    """Return our closed form of a side (a state in bytes); metrics share the table of one play."""
     side = sides[place]
     sizes = [*vars(workload).values(), *vars(side).values()]
     variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
     if variable is None:
-        found = quantity_of(side, workload, scope, quantity)
+        cost = quantity_of(side, workload, scope, quantity)
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
-        found = quantity_in(table, quantity)
-    return found * workload.item_size if quantity == "state_entries" else found
+        cost = quantity_in(table, quantity)
+    return cost * workload.item_size if quantity == "state_entries" else cost

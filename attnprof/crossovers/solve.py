@@ -1,6 +1,8 @@
-"""Where the sign of a difference of two costs changes: by polynomials, or by integers alone.
+"""Find where the difference of two costs changes its sign, by polynomials or by integers alone.
 
-The polynomials hold over ranges of lengths, and are checked against integers.
+A cost is played on polynomials, which hold over ranges of lengths (:class:`Piece`): their roots are
+the crossings, and integers confirm them. Costs that round sizes have no polynomials; for these,
+integers are bisected. :func:`solved` is the entry point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,26 +57,27 @@ def pieces(
     difference: CostDifference, head_dim: int, start: int = 1,
     branches_at: BranchesAt = lambda sample, _: Branches(sample),
 ) -> list[Piece]:  # fmt: skip
-    """The whole difference from a length on, for one head width.
+    """Return the whole difference from a length on, for one head width.
 
-    Raises :class:`NotPiecewisePolynomialError` where it is none (floors, ceilings), or where its
-    polynomials do not give what integers give.
+    Raises :class:`NotPiecewisePolynomialError` if it is none (floors, ceilings), or if integers
+    disagree with its polynomials.
     """
     try:
-        found = _traced(difference, head_dim, start, branches_at, symbolic_width=True)
+        traced = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=True)
     except NotPiecewisePolynomialError:
-        found = _traced(difference, head_dim, start, branches_at, symbolic_width=False)
-    return _checked(found, difference, head_dim)
+        traced = _all_pieces(difference, head_dim, start, branches_at, symbolic_width=False)
+    return _check_pieces(traced, difference, head_dim)
 
 
-def _traced(
+def _all_pieces(
     difference: CostDifference, head_dim: int, start: int, branches_at: BranchesAt, *,
     symbolic_width: bool,
 ) -> list[Piece]:  # fmt: skip
-    found: list[Piece] = []
+    """Return the pieces, each played at the first length at which the one before ends."""
+    result: list[Piece] = []
     first: int | None = start
     while first is not None:
-        if len(found) == MOST_PIECES:
+        if len(result) == MOST_PIECES:
             raise NotPiecewisePolynomialError(f"more than {MOST_PIECES} pieces")
         branches = branches_at((first, head_dim), symbolic_width)
         n = branches.size(0)
@@ -84,16 +87,17 @@ def _traced(
         asked = {at_width(one, head_dim) for one in decided.values()}
         turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
         end = min(turns, default=None)  # there the first comparison may change its answer
-        found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
+        result.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
         first = None if end is None else max(end.ceiling, first + 1)
-    return found
+    return result
 
 
-def _checked(found: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
-    """Each piece against integers at its first length.
+def _check_pieces(found: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
+    """Return the pieces, each compared with integers at its first length.
 
-    At length 1 tensors broadcast instead of being summed, and a cost may take another path: the
-    length then is a piece of its own. So is a single length that what follows does not pass.
+    At length 1 tensors broadcast instead of being summed, and a cost may take another path: that
+    length is then a piece of its own. So is a single length through which the next piece does not
+    pass.
     """
 
     def agrees(piece: Piece) -> bool:
@@ -103,21 +107,21 @@ def _checked(found: list[Piece], difference: CostDifference, head_dim: int) -> l
     start = found[0]
     if start.first == 1 and not agrees(start):
         longer = start.end is None or start.end.at >= 2
-        one = _alone(1, difference(1, head_dim), head_dim)
+        one = _one_length(1, difference(1, head_dim), head_dim)
         found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]
     for place, (piece, after) in enumerate(pairwise(list(found))):
         value = value_of(piece.terms, piece.first, head_dim)
         single = piece.end is not None and piece.end.at == piece.first
         if single and value != value_of(after.terms, piece.first, head_dim):
-            found[place] = _alone(piece.first, value, head_dim)
+            found[place] = _one_length(piece.first, value, head_dim)
     for piece in found:
         if not agrees(piece):
             raise NotPiecewisePolynomialError(f"integers disagree at length {piece.first}")
     return found
 
 
-def _alone(length: int, value: int, head_dim: int) -> Piece:
-    """A length of its own: it keeps its value until the next one."""
+def _one_length(length: int, value: int, head_dim: int) -> Piece:
+    """Return a piece for one length, which keeps its value until the next one."""
     terms: Polynomial = {(0, 0): value} if value else {}
     return Piece(length, exactly(length + 1), at_width(terms, head_dim), terms, general=False)
 
@@ -125,7 +129,7 @@ def _alone(length: int, value: int, head_dim: int) -> Piece:
 # -- signs -----------------------------------------------------------------------------
 #: Two ends closer than this are the same point, seen by two isolating intervals.
 SAME = Fraction(1, 2**40)
-#: Integers tried beside a crossing before polynomials and integers are said to disagree.
+#: Integers tried from a crossing on, before polynomials and integers are said to disagree.
 BESIDE = 2
 
 
@@ -142,8 +146,8 @@ class SignRun:
 class Crossings:
     """Signs of cost A minus cost B along the length, and where they change.
 
-    ``first`` is the first integer of the last run, decided by integers; None without a crossing.
-    ``start`` is the first length that an answer for all lengths is for.
+    ``first`` is the first integer of the last stretch, decided by integers; None without a
+    crossing. ``start`` is the first length that an answer for all lengths is for.
     """
 
     runs: tuple[SignRun, ...]
@@ -154,7 +158,7 @@ class Crossings:
 
     @property
     def roots(self) -> list[Root]:
-        """Where the sign changes, ascending."""
+        """The values at which the sign changes, ascending."""
         return [run.start for run in self.runs[1:]]
 
     @property
@@ -166,17 +170,17 @@ class Crossings:
 
     @property
     def first_seq_len(self) -> int | None:
-        """First integer from which on the cheaper one above is not dearer; 1 for ``always``."""
+        """The first integer from which on one side is not dearer; 1 for ``always``."""
         return self.start if self.verdict == "always" else self.first
 
 
 def crossings_of(
     pieces: Sequence[Piece], difference: Callable[[int], int], known: Lengths = EVERY
 ) -> Crossings:
-    """Signs along all real lengths from the first on; ``difference`` is the integer cost A - B.
+    """Return the signs along all real lengths; ``difference`` is the integer cost A - B.
 
-    ``known`` are the integers that count. Raises :class:`NotPiecewisePolynomialError` where they
-    do not confirm the last crossing.
+    ``known`` are the integers that count. Raises :class:`NotPiecewisePolynomialError` if they do
+    not confirm the last crossing.
     """
     first, runs = pieces[0].first, list[SignRun]()
     start = exactly(first)
@@ -190,23 +194,23 @@ def crossings_of(
             for turned, at in enumerate([start, *inside]):
                 runs.append(SignRun(at, last * (-1) ** (len(after) - turned), piece))
         start = piece.end or start
-    runs = _joined(runs)
+    runs = _merged(runs)
     if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
         runs = [replace(runs[1], start=exactly(first)), *runs[2:]]  # a tie at one length alone
-    runs = _reached(runs, known)
+    runs = _with_known(runs, known)
     confirmed = _confirmed(runs, difference, known) if len(runs) > 1 else None
     return Crossings(tuple(runs), confirmed, known.start)
 
 
-def _joined(runs: Iterable[SignRun]) -> list[SignRun]:
-    """Neighbours of the same sign as one run."""
+def _merged(runs: Iterable[SignRun]) -> list[SignRun]:
+    """Return neighbours of the same sign as one stretch."""
     return [next(group) for _, group in groupby(runs, key=lambda run: run.sign)]
 
 
-def _reached(runs: Sequence[SignRun], known: Lengths) -> list[SignRun]:
-    """Runs that a known length lies in; every real length counts where all integers are known."""
+def _with_known(runs: Sequence[SignRun], known: Lengths) -> list[SignRun]:
+    """Return stretches that a known length lies in; all reals count if all integers are known."""
     firsts = [known.after(run.start.ceiling) for run in runs]
-    return _joined(
+    return _merged(
         run
         for run, first, after in zip(runs, firsts, [*firsts[1:], None], strict=True)
         if first is not None and (known.step == 1 or first != after)
@@ -214,7 +218,7 @@ def _reached(runs: Sequence[SignRun], known: Lengths) -> list[SignRun]:
 
 
 def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known: Lengths) -> int:
-    """The first integer of the last run, by the sign that integers have there."""
+    """Return the first integer of the last stretch, by the sign that integers have there."""
     last = runs[-1]
     length: int | None = last.start.ceiling
     for _ in range(BESIDE):
@@ -227,18 +231,18 @@ def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known:
     raise NotPiecewisePolynomialError(f"integers do not change sign at {last.start.ceiling}")
 
 
-#: Lengths looked at one by one around each crossing: rounding makes costs cross more than once.
+#: Lengths tried one by one around each crossing: rounding makes costs cross more than once.
 AROUND = 32
 
 
 def bisected(
     difference: Callable[[int], int], known: Lengths = EVERY, places: Sequence[int] | None = None
 ) -> Crossings:
-    """Signs of an integer difference up to 2**40; a crossing is the first integer of the new sign.
+    """Return signs of an integer difference up to 2**40; a crossing is an integer of new sign.
 
-    ``places`` are looked at first, else those of all magnitudes. Only ``known`` lengths are looked
-    at, and a pair of crossings between two neighbours of their grid can be missed. Those that a
-    mechanism refuses are left out. Raises the refusal itself where all are.
+    ``places`` are tried first, else lengths of all magnitudes. Only ``known`` lengths are tried,
+    and a pair of crossings between two neighbours of their grid can be missed. Lengths that a
+    mechanism refuses are left out; if all are, the refusal is raised.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), known.step
     search.outwards(known.grid() if places is None else places)
@@ -256,7 +260,7 @@ def bisected(
         low, high = search.halve(*bracket, between)
         search.outwards(known.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
-    runs = _joined(
+    runs = _merged(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
     )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
@@ -266,10 +270,10 @@ def bisected(
 
 # -- solved ----------------------------------------------------------------------------
 def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, str | None]:
-    """All crossings at the size given, and the last one's closed form in it, if it has one.
+    """Return all crossings at a given size, and the last one's closed form in it, or None.
 
-    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
-    at which both costs are known count.
+    By polynomials if the costs are any, else by bisection of integers. Only lengths at which both
+    costs are known count.
     """
     axis, (first, second) = meeting.axis, contest.at(given)
     known = contest.lengths(given, axis)
@@ -293,30 +297,30 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     if len(known.stretches) == 1:
         with suppress(*not_this_way):
             start = known.stretches[0][0]
-            found = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
-            solvable = found.roots and found.runs[-1].piece
-            return found, _closed(found, given, axis) if solvable else None
+            crossings = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
+            solvable = crossings.roots and crossings.runs[-1].piece
+            return crossings, _last_form(crossings, given, axis) if solvable else None
     places = None if axis.name == "seq" else axis.values(meeting.workload, given)
     return bisected(at, known, places), None
 
 
-def _closed(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
-    """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
+def _last_form(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
+    """Return a closed form of the last crossing, from a polynomial that vanishes there, or None."""
     root = found.roots[-1]
     for run in reversed(found.runs[-2:]):
         if run.piece and run.piece.general:
             for terms in _factors(run.piece.terms, axis):
                 roots = positive_roots(at_width(terms, given))
-                vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
+                vanishes = any(abs(zero.at - root.at) <= SAME for zero in roots)
                 if vanishes and (form := closed_form(terms, given, root)):
                     return form.replace("d", axis.letter)
     return None
 
 
 def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
-    """The difference, and where its degree in the axis is too high the factors that it has.
+    """Return the difference; over other axes than the length its factors, too.
 
-    Over lengths differences are of the second degree.
+    Over lengths, differences are of the second degree.
     """
     if axis.name == "seq":
         return [terms]
@@ -328,7 +332,7 @@ def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
 
 
 def roots_of_formulas(meeting: Meeting, metric: str, given: int) -> list[float]:
-    """Where our closed forms of a metric cross; nowhere where a side has none."""
+    """Return where our closed forms of a metric cross; [] if a side has none."""
     if meeting.own_modules:
         return []
     try:

@@ -1,7 +1,7 @@
-"""How long a search for crossings of times should still take, by what was timed so far.
+"""How many seconds a search for crossings of times should still take.
 
-A search looks at lengths of all magnitudes, then closely around each crossing. The seconds of a
-call at a length follow from the longest lengths that were timed, as a power of the length.
+A search tries lengths of all magnitudes, then times some closely around each crossing. The seconds
+of a call at a length follow from the longest lengths timed so far, as a power of the length.
 """
 
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from math import log, sqrt
 
 from attnprof.measure.request import Budget
 
-#: Bounds of the power of the length that a call grows with.
+#: Bounds of the exponent with which a call's time grows over the length.
 GROWTHS = (1.0, 2.5)
-#: A shorter call is mostly overhead, which tells nothing of longer lengths.
+#: Seconds; a shorter call is mostly overhead, which tells nothing of longer lengths.
 TELLING_S = 1e-3
 #: Seconds to build both sides at a length.
 BUILD_S = 0.1
-#: Quick looks and close ones that a crossing takes.
+#: Lengths timed quickly, and closely, for a crossing.
 LOOKS, CLOSE_ONES = 2, 6
 
 
 def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
-    """Seconds of the longer call at a length, by those of lengths that were timed, ascending."""
+    """Return seconds of the longer call at a length, from lengths timed so far, ascending."""
     beyond = [seconds for timed, seconds in longest_s if timed >= length]
     if beyond:
         return beyond[0]
@@ -33,7 +33,7 @@ def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
 
 
 def look_s(call_s: float, budget: Budget) -> float:
-    """Seconds of a look at a length where the longer call takes ``call_s``."""
+    """Return seconds to try a length at which the longer call takes ``call_s``."""
     pair_s = 2 * call_s
     timed_s = min(budget.samples * pair_s, budget.max_time_s)
     return BUILD_S + pair_s + max(timed_s, budget.least * pair_s)
@@ -43,10 +43,10 @@ def search_s(
     longest_s: Sequence[tuple[int, float]], places: Sequence[int], crossings: Sequence[float],
     most_s: float, look: Budget, close: Budget, close_ones: int = CLOSE_ONES,
 ) -> float:  # fmt: skip
-    """Seconds that a search should still take.
+    """Return seconds that a search should still take.
 
-    ``places`` are lengths still to be looked at, until a call takes more than ``most_s`` seconds;
-    around each of ``crossings`` some are measured closely, around the first ``close_ones``.
+    ``places`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
+    around each of ``crossings`` some are timed closely, around the first one ``close_ones``.
     """
     seconds = 0.0
     for place in places:
@@ -62,5 +62,5 @@ def search_s(
 
 
 def middle(low: float, high: float) -> float:
-    """The length in the middle of two, by factors."""
+    """Return the length in the middle of two, by factors."""
     return sqrt(low * high)

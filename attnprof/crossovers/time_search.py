@@ -1,4 +1,8 @@
-"""Where two measured times cross: few lengths, dense near a guess, both sides in turns at each."""
+"""Crossings of two measured times, from few lengths, with calls of both sides in turns.
+
+Lengths a factor of 4 apart tell between which of them the order changes; then some are timed
+closely around each crossing, and a line through them gives it with an interval.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,30 +17,30 @@ from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_m
 from attnprof.processes.progress import tell
 from attnprof.units import joined
 
-#: Both times at a length, call by call: the n-th of each lie next to each other in time.
+#: Both times at a length, call by call: the n-th calls of both follow each other.
 Compare = Callable[[int, Budget], tuple[Sequence[float], Sequence[float]]]
-#: The next length from here on at which both sides run; None where there is none.
+#: The next length, from one on, at which both sides run; None if there is none.
 Runnable = Callable[[int], int | None]
 
-#: A look tells which side is faster; near a crossing how much faster counts.
+#: Calls to tell which side is faster; and, near a crossing, how much faster.
 LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
 CLOSE = Budget(samples=16, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
-#: How far apart lengths are that are looked at first, and the shortest of them.
+#: The factor between lengths that are tried first, and the shortest of them.
 APART, SHORTEST = 4.0, 16
 #: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
 NARROW = 1.6
 AROUND = (0.87, 0.93, 1.0, 1.07, 1.15)
-#: Lengths from one end to the other, where those around a crossing do not tell it.
+#: Lengths from one end to the other, if those around a crossing do not tell it.
 ALONG = 7
-#: Lengths measured closely count up to this factor away from a crossing.
+#: Lengths timed closely count up to this factor away from a crossing.
 REACH = 1.5
-#: Times that closely measured lengths are moved to a crossing that lies beside them.
+#: How often lengths to be timed closely are moved to a crossing outside of them.
 MOVES = 4
 
 
 @dataclass(frozen=True)
 class PairedTimes:
-    """The time of A over that of B at a length, in logarithms, as pairs of calls show it."""
+    """Both times at a length, from pairs of calls, and the logarithm of A's over B's."""
 
     seq_len: int
     a_s: Sequence[float]
@@ -44,12 +48,12 @@ class PairedTimes:
 
     @cached_property
     def estimate(self) -> MedianEstimate:
-        """Median of the pairs' logarithms, with its interval."""
+        """The median of the pairs' logarithms, with its interval."""
         return estimate_median([log(a / b) for a, b in zip(self.a_s, self.b_s, strict=True)])
 
     @property
     def log_ratio(self) -> float:
-        """Above 0 where B is faster."""
+        """The median logarithm: above 0 where B is faster."""
         return self.estimate.median_s
 
     @property
@@ -59,19 +63,18 @@ class PairedTimes:
 
     @property
     def longest_s(self) -> float:
-        """The longer call of both."""
+        """Seconds of the longer call of both."""
         return max(min(self.a_s), min(self.b_s))
 
 
 @dataclass
 class TimeSearch:
-    """Compares at few lengths, and remembers what it saw.
+    """A search for crossings of two times, and the lengths timed so far.
 
     ``guesses`` are where the times should cross. No length is tried of which a call should take
-    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one, and ``title``
-    what is timed. After the
-    search ``end`` says why no longer length was tried, and ``timed_calls`` how many calls of both
-    sides it took, warming up not counted.
+    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one in messages, and
+    ``title`` what is timed. After the search ``end`` says why no longer length was tried, and
+    ``timed_calls`` how many calls of both sides it took, without warming up.
     """
 
     compare: Compare
@@ -91,14 +94,14 @@ class TimeSearch:
     _bracket: tuple[int, int] | None = None
 
     def run(self) -> None:
-        """Look at lengths of all magnitudes, then closely at each change of sign.
+        """Try lengths of all magnitudes, then some closely around each change of sign.
 
-        Raises what the shortest length raises where none runs.
+        Raises what the shortest length raises if none runs.
         """
         self._outwards()
         for low, high in self._brackets():
-            found = self._crossing(low, high)
-            self.crossings += [found] if found else []
+            crossing = self._crossing(low, high)
+            self.crossings += [crossing] if crossing else []
             self._bracket = None
 
     @property
@@ -107,46 +110,46 @@ class TimeSearch:
         return min(self.seen), max(self.seen)
 
     def sign_at(self, length: int) -> int:
-        """Who is faster at a length that was looked at; 0 where calls do not tell."""
+        """Return who is faster at a length that was timed; 0 where calls do not tell."""
         return self.seen[length].sign
 
     def _look(self, length: int, budget: Budget) -> PairedTimes:
-        """Measured once; again, closely, where a look was not enough."""
+        """Return the times at a length, measured once, or again closely after a quick look."""
         if length not in self.seen or (budget is CLOSE and length not in self._closely):
             tell(
                 f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
             )
-            self.seen[length] = found = PairedTimes(length, *self.compare(length, budget))
-            self.timed_calls += len(found.a_s) + len(found.b_s)
+            self.seen[length] = times = PairedTimes(length, *self.compare(length, budget))
+            self.timed_calls += len(times.a_s) + len(times.b_s)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
 
     def _so_far(self) -> str:
-        """What is known of crossings."""
+        """Return what is known of crossings, for a message."""
         brackets = [self._bracket] if self._bracket else self._brackets()
-        told = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
-        return f", they cross {joined(told)}" if told else ""
+        texts = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
+        return f", they cross {joined(texts)}" if texts else ""
 
     def _left_s(self) -> float | None:
-        """Seconds that the search should still take; None before a call tells how times grow."""
+        """Return seconds that the search should still take; None before calls tell."""
         lengths = sorted(self.seen)
         timed = [(n, self.seen[n].longest_s) for n in lengths]
         begun = len(timed) > 1 and timed[-1][1] > TELLING_S
         if not begun and self._bracket is None:
             return None
-        found = [middle(*ends) for ends in self._brackets()]
+        middles = [middle(*ends) for ends in self._brackets()]
         if self._bracket is None:
             later = [place for place in self._places() if place > lengths[-1]]
-            roots = found or [*self.guesses[:1]] or [float(lengths[-1])]
+            roots = middles or [*self.guesses[:1]] or [float(lengths[-1])]
             return search_s(timed, later, roots, self.most_s, LOOK, CLOSE)
         low, high = self._bracket
         near = sum(low <= n <= high for n in self._closely)
-        roots = [middle(low, high), *found[len(self.crossings) + 1 :]]
+        roots = [middle(low, high), *middles[len(self.crossings) + 1 :]]
         return search_s(timed, [], roots, self.most_s, LOOK, CLOSE, max(1, CLOSE_ONES - near))
 
     # -- all magnitudes ----------------------------------------------------------------
     def _outwards(self) -> None:
-        """Lengths a factor apart around the guesses, ascending, until a call takes too long."""
+        """Try lengths a factor apart around the guesses, until a call takes too long."""
         first: AttnprofError | None = None
         for place in self._places():
             length = self.runnable(place)
@@ -175,23 +178,23 @@ class TimeSearch:
             raise first or CannotRunError("both run at no length that can be timed")
 
     def _places(self) -> Iterator[int]:
-        """From the shortest on; every guess lies in the middle between two of them."""
+        """Yield lengths from the shortest on; every guess is in the middle of two of them."""
         guesses = sorted(g for g in self.guesses if self.shortest < g < self.longest)
         centre = guesses[0] if guesses else self.shortest * sqrt(APART)
         place = centre / sqrt(APART)
         while place > self.shortest:
             place /= APART
-        found = [max(self.shortest, round(place))]
-        while found[-1] < self.longest:
+        places = [max(self.shortest, round(place))]
+        while places[-1] < self.longest:
             place *= APART
-            found.append(round(place))
+            places.append(round(place))
         for guess in guesses[1:]:  # between lengths that are there, only far from them
             near = (guess / sqrt(APART), guess * sqrt(APART))
-            found += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in found)]
-        yield from sorted(set(found))
+            places += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in places)]
+        yield from sorted(set(places))
 
     def _expected_s(self, length: int) -> float:
-        """Seconds of the longer call, as the two longest lengths so far let expect."""
+        """Return seconds of the longer call, extrapolated from the two longest lengths."""
         *before, last = (self.seen[n] for n in sorted(self.seen))
         if not before or last.longest_s < 1e-3:
             return last.longest_s
@@ -199,13 +202,17 @@ class TimeSearch:
         return float(last.longest_s * (length / last.seq_len) ** max(1.0, growth))
 
     def _brackets(self) -> list[tuple[int, int]]:
-        """Neighbours of different sign; lengths at which calls do not tell lie between."""
-        told = [n for n in sorted(self.seen) if self.seen[n].sign]
-        return [(a, b) for a, b in pairwise(told) if self.seen[a].sign != self.seen[b].sign]
+        """Return neighbours of different sign; lengths that do not tell lie between."""
+        decided = [n for n in sorted(self.seen) if self.seen[n].sign]
+        return [(a, b) for a, b in pairwise(decided) if self.seen[a].sign != self.seen[b].sign]
 
     # -- one crossing ------------------------------------------------------------------
     def _crossing(self, low: int, high: int) -> TimeCrossing | None:
-        """Narrowed by what both ends show, then by a line through closely measured lengths."""
+        """Return the crossing between two lengths, or None if closer calls show none.
+
+        The bracket is narrowed by interpolating its ends; then a line through lengths timed closely
+        gives the crossing and its interval.
+        """
         ends = low, high
         for _ in range(8):
             self._bracket = low, high
@@ -225,31 +232,31 @@ class TimeSearch:
                 break
         root = self._interpolated(low, high)
         for _ in range(MOVES):
-            found = self._through(root, ends)
-            if abs(log(found.at / root)) < log(AROUND[-1]):  # within the lengths measured closely
+            crossing = self._line_near(root, ends)
+            if abs(log(crossing.at / root)) < log(AROUND[-1]):  # within the lengths timed closely
                 break
-            root = min(max(found.at, ends[0]), ends[1])
-        if None in (found.low, found.high):  # the curves are flat there
-            found = self._along(ends)
-        return self._between(found, ends)
+            root = min(max(crossing.at, ends[0]), ends[1])
+        if None in (crossing.low, crossing.high):  # the curves are flat there
+            crossing = self._line_along(ends)
+        return self._inside_ends(crossing, ends)
 
-    def _along(self, ends: tuple[int, int]) -> TimeCrossing:
-        """Where a line through lengths from one end to the other is zero.
+    def _line_along(self, ends: tuple[int, int]) -> TimeCrossing:
+        """Return where a line through lengths from one end to the other is zero.
 
-        The interval goes at most to the lengths on either side at which the order was seen.
+        The interval ends, at most, at the next lengths on either side whose calls tell the order.
         """
         low, high = ends
         places = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
         near = sorted({length for x in places if (length := self.runnable(round(x)))} | {*ends})
-        found = self._line(near)
+        crossing = self._line(near)
         signs = self.seen[low].sign, self.seen[high].sign
-        before = [n for n in near if n <= found.at and self.seen[n].sign == signs[0] != 0]
-        after = [n for n in near if n >= found.at and self.seen[n].sign == signs[1] != 0]
+        before = [n for n in near if n <= crossing.at and self.seen[n].sign == signs[0] != 0]
+        after = [n for n in near if n >= crossing.at and self.seen[n].sign == signs[1] != 0]
         first, last = max(before, default=low), min(after, default=high)
-        return TimeCrossing(found.at, found.low or float(first), found.high or float(last))
+        return TimeCrossing(crossing.at, crossing.low or float(first), crossing.high or float(last))
 
-    def _between(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
-        """A crossing where the order is seen to change, wherever a line through scatter leads."""
+    def _inside_ends(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
+        """Return the crossing if it is between the ends, else one where the order changes."""
         if ends[0] <= found.at <= ends[1]:
             return found
         inside = [(a, b) for a, b in self._brackets() if ends[0] <= a and b <= ends[1]]
@@ -259,12 +266,12 @@ class TimeSearch:
         return TimeCrossing(self._interpolated(low, high), low, high)
 
     def _interpolated(self, low: int, high: int) -> float:
-        """Where a straight line between two lengths is zero, by their logarithms."""
+        """Return where a line between two lengths is zero, over their logarithms."""
         a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
         return float(low * (high / low) ** (a / (a - b) if a != b else 0.5))
 
-    def _through(self, root: float, ends: tuple[int, int]) -> TimeCrossing:
-        """Where a line through lengths around a root, measured closely, is zero."""
+    def _line_near(self, root: float, ends: tuple[int, int]) -> TimeCrossing:
+        """Return where a line through lengths around a root, timed closely, is zero."""
         near = list[int]()
         for factor in AROUND:
             length = self.runnable(max(1, round(root * factor)))
@@ -276,11 +283,11 @@ class TimeSearch:
         return self._line(sorted({*near, *again}))
 
     def _line(self, lengths: Sequence[int]) -> TimeCrossing:
-        """Where a line through lengths, measured closely, is zero."""
+        """Return where a line through lengths, timed closely, is zero."""
         ratios = [self._look(n, CLOSE).log_ratio for n in lengths]
         return root_of_line([log(n) for n in lengths], ratios)
 
 
 def first_length(crossing: TimeCrossing) -> int:
-    """The first whole length from a crossing on."""
+    """Return the first whole length from a crossing on."""
     return ceil(crossing.at)

@@ -1,4 +1,4 @@
-"""Two mechanisms at one size given: their times over an axis, predicted and measured."""
+"""Times of two mechanisms over an axis, at one given size: predicted and measured crossings."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,10 +37,10 @@ from attnprof.units import amount
 class TimeTerms:
     """Where and how times are predicted and measured.
 
-    Measured times are kept in ``journal`` as they come, and what is there is not measured again.
-    No length is timed of which a call should take longer than ``most_s`` seconds. ``on`` names a
-    device that is not here, of which the calibration is. With ``kept`` freed memory stays with the
-    process, so that no call pays for new pages.
+    Measured times are appended to ``journal``, and those in it are not measured again. No length is
+    timed of which a call should take longer than ``most_s`` seconds. ``on`` names a calibrated
+    device that is not here. With ``kept``, freed memory stays with the process, so that no call
+    pays for new pages.
     """
 
     device: str = "auto"
@@ -54,7 +54,7 @@ class TimeTerms:
 
 @dataclass
 class TimeFinder:
-    """Crossings of times, predicted and measured."""
+    """Finds crossings of times, predicted and measured."""
 
     meeting: Meeting
     terms: TimeTerms
@@ -90,14 +90,14 @@ class TimeFinder:
 
     @property
     def made_of(self) -> dict[str, str]:
-        """The calibration that predictions are made of, as the summary has it."""
+        """The calibration that predictions are made of, for the summary."""
         names = [pair.made_of for pair in self._pairs.values() if pair.made_of]
         return {"made_of": names[0] if names else ""} if PREDICTED in self.kinds else {}
 
 
 @dataclass
 class TimedPair:
-    """Both sides at one size given, and what was found of their times over the meeting's axis."""
+    """Both sides at one given size, and their times over the meeting's axis found so far."""
 
     meeting: Meeting
     given: int
@@ -109,32 +109,32 @@ class TimedPair:
 
     @property
     def axis(self) -> CrossoverAxis:
-        """What varies."""
+        """The axis that varies."""
         return self.meeting.axis
 
     def said(self, value: int) -> str:
-        """A value of the axis with what it is."""
+        """Return a value of the axis with its unit."""
         return amount(self.axis.name, value)
 
     def requests(self, value: int) -> list[PointRequest]:
-        """Both sides at a value; :class:`CannotRunError` where memory is too small for one."""
+        """Return both sides at a value; :class:`CannotRunError` if memory is too small."""
         sides, sizes = self.meeting.at(value, self.given)
-        found = [request_of(side, sizes, **self.how) for side in sides]
-        for request in found:
+        requests = [request_of(side, sizes, **self.how) for side in sides]
+        for request in requests:
             with refusing(request):
                 if self.terms.on is None and (reason := fit(request)[0]):
                     raise CannotRunError(f"{request.mechanism} at {self.said(value)} {reason}")
-        return found
+        return requests
 
     def runnable(self, place: int) -> int | None:
-        """The next value that both sides take: a usual one, that kernels need not fill up."""
+        """Return the next value that both sides take, first one that kernels fill up."""
         if self.axis.name != "seq":
             values = self.axis.after(place, self.meeting.workload, self.given)
-            return next(filter(self._taken, values), None)
+            return next(filter(self._is_taken, values), None)
         return self._runnable_length(place)
 
-    def _taken(self, value: int) -> bool:
-        """Whether both take a value; one that is too large is told to whoever measures there."""
+    def _is_taken(self, value: int) -> bool:
+        """Return whether both take a value; also if it is too large to be measured."""
         try:
             for request in self.requests(value):
                 with refusing(request):
@@ -151,12 +151,12 @@ class TimedPair:
             length = -(-seq_len // step) * step
             if length > 2 * seq_len + 64:
                 break
-            if self._taken(length):
+            if self._is_taken(length):
                 return length
         return None
 
     def _ends(self) -> dict[str, Any]:
-        """Where searches begin and end, beside their own over lengths."""
+        """Return where searches begin and end; {} for their own ends over lengths."""
         if self.axis.name == "seq":
             return {}
         values = self.axis.values(self.meeting.workload, self.given)
@@ -164,13 +164,13 @@ class TimedPair:
 
     @property
     def _names(self) -> str:
-        """Both sides."""
+        """The names of both sides."""
         return f"{self.meeting.a.name} and {self.meeting.b.name}"
 
     # -- predicted ---------------------------------------------------------------------
     @cached_property
     def prediction(self) -> PredictedSearch:
-        """Predicted crossings; :class:`CannotRunError` where this device was not calibrated."""
+        """The predicted crossings; :class:`CannotRunError` without a calibration."""
         known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(known, kept=self.terms.kept)
         self.made_of = predictor.made_of
@@ -190,19 +190,19 @@ class TimedPair:
         return search
 
     def predicted(self) -> Finding:
-        """What the calibration says."""
+        """Return the predicted crossings."""
         search = self.prediction
         self.times[PREDICTED] = search.seen
         return self._finding(search.found, search.outer, search.seen, 0, search.end)
 
     # -- measured ----------------------------------------------------------------------
     def measured(self) -> Finding:
-        """What calls in turns show."""
+        """Return the crossings that calls in turns show."""
         guesses = self._guesses()
         with ExitStack() as stack:
             kept = self.terms.kept and self.how["device"] == "cpu"
             stack.enter_context(memory_kept() if kept else nullcontext())
-            compare = _Kept(self._compare, self._key(), self.terms.journal)
+            compare = _JournaledTimes(self._compare, self._key(), self.terms.journal)
             stack.enter_context(compare.opened())
             search = TimeSearch(
                 compare, self.runnable, guesses, self.terms.most_s, said=self.said,
@@ -211,22 +211,22 @@ class TimedPair:
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
         self.times[MEASURED] = seen
-        told = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
+        signs = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
         far = [guess for guess in guesses if guess > max(seen)]
         expected = f"; the crossing is expected at {self.said(round(far[0]))}" if far else ""
         end = search.end + expected
-        outer = (told[0], told[-1])
+        outer = (signs[0], signs[-1])
         return self._finding(search.crossings, outer, seen, search.timed_calls, end)
 
     def _guesses(self) -> list[float]:
-        """Where the times should cross: predicted, or else where the FLOPs are equal."""
+        """Return where the times should cross: predicted, or where FLOPs are equal."""
         try:
             return [one.at for one in self.prediction.found]
         except (CannotRunError, RequestError):
             return roots_of_formulas(self.meeting, "flops", self.given)
 
     def _compare(self, value: int, budget: Budget) -> tuple[list[float], list[float]]:
-        """Seconds of calls of both sides in turns."""
+        """Return seconds of calls of both sides in turns."""
         import torch
 
         requests = self.requests(value)
@@ -245,7 +245,7 @@ class TimedPair:
         return first, second
 
     def _key(self) -> str:
-        """What measured times of this race belong to."""
+        """Return a text for what is timed, by which a journal keeps its times."""
         over, first = self.axis.name, SHORTEST
         if over != "seq":
             first = self.runnable(self._ends()["shortest"]) or SHORTEST
@@ -259,7 +259,7 @@ class TimedPair:
         self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], seen: Mapping[int, Any],
         timed_calls: int, end: str,
     ) -> Finding:  # fmt: skip
-        """What a row says."""
+        """Return the finding of a search, with the fields of its row."""
         last = crossings[-1] if crossings else None
         low, high = min(seen), max(seen)
         return Finding([one.at for one in crossings], outer, first_length(last) if last else low, {
@@ -275,8 +275,8 @@ def _seconds(request: PointRequest, times: Any) -> float:
 
 
 @dataclass
-class _Kept:
-    """Measured times, kept in a journal and taken from there."""
+class _JournaledTimes:
+    """A comparison whose times are kept in a journal and taken from there."""
 
     compare: Callable[[int, Budget], tuple[list[float], list[float]]]
     key: str
@@ -286,7 +286,7 @@ class _Kept:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """The journal open, and what it holds known."""
+        """Inside the context, the journal is open and its entries are known."""
         if self.path is None:
             yield
             return
@@ -295,7 +295,7 @@ class _Kept:
             yield
 
     def __call__(self, length: int, budget: Budget) -> tuple[list[float], list[float]]:
-        """Seconds of both at a length, with at least so many calls as the budget asks for."""
+        """Return seconds of both at a length, with at least as many calls as the budget asks."""
         key = f"{self.key} {length} {budget.samples}"
         if key in self.there:
             return self.there[key]["a_s"], self.there[key]["b_s"]

@@ -23,7 +23,7 @@ __all__ = [
 def build(
     config: ModelConfig | str | Path, device: str | None = None
 ) -> "Transformer | EncoderDecoder":
-    """The model of a configuration, on a device (``meta``: without weights) or torch's default.
+    """Return the model of a configuration, on a device (``meta``: no weights) or torch's default.
 
     A name is a preset's, or that of a TOML file, as for :func:`load`. Weights come from torch's
     generator. Raises :class:`attnprof.errors.RequestError` for what does not fit together, like a

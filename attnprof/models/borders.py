@@ -1,4 +1,8 @@
-"""Lengths that are a case of their own, as just a window's: formulas are derived beside them."""
+"""Derive formulas next to special lengths, and extend them to these.
+
+A model whose window is as long as the asked N takes another branch there than for other lengths.
+Its formulas are derived one token above or below, and extended if a run at N agrees.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,19 +21,19 @@ from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolic
 
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:
-    """One run on symbolic sizes, of a model that another of its kind was derived for."""
-    own = replace(target, own=True, in_blocks=True)
-    return run_symbolically(own, hints_for(target.symbols, near), (phase,))
+    """Return one symbolic run of a model; another number of its layers was verified already."""
+    verified = replace(target, own=True, in_blocks=True)
+    return run_symbolically(verified, hints_for(target.symbols, near), (phase,))
 
 
-def _beside_borders(
+def _sizes_near(
     target: Target, phase: str, asked: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], SymbolicRun | None]]:
-    """Sizes to derive formulas near, in turn, and the run on symbols there, if one was enough.
+    """Yield sizes to derive formulas near, in turn, with the symbolic run there if one was enough.
 
-    Those are the asked ones, if above 1; with a token more, or less, where the code makes that
-    length, and not the other one, a number. Mechanisms of ours have formulas where it makes one of
-    blocks of a length, too.
+    The asked sizes come first. If the code compares N with that very length, lengths of a token
+    more and less follow, unless it is a number of blocks that the code fixes: it would there, too.
+    The asked sizes without a run come last.
     """
     near = {name: size for name, size in asked.items() if size > 1}
     for more in (0, 1, -1) if "N" in near else ():
@@ -55,7 +59,7 @@ def _beside_borders(
 
 
 def _counts_blocks(pin: Any) -> bool:
-    """Return whether a condition fixes a number of blocks, as it does a token further on, too."""
+    """Return whether a condition fixes a number of blocks, as it does one token further, too."""
     import sympy
 
     rounded, number = pin.args
@@ -65,7 +69,7 @@ def _counts_blocks(pin: Any) -> bool:
 
 
 def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
-    """Whether nothing but a bound of the length keeps these sizes out of where a run holds."""
+    """Return whether a bound on N alone keeps these sizes out of a run's domain."""
     out = (condition for condition in run.guards.relations if not evaluate(condition, sizes))
     return {*map(condition_text, out)} <= {f"N {sign} {sizes['N']}" for sign in "<>"}
 
@@ -73,21 +77,21 @@ def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
 def derived_beside(
     target: Target, few: Target, phase: str, asked: Mapping[str, int]
 ) -> tuple[PhaseForms, dict[str, int], SymbolicRun | None]:
-    """Formulas of a phase near the asked sizes, where those are, and the run on symbols there.
+    """Return formulas of a phase near the asked sizes, these sizes, the symbolic run there.
 
     That run is of ``few``, which is the target with fewer layers.
     """
     failed = list[CannotRunError]()
     counted = list[Any]()
-    for near, run in _beside_borders(few, phase, asked):
+    for near, run in _sizes_near(few, phase, asked):
         try:
-            found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
+            forms = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
         except CannotRunError as error:
             failed.append(error)
         else:
-            if found.method != "counted":
-                return found, near, run
-            counted.append((found, near, run))
+            if forms.method != "counted":
+                return forms, near, run
+            counted.append((forms, near, run))
     if not counted:
         raise failed[0]
     return counted[0]  # type: ignore[no-any-return]
@@ -100,9 +104,9 @@ def reached(
     sizes: Mapping[str, int],
     meets: Callable[[Sizes], bool],
 ) -> PhaseForms:
-    """Formulas that were derived ``near`` the asked sizes, to hold at that length, too, if they do.
+    """Return formulas derived ``near`` the asked sizes, extended to that length if they hold there.
 
-    That is if a bound alone keeps it out, and a run at such sizes ``meets`` the formulas.
+    They do if a bound on N alone keeps it out, and a run there ``meets`` the formulas.
     """
     length, above_one = sizes.get("N"), {name: max(2, size) for name, size in sizes.items()}
     if known is None or near.get("N") in (None, length) or forms.holds(above_one):

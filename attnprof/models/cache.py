@@ -1,4 +1,4 @@
-"""The cache after a prompt: what the model's own cache object holds, by layer."""
+"""Bytes of a model's cache after a prompt, by kind of layer, as numbers and as formulas."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,9 +20,10 @@ from attnprof.trace.solve.symbolic import run_symbolically
 
 @dataclass(frozen=True)
 class CacheForms:
-    """Bytes of the cache by layer as expressions, and where they hold; none where unknown.
+    """Formulas for bytes of the cache by layer, and where they hold; empty if unknown.
 
-    ``layers`` is what symbols for numbers of layers stand for, ``missing`` why there are none.
+    ``layers`` are the numbers that symbols for layers stand for, ``missing`` why there are no
+    formulas.
     """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
@@ -34,10 +35,10 @@ class CacheForms:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Bytes of the cache of ``count`` layers of a kind, or, without a name, of all.
+    """Bytes of the cache of ``count`` layers of a kind; with an empty ``kind`` the whole cache.
 
-    As an expression in B, N and the number of layers L, None where there is none, and as the number
-    at the asked sizes.
+    ``expression`` is in B, N and the number of layers L, None if there is none; ``value`` is the
+    number at the asked sizes.
     """
 
     kind: str
@@ -49,16 +50,16 @@ class CacheBytes:
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms]:
-    """Bytes of the cache after N tokens, by kind of layer, then the whole; and where that holds.
+    """Return bytes of the cache after N tokens, by kind of layer, then the whole; and formulas.
 
-    Of layers that repeat those of the first few are looked at, if they are alike by kind. Formulas
-    get up to two of the ``shares`` of time.
+    If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
+    two of the ``shares`` of time.
     """
-    if repeated is not None and (found := _of_few(sizes, repeated, shares)):
-        return found
+    if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
+        return result
     target = subject.cache()
-    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    forms = _formulas(target, _asked(target, sizes), shares)
+    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
+    forms = _formulas(target, _sizes_of(target, sizes), shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -71,49 +72,49 @@ def cache_bytes(
     return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], forms
 
 
-def _of_few(
+def _by_first_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[CacheBytes], CacheForms] | None:
-    """The same by the first layers of a decoder; None where they do not tell of all."""
+    """Return rows and formulas from a decoder's first layers, or None if others may differ."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
     target = repeated.few.cache()
-    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
-    found = _formulas(target, _asked(target, sizes), shares)
-    formulas = found.by_layer
+    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
+    forms = _formulas(target, _sizes_of(target, sizes), shares)
+    formulas = forms.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
-    own = [formulas.get(f"layers.{n}", 0) for n in range(length)]
-    of = dict(zip(stack.kinds, zip(held, own, strict=False), strict=False))
-    told = [of[kind] for kind in stack.kinds[:length]]
+    expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
+    by_kind = dict(zip(stack.kinds, zip(held, expressions, strict=False), strict=False))
+    expected = [by_kind[kind] for kind in stack.kinds[:length]]
     beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
-    if filled or told != list(zip(held, own, strict=True)) or not sum(held):
+    if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
         return None
     rows, by_name = [], defaultdict[str, list[int]](list)
     for kind in dict.fromkeys(stack.kinds):
-        by_name[repeated.kinds[kind].name] += [kind] if of[kind][0] else []
+        by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
     for name, kinds in by_name.items():
         number = sum(stack.kinds.count(kind) for kind in kinds)
-        value = sum(of[kind][0] * stack.kinds.count(kind) for kind in kinds)
+        value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
         if value:
-            each = {kind: of[kind][1] for kind in kinds}
+            each = {kind: by_kind[kind][1] for kind in kinds}
             whole = repeated.of_layers(stack, each) if formulas else None
             rows.append(CacheBytes(name, number, whole, value))
-    whole = {kind: form for kind, (_, form) in of.items()}
+    whole = {kind: form for kind, (_, form) in by_kind.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
     layers = {name: number for name, number in samples.layers.items() if name in shown}
-    found = replace(found, layers=layers, domain=(*found.domain, *repeated.domain(layers)))
-    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], found
+    forms = replace(forms, layers=layers, domain=(*forms.domain, *repeated.domain(layers)))
+    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], forms
 
 
-def _asked(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+def _sizes_of(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in target.symbols}
 
 
 def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> CacheForms:
-    """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
+    """Return formulas that further runs confirm, or none with the reason."""
     near = {name: size for name, size in asked.items() if size > 1}
     with shares.next() as share:
         if not share:
@@ -125,22 +126,23 @@ def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> Cache
 
 
 def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
-    """Those of one run, if any further one lies where they hold."""
+    """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
     try:
-        found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
+        run = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
         return None
-    formulas = _by_layer(found.trace)
+    formulas = _by_layer(run.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
-    inside = list(filter(found.holds, others))
+    inside = list(filter(run.holds, others))
     for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
         if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
             raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
-    return CacheForms(formulas, {}, found.domain, found.holds) if inside else None
+    return CacheForms(formulas, {}, run.domain, run.holds) if inside else None
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
+    """Return formulas by the usual search; :class:`NoFormulaError` where it finds none."""
     forms = derived(target, ("forward",), near).phases["forward"]
     if forms.method == "counted":
         raise NoFormulaError("no way to one was found")
@@ -150,13 +152,15 @@ def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:
-    found = defaultdict[str, list[Any]](list)
+    """Return the bytes that a run allocates, by layer."""
+    by_layer = defaultdict[str, list[Any]](list)
     for call in trace.calls:
-        found[call.module].append(call.takes)
-    return {layer: added(sizes) for layer, sizes in found.items() if layer}
+        by_layer[call.module].append(call.takes)
+    return {layer: added(sizes) for layer, sizes in by_layer.items() if layer}
 
 
 def _name(layers: list[str], subject: WholeModel) -> str:
+    """Return the type of layers, if they have the same, else ``layers 0-3``."""
     numbers = [int(layer.rpartition(".")[2]) for layer in layers]
     types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
     return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"

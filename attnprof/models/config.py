@@ -1,4 +1,4 @@
-"""What a model is made of: a frozen configuration, from Python, a table or a TOML file."""
+"""The configuration of a model of ours (:class:`ModelConfig`), from Python, a table or TOML."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _CHOICES = {
     "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
 }  # fmt: skip
 
-#: Layers that are built one by one, at most.
+#: Layers in a model, at most, as they are built one by one.
 MAX_LAYERS = 10_000
 
 
@@ -33,7 +33,7 @@ class Attention:
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """From a name, or a table with a ``name`` and parameters."""
+        """Return a choice of mechanism, from a name or a table with a ``name`` and parameters."""
         if isinstance(value, cls):
             return value
         given = dict(value) if isinstance(value, Mapping) else {"name": value}
@@ -49,7 +49,7 @@ class Attention:
         return registry.get(self.name, **dict(self.params))
 
     def table(self) -> str | dict[str, Any]:
-        """What :meth:`of` takes."""
+        """Return what :meth:`of` takes."""
         return {"name": self.name, **dict(self.params)} if self.params else self.name
 
 
@@ -58,20 +58,23 @@ STANDARD = Attention()
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A transformer. Sizes are numbers, or symbols where formulas are derived.
+    """A transformer's configuration. Sizes are numbers, or symbols where formulas are derived.
 
     ``kind`` is encoder, decoder or encoder-decoder; a vision transformer is an encoder of patches.
-    ``attention`` names mechanisms layer by layer, the last for all further layers too;
-    ``decoder_attention`` those of an encoder-decoder's decoder, where they are others.
-    ``embedding`` is of ``tokens``, of ``patches`` of an image, a ``cnn`` of three convolutions
-    (over an image if ``image_size`` is given, over tokens else), or ``rows``: the input is (b, n,
-    d_model) already. ``seq_len`` is the longest input, without class token. An encoder gives
-    classes, of the class token or else of the rows' mean, or without ``num_classes`` rows; a
-    decoder gives numbers for a vocabulary. ``norm`` is where normalisation is, ``final_norm``
-    whether there is a last one: unless said, where it is ``pre``. ``hidden_dim`` is 4·d_model
-    unless said, ``head_hidden`` the width of a hidden layer of the classifier. ``projections`` and
-    ``shared_attention`` are what document 003 prints: attention without maps, one module for all
-    layers. ``causal`` concerns decoders.
+    ``attention`` names mechanisms layer by layer, the last for all further layers;
+    ``decoder_attention`` those of an encoder-decoder's decoder, if others.
+
+    ``embedding`` is of ``tokens``, ``patches`` of an image, a ``cnn`` (three convolutions, over an
+    image if ``image_size`` is given, else over tokens), or ``rows``: the input is (b, n, d_model)
+    already. ``seq_len`` is the longest input, without the class token. An encoder gives
+    ``num_classes`` numbers from the class token or the rows' mean, or rows if there are no classes;
+    a decoder gives numbers for a vocabulary.
+
+    ``norm`` is where sublayers are normalised, ``final_norm`` whether the last layer's rows are (by
+    default if ``norm`` is ``pre``). ``hidden_dim`` is 4·d_model by default, ``head_hidden`` the
+    width of the classifier's hidden layer. ``projections`` and ``shared_attention`` are for what
+    document 003 prints: attention without maps, one module for all layers. ``causal`` concerns
+    decoders.
     """
 
     kind: str = "decoder"
@@ -161,20 +164,20 @@ class ModelConfig:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """From names and values; :class:`RequestError` for names that are no fields."""
+        """Return a configuration of names and values; RequestError for unknown names."""
         return cls(**{name: table[name] for name in map(_known, table)})
 
     def with_(self, **values: Any) -> Self:
-        """The same with other values."""
+        """Return the configuration with other values."""
         return replace(self, **{name: values[name] for name in map(_known, values)})
 
     def table(self) -> dict[str, Any]:
-        """Names and values that are not the defaults, as TOML has them."""
+        """Return names and values that are not the defaults, as TOML has them."""
         values = ((item.name, getattr(self, item.name), item.default) for item in fields(self))
         return {name: _plain(value) for name, value, default in values if value != default}
 
     def to_toml(self) -> str:
-        """What a file for :func:`attnprof.models.load` says."""
+        """Return the text of a file for :func:`attnprof.models.load`."""
         return "".join(f"{name} = {_toml(value)}\n" for name, value in self.table().items())
 
 
@@ -186,7 +189,7 @@ def _known(name: str) -> str:
 
 
 def _checked(item: Any, value: Any) -> Any:
-    """A field's value: names among those possible, sizes of at least 1, mechanisms by name."""
+    """Return a field's value, if it is one of the possible names, a size, or a mechanism."""
     if item.name == "cross_attention":
         return Attention.of(value)
     if item.name.endswith("attention") and item.name != "shared_attention":
@@ -200,19 +203,19 @@ def _checked(item: Any, value: Any) -> Any:
         )
     if "int" in str(item.type) and not isinstance(value, str | None):
         return tensor_size(item.name, value)
-    found = parameter_value(item, value)
-    if "dropout" in item.name and not 0 <= number(item.name, found) < 1:
-        raise RequestError(f"{item.name} must be at least 0 and below 1, not {found}")
-    return found
+    checked = parameter_value(item, value)
+    if "dropout" in item.name and not 0 <= number(item.name, checked) < 1:
+        raise RequestError(f"{item.name} must be at least 0 and below 1, not {checked}")
+    return checked
 
 
 def _each(value: Any) -> tuple[Attention, ...] | None:
     if value is None:
         return None
-    found = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not found:
+    choices = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not choices:
         raise RequestError("attention is empty: name one mechanism or several")
-    return tuple(map(Attention.of, found))
+    return tuple(map(Attention.of, choices))
 
 
 def _plain(value: Any) -> Any:

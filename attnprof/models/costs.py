@@ -1,4 +1,4 @@
-"""What a model costs, by part and kind of layer: of a run's operations, with or without symbols."""
+"""Costs of a model's run by kind of layer and part (attention, mlp, …), as numbers or formulas."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,16 @@ from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 from attnprof.trace.solve.columns import unnumbered
 
-#: How far layers of one kind may be apart in parameters, and in FLOPs where the configuration
-#: names their types: as those that mix ever more results of layers before them.
+#: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
+#: names its type: layers may mix the results of all layers before them.
 _ENTRIES_APART, _FLOPS_APART = 0.01, 0.5
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that cost the same: what they are called, and their paths; "" is all that is none.
+    """Layers that cost the same: their name and paths; the path "" is all that is in no layer.
 
-    Kinds that cost nearly the same are called the same, and are shown as one.
+    Kinds that cost nearly the same have one name, and are shown as one.
     """
 
     name: str
@@ -33,10 +33,10 @@ class LayerKind:
 def by_kind(
     model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
-    """Layers of a model by what they cost and hold, in their order; first all that is no layer.
+    """Return the kinds of layers, by their costs and parameters; first all that is in no layer.
 
-    They are called by ``types``, one a layer, where the configuration says those, else by their
-    class, after the stack that they stand in where there are several.
+    Their names are ``types``, one a layer, if the configuration has them, else classes; the stack's
+    path comes before if there are several stacks.
     """
     modules = dict(model.named_modules())
     layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
@@ -45,8 +45,8 @@ def by_kind(
     groups = defaultdict[Any, list[str]](list)
     typed = len(types) == len(layers)
     for n, path in enumerate(layers):
-        told = types[n] if typed else type(modules[path]).__name__
-        name = f"{path.rpartition('.')[0]}: {told}" if len(stacks) > 1 else told
+        kind_name = types[n] if typed else type(modules[path]).__name__
+        name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
         groups[name, tuple(found[path] for found in alike)].append(path)
     named: dict[str, list[Any]] = defaultdict(list)
     found = [LayerKind("")]
@@ -69,9 +69,9 @@ def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
-    """What tells layers apart: the FLOPs of a forward pass, and the entries that they hold.
+    """Return what tells layers apart: FLOPs of the forward pass, and parameters, by path.
 
-    Backward, the last one may have less to add up.
+    Backward, the last layer may have less to add up.
     """
     calls = _by_layer(trace.part("forward"), places)
     held = defaultdict[str, list[Size]](list)
@@ -82,14 +82,15 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
 
 
 def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
-    found = defaultdict[str, list[Call]](list)
+    """Return the calls in each layer, by its path."""
+    by_layer = defaultdict[str, list[Call]](list)
     for call in calls:
-        found[place_of(call.module, places).layer].append(call)
-    return found
+        by_layer[place_of(call.module, places).layer].append(call)
+    return by_layer
 
 
 def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
-    """The place of a module of a run, which may stand inside of what decodes with it."""
+    """Return the place of a module in a run, also of one that a decoding step wraps."""
     inner = name.removeprefix("module").removeprefix(".")
     return places.get(name) or places.get(inner) or ModulePlace("other")
 
@@ -97,9 +98,9 @@ def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
 def of_all_layers(
     trace: Trace, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[str, ModulePlace] | None:
-    """The places of a run's modules, where some stand for those of all layers: ``layers.*.mlp``.
+    """Return the places of a run's modules, also of names for all layers: ``layers.*.mlp``.
 
-    None where those are of several parts or kinds.
+    None if such a name is of several parts or kinds.
     """
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     alike = defaultdict[str, list[ModulePlace]](list)
@@ -107,10 +108,10 @@ def of_all_layers(
         alike[unnumbered(name)].append(place)
     names = {*(call.module for call in trace.calls), *trace.modules}
     for name in filter(_all_layers, names):
-        own = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
-        if len({(of_layer[place.layer], place.part) for place in own}) != 1:
+        same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
+        if len({(of_layer[place.layer], place.part) for place in same}) != 1:
             return None
-    return {**places, **{name: own[0] for name, own in alike.items() if _all_layers(name)}}
+    return {**places, **{name: same[0] for name, same in alike.items() if _all_layers(name)}}
 
 
 def _all_layers(name: str) -> bool:
@@ -120,13 +121,13 @@ def _all_layers(name: str) -> bool:
 def by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
-    """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
+    """Return costs and parameters of a phase by kind of layer (all layers of it) and part."""
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     calls = calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
-    for name, own in trace.modules.items():
+    for name, number in trace.modules.items():
         place = place_of(name, places)
-        entries[of_layer[place.layer], place.part].append(own)
+        entries[of_layer[place.layer], place.part].append(number)
     keys = [(kind, part) for kind in kinds for part in PARTS]
     return {
         key: {**_sums(calls[key]), "parameters": added(entries[key])}

@@ -1,4 +1,4 @@
-"""What a model costs over its length, by the formulas that it has, as a figure takes it."""
+"""Curves for figures: FLOPs by part and bytes of the cache over the length, by formulas."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _POINTS, _AROUND = 49, 64
 def shares_of(
     forms: ModelForms | None, sizes: Mapping[str, int], counted: Mapping[str, int]
 ) -> dict[str, Any] | None:
-    """FLOPs by part at lengths where the formulas hold; None where they have no length.
+    """Return FLOPs by part at lengths where the formulas hold; None if they have no N.
 
     ``counted`` are those of a run at the asked sizes.
     """
@@ -22,16 +22,16 @@ def shares_of(
         return None
 
     def flops(sizes: Mapping[str, int]) -> Mapping[str, int]:
-        found: Counter[str] = Counter()
+        by_part: Counter[str] = Counter()
         for (_, part), values in forms.parts.items():
-            found[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
-        return +found
+            by_part[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
+        return +by_part
 
     sizes, lengths = _lengths(forms.holds, sizes, met=flops(sizes) == +Counter(counted))
     at = [flops({**sizes, "N": n}) for n in lengths]
     parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
-    found = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
-    return found if len(lengths) > 1 and parts else None
+    curve = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
+    return curve if len(lengths) > 1 and parts else None
 
 
 def growth(
@@ -41,7 +41,7 @@ def growth(
     layers: Mapping[str, int],
     counted: int,
 ) -> dict[str, Any] | None:
-    """Bytes of the cache at lengths where its formula holds; None where there are none.
+    """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
     ``counted`` are those of a run at the asked sizes.
     """
@@ -50,21 +50,22 @@ def growth(
     met = evaluate(expression, {**sizes, **layers}) == counted
     sizes, lengths = _lengths(holds, sizes, met=met)
     held = [evaluate(expression, {**sizes, "N": n, **layers}) for n in lengths]
-    found = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
-    return found if len(lengths) > 1 and any(held) else None
+    curve = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
+    return curve if len(lengths) > 1 and any(held) else None
 
 
 def _lengths(
     holds: Callable[[Any], bool], sizes: Mapping[str, int], *, met: bool
 ) -> tuple[Mapping[str, int], list[int]]:
-    """Around the asked length, those where formulas hold; of two inputs if not of one.
+    """Return sizes, and lengths around the asked one at which formulas hold with them.
 
-    ``met``: a run at the asked sizes says what the formulas do, which then are of one input, too.
+    Formulas that do not hold for one input are taken for two. ``met``: they give the numbers of a
+    run of one input, too, which then is what the curve is for.
     """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
-    found = [n for n in near if holds({**sizes, "N": n})]
-    if not found and sizes["B"] == 1:  # tensors of one row are another case to some operations
+    lengths = [n for n in near if holds({**sizes, "N": n})]
+    if not lengths and sizes["B"] == 1:  # tensors of one row are another case to some operations
         two = {**sizes, "B": 2}
         return sizes if met else two, _lengths(holds, two, met=False)[1]
-    return sizes, found
+    return sizes, lengths

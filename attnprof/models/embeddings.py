@@ -1,4 +1,4 @@
-"""From the input to rows (b, n, d_model): tokens, patches, convolutions; positions."""
+"""Inputs of our models as rows (b, n, d_model): tokens, patches, convolutions; with positions."""
 
 from itertools import pairwise
 from math import prod
@@ -17,7 +17,7 @@ CONVOLUTIONS = 3
 
 
 def sinusoids(tokens: int, width: int) -> Tensor:
-    """(tokens, width): sines in even columns, cosines in odd ones (Vaswani et al. 2017)."""
+    """Return (tokens, width): sines in even columns, cosines in odd ones (Vaswani et al. 2017)."""
     column = torch.arange(width)
     pair = (column - column % 2).float()  # bfloat16 would round angles
     angles = torch.arange(tokens)[:, None] / 10_000 ** (pair / width)
@@ -77,17 +77,17 @@ class ConvolutionStem(nn.Module):
 
 
 def strides(patch: int) -> list[int]:
-    """Three whole numbers whose product is the patch, as even as its prime factors let them be."""
-    found, rest, factor = [1] * CONVOLUTIONS, patch, 2
+    """Return three numbers whose product is the patch, as even as its prime factors allow."""
+    factors, rest, factor = [1] * CONVOLUTIONS, patch, 2
     while rest > 1:
         while rest % factor:
             factor += 1
         rest //= factor
-        found.append(factor)
-    for large in sorted(found[CONVOLUTIONS:], reverse=True):
-        least = min(range(CONVOLUTIONS), key=found.__getitem__)
-        found[least] *= large
-    steps = sorted(found[:CONVOLUTIONS], reverse=True)
+        factors.append(factor)
+    for large in sorted(factors[CONVOLUTIONS:], reverse=True):
+        least = min(range(CONVOLUTIONS), key=factors.__getitem__)
+        factors[least] *= large
+    steps = sorted(factors[:CONVOLUTIONS], reverse=True)
     assert prod(steps) == patch
     return steps
 
@@ -104,11 +104,11 @@ class InputRows(nn.Module):
         self.rows, self.takes_tokens = _ROWS[config.embedding](config), config.embedding != "rows"
         self.scale = float(width) ** 0.5 if config.scale_embedding else None
         self.learned = config.positions == "learned"
-        self.class_token = _drawn(1, width) if config.class_token else None
+        self.class_token = _random(1, width) if config.class_token else None
         if config.positions == "sinusoidal":
             self.register_buffer("positions", sinusoids(self.tokens, width), persistent=False)
         else:
-            self.positions = _drawn(self.tokens, width) if self.learned else None
+            self.positions = _random(self.tokens, width) if self.learned else None
         self.dropout = nn.Dropout(config.embedding_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class InputRows(nn.Module):
         return self._placed(self.rows(x_t), place)
 
     def _placed(self, rows: Tensor, first: int) -> Tensor:
-        """With positions; what is learned is scaled like the tokens (002, Sec 4)."""
+        """Return rows with positions; learned ones are scaled like the tokens (002, Sec 4)."""
         if self.positions is not None and self.learned:
             rows = rows + self.positions.narrow(0, first, rows.shape[1])
         if self.scale is not None:
@@ -139,7 +139,7 @@ class InputRows(nn.Module):
         return kept
 
 
-def _drawn(*shape: int) -> nn.Parameter:
+def _random(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).normal_(0, SPREAD))
 
 
@@ -147,10 +147,10 @@ def _tokens(config: ModelConfig) -> nn.Module:
     return nn.Embedding(config.vocab_size, config.d_model)
 
 
-def _given(_: ModelConfig) -> nn.Module:
+def _identity(_: ModelConfig) -> nn.Module:
     return nn.Identity()
 
 
 _ROWS: dict[str, Any] = {
-    "tokens": _tokens, "patches": Patches, "cnn": ConvolutionStem, "rows": _given,
+    "tokens": _tokens, "patches": Patches, "cnn": ConvolutionStem, "rows": _identity,
 }  # fmt: skip

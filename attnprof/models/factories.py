@@ -1,4 +1,4 @@
-"""Whole models of somebody's code: a function that makes one, or its class."""
+"""Whole models from user code: made by a function without arguments, or by their class."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,12 +12,12 @@ from attnprof.user_code import loaded
 
 
 def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
-    """The model that ``path.py:name`` or ``module:name`` makes when it is called with nothing.
+    """Return the model that ``path.py:name`` or ``module:name`` makes without arguments.
 
-    Its ``inputs``, like ``x: B, 3, 32, 32``, are guessed of its forward pass where they are not
-    given, as ``attnprof derive`` does, and told in its notes; one of transformers' classes has
-    those of its class, and its cache. Raises :class:`RequestError` where no model comes of it, or
-    one whose sizes are not known.
+    Its ``inputs``, like ``x: B, 3, 32, 32``, are guessed from the forward pass unless given, as
+    ``attnprof derive`` does, and named in its notes; a model of transformers has the inputs and the
+    cache of its class. Raises :class:`RequestError` if no model is made, or its inputs have unknown
+    sizes.
     """
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""Whether a model fits into a memory, phase by phase, by what was counted of it."""
+"""Whether a model fits into a memory, phase by phase, by its counted bytes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,11 +10,11 @@ from attnprof.workload import ITEM_SIZES
 
 
 def with_memory(report: Report, memory: int) -> Report:
-    """The report of ``model`` with what each phase needs, and whether that is in ``memory`` bytes.
+    """Return the report of ``model`` with the bytes each phase needs, and whether they fit.
 
-    A phase holds the parameters and the most that its call adds (``peak``); a decoding step the
-    ``cache`` of the tokens before it, too, and a training step the state of the optimizer. Nothing
-    is reserved for what else is there: the context of a device, a framework's fragments.
+    A phase holds the parameters and the most that its call adds (``peak``); a decoding step also
+    the ``cache`` of the tokens before it, a training step the state of the optimizer. Nothing is
+    reserved for the context of a device or a framework's fragments.
     """
     rows = {
         (row.phase, row.quantity): int(row.value or 0)
@@ -28,17 +28,17 @@ def with_memory(report: Report, memory: int) -> Report:
     if not phases.get("decode", {}).get("cache", 1):  # of some models no cache is counted
         lacking.add("decode")
     needs = {phase: sum(parts.values()) for phase, parts in phases.items()}
-    found = {
+    by_phase = {
         phase: {**parts, "needed": needs[phase], "fits": needs[phase] <= memory,
             "bound": "at least" if phase in lacking else "exact",
         }
         for phase, parts in phases.items()
     }  # fmt: skip
-    said = (_said(phase, one, memory) for phase, one in found.items())
+    sentences = (_said(phase, one, memory) for phase, one in by_phase.items())
     summary = {
-        **report.summary, "answer": f"{'; '.join(said)}.", "memory_bytes": memory,
-        "needed_bytes": needs, "fits": all(one["fits"] for one in found.values()),
-        "phase_memory": found,
+        **report.summary, "answer": f"{'; '.join(sentences)}.", "memory_bytes": memory,
+        "needed_bytes": needs, "fits": all(one["fits"] for one in by_phase.values()),
+        "phase_memory": by_phase,
     }  # fmt: skip
     return replace(report, summary=summary)
 
@@ -46,7 +46,7 @@ def with_memory(report: Report, memory: int) -> Report:
 def _parts(
     phase: str, rows: Mapping[tuple[str, str], int], summary: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Bytes that a phase holds: of the parameters, the cache, and of all else at its peak."""
+    """Return the bytes that a phase holds: parameters, the cache, and all else at its peak."""
     training = summary.get("memory")  # it knows buffers, too
     held = summary["parameters"] * ITEM_SIZES[summary["dtype"]]
     held = training["parameters"] if training else held
@@ -57,7 +57,7 @@ def _parts(
 
 
 def _said(phase: str, one: Mapping[str, Any], memory: int) -> str:
-    """``train does not fit: needs 120 GiB, there are 74.5 GiB``."""
+    """Return a sentence: ``train does not fit: needs 120 GiB, there are 74.5 GiB``."""
     needed, there = format_bytes(one["needed"]), format_bytes(memory)
     at_least = "at least " * (one["bound"] == "at least")
     verdict = "fits" if one["fits"] else "does not fit"

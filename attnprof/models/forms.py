@@ -1,4 +1,9 @@
-"""Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
+"""Closed forms of a model of many layers, from formulas of models with its first few layers.
+
+A cost is a sum over layers by kind, so that a few models tell it for any number of layers
+(:mod:`.stacks`); a peak is put together from their steps (:mod:`.stitched`). Runs of all layers
+confirm the result. :class:`Repeated` is the entry point.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,17 +27,17 @@ from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import SymbolicRun
 
-#: Why layers that repeat have none, where they are not walked through.
+#: A note on peaks, if the calls of layers cannot be put in order.
 _NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"
 
 
 class UnlikeError(Exception):
-    """Layers beyond the first few do not cost what those do."""
+    """Raised if layers beyond the first few do not cost what those do."""
 
 
 @dataclass
 class Repeated:
-    """A model whose first layers are the measure of the others: see :mod:`.stacks`."""
+    """A model whose layers repeat, so that its first ones tell the cost of all."""
 
     subject: WholeModel
     places: Mapping[str, ModulePlace]
@@ -42,92 +47,92 @@ class Repeated:
     _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
     def of(self, subject: WholeModel) -> "Repeated":
-        """Return the same for a subject that may give other logits."""
+        """Return the same for a subject whose forward pass may give other logits."""
         if subject.logits_of("forward") == self.subject.logits_of("forward"):
             return self
         return replace(self, subject=subject, _shortened={})
 
     def turns(self, stack: LayerStack) -> int:
-        """How many periods come after the sampled layers, at least: 2, so that a peak is known."""
+        """Return how many periods follow the sampled layers, at least: 2 for a known peak, or 0."""
         longest = self.samples.lengths[-1][stack.path]
         return 2 if stack.period(max(stack.start, longest - 1)) else 0
 
     def symbol_of_peak(self, stack: LayerStack) -> Any:
-        """That for the number of its layers, if peaks are known for more of them."""
+        """Return the symbol for a stack's number of layers in peaks, or None."""
         name = self.samples.symbols.get(stack.path)
-        return symbol(name) if name and self._turns(name) else None
+        return symbol(name) if name and self._least_turns(name) else None
 
-    def _turns(self, name: str) -> int:
-        """The same of all stacks that a symbol stands for."""
+    def _least_turns(self, name: str) -> int:
+        """Return the least ``turns`` of all stacks with this symbol."""
         symbols = self.samples.symbols
         return min(self.turns(s) for s in self.samples.stacks if symbols.get(s.path) == name)
 
     def fewest(self, stack: LayerStack) -> int:
-        """The least number of layers that formulas hold for."""
+        """Return the smallest number of a stack's layers for which formulas hold."""
         longest, name = self.samples.lengths[-1][stack.path], self.samples.symbols[stack.path]
-        return fewest(stack, longest, self._turns(name))
+        return fewest(stack, longest, self._least_turns(name))
 
     def domain(self, symbols: Iterable[str]) -> Iterator[str]:
-        """Which numbers of layers formulas with these symbols hold for."""
-        own = self.samples.symbols
+        """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
+        names = self.samples.symbols
         for name in symbols:
-            stacks = [stack for stack in self.samples.stacks if own.get(stack.path) == name]
+            stacks = [stack for stack in self.samples.stacks if names.get(stack.path) == name]
             yield f"{name} >= {max(map(self.fewest, stacks))}"
             for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
                 if period > 1:
                     yield f"{name} mod {period} = {len(stacks[0]) % period}"
 
     def forms(self, phase: str, sizes: Mapping[str, int], run: Trace, ran: Target) -> ModelForms:
-        """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
+        """Return the closed forms of a phase that agree with ``run``, of all layers at ``sizes``.
 
-        ``ran`` is the target of that run. :class:`UnlikeError` where it counts something else.
+        ``ran`` is the target of that run. Raises :class:`UnlikeError` if it counts something else.
         """
         *shorter, longest = self.samples.lengths
         if ran.real:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
         few = self._target(self.samples.lengths[0], phase)
-        found, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
-        if found.method == "counted":
-            return of_whole(found, self.places, self.kinds)
-        domains = list(found.domain)
+        forms, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
+        if forms.method == "counted":
+            return of_whole(forms, self.places, self.kinds)
+        domains = list(forms.domain)
         traces, known = list[Trace](), run_near
         for lengths in shorter:
-            trace, domain = _sampled(self._target(lengths, phase), phase, near, found, known)
+            trace, domain = _sampled(self._target(lengths, phase), phase, near, forms, known)
             known = None  # that is the shortest one's
             traces.append(trace)
-            domains += [told for told in domain if told not in domains]
-        sampled = _Sampled(self, phase, found, [*traces, found.trace])
+            domains += [condition for condition in domain if condition not in domains]
+        sampled = _Sampled(self, phase, forms, [*traces, forms.trace])
         return sampled.held_against(run, sizes, tuple(domains), near, run_near)
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
-        return replace(self._with(lengths).target(phase), routed=self._routed)
+        return replace(self._cut_to(lengths).target(phase), routed=self._routed)
 
-    def _with(self, lengths: Lengths) -> WholeModel:
-        """The subject with so many layers, made once: it is built once, and its prompts are."""
+    def _cut_to(self, lengths: Lengths) -> WholeModel:
+        """Return the subject with so many layers, made once: model and prompts are built once."""
         key, made = tuple(lengths.items()), self._shortened
         return made.get(key) or made.setdefault(key, shortened(self.subject, lengths))
 
     @property
     def few(self) -> WholeModel:
         """The subject with its first layers alone, some of every kind."""
-        return self._with(self.samples.lengths[-1])
+        return self._cut_to(self.samples.lengths[-1])
 
     def of_layers(self, stack: LayerStack, each: Mapping[int, Any]) -> Any:
-        """The sum over the layers of a stack of what each one of a kind has, by kind."""
+        """Return the sum over a stack's layers of a quantity that is given by kind."""
         first = (stack.kinds[: lengths[stack.path]] for lengths in self.samples.lengths)
         sums = [added([each[kind] for kind in kinds if kind in each]) for kinds in first]
         return self.samples.summed(sums, by_layers=True)
 
     def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
-        """A run of so many layers at sizes."""
+        """Return a run with so many layers at sizes."""
         return counted(self._target(lengths, phase), sizes, phase, held=False)[0]
 
 
 def repeated(
     subject: WholeModel, model: Any, places: Any, kinds: Sequence[LayerKind]
 ) -> Repeated | None:
-    """A subject, built as ``model``, by its first layers; None where they repeat too little."""
+    """Return a subject, built as ``model``, by its first layers; None if they repeat too little."""
     samples = samples_of(stacks_of(model, kinds))
     return None if samples is None else Repeated(subject, places, kinds, samples)
 
@@ -139,17 +144,17 @@ def _sampled(
     like: PhaseForms,
     known: SymbolicRun | None,
 ) -> tuple[Trace, tuple[str, ...]]:
-    """A run on symbolic sizes where that was enough for another number of layers; its domain.
+    """Return a run with another number of layers, symbolic if that was enough, and its domain.
 
-    ``known`` is that run, where it is known.
+    ``known`` is that run, if it was made already.
     """
     if like.method == "symbolic" and not like.trace.routes:
         try:
-            found = known or on_symbols(target, phase, near)
+            run = known or on_symbols(target, phase, near)
         except NoFormulaError:
             pass
         else:
-            return found.trace, found.domain
+            return run.trace, run.domain
     forms = derived(replace(target, step=target), (phase,), near).phases[phase]
     if forms.method == "counted":
         raise UnlikeError("fewer layers have no formulas")
@@ -157,7 +162,7 @@ def _sampled(
 
 
 class _Sampled:
-    """A phase by its samples: formulas of the whole, and what runs say of them."""
+    """Formulas of a phase of the whole model, made from its samples and compared with runs."""
 
     def __init__(
         self, model: Repeated, phase: str, forms: PhaseForms, traces: Sequence[Trace]
@@ -169,8 +174,8 @@ class _Sampled:
         ]
         keys = dict.fromkeys(key for table in reversed(self.tables) for key in table)
         self.parts = {key: self._quantities(key) for key in keys}
-        own = self.parts.values()
-        self.whole = {name: added([x[name] for x in own]) for name in next(iter(own), {})}
+        costs = self.parts.values()
+        self.whole = {name: added([x[name] for x in costs]) for name in next(iter(costs), {})}
         if (most := self._peak(traces[-1])) is not None:
             self.whole["peak_bytes"] = most
         kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
@@ -202,43 +207,43 @@ class _Sampled:
         self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...],
         near: Mapping[str, int], known: SymbolicRun | None,
     ) -> ModelForms:  # fmt: skip
-        """The forms without what runs of all layers, and of some more than sampled, contradict.
+        """Return the forms without those that runs contradict, of all layers and of a few more.
 
         They were derived ``near`` the asked sizes, where the run on symbols is ``known``.
         """
         forms = replace(self.found, domain=domain)
-        forms = reached(forms, near, known, sizes, self._meets)
+        forms = reached(forms, near, known, sizes, self._agrees)
         shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
-        more = list(self._more())
+        more = list(self._lengths_to_verify())
         for lengths in more:
-            self._hold(self.model.counted(lengths, self.phase, shape), shape, lengths)
+            self._withhold(self.model.counted(lengths, self.phase, shape), shape, lengths)
         if forms.holds(sizes):
-            self._hold(run, sizes, self._all)
+            self._withhold(run, sizes, self._full)
         elif not more:  # the asked sizes are another case, as a batch of one
-            self._hold(self.model.counted(self._all, self.phase, shape), shape, self._all)
+            self._withhold(self.model.counted(self._full, self.phase, shape), shape, self._full)
         domains, seen = list(forms.domain), [dict(shape) for shape in self.found.verified_at]
         layers = self.samples.layers
         if layers:
             domains += self.model.domain(layers)
             seen.append({**sizes, **layers})
             fixed = {self.samples.symbols.get(s.path): len(s) for s in self._fixed}
-            told = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
-            peak_known = told and "peak_bytes" in self.whole
-            self.notes += [f"the formula of peak memory is for {told}"] if peak_known else []
-        parts = {key: {q: x for q, x in own.items() if q in self.whole}
-                 for key, own in self.parts.items()}  # fmt: skip
+            numbers = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
+            peak_known = numbers and "peak_bytes" in self.whole
+            self.notes += [f"the formula of peak memory is for {numbers}"] if peak_known else []
+        parts = {key: {q: x for q, x in costs.items() if q in self.whole}
+                 for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.found.method, parts, self.whole, tuple(domains), tuple(seen),
             left_out(run, self.phase),
             tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 
-    def _meets(self, sizes: Sizes) -> bool:
-        """Whether a run of all layers contradicts nothing there."""
-        return not self._wrong(self.model.counted(self._all, self.phase, sizes), sizes, self._all)
+    def _agrees(self, sizes: Sizes) -> bool:
+        """Return whether a run of all layers at these sizes contradicts nothing."""
+        return not self._wrong(self.model.counted(self._full, self.phase, sizes), sizes, self._full)
 
-    def _more(self) -> Iterator[Lengths]:
-        """Numbers of layers that are no sample, with which formulas are to hold, too."""
+    def _lengths_to_verify(self) -> Iterator[Lengths]:
+        """Yield numbers of layers that are no sample, at which formulas are verified."""
         longest, symbols = self.samples.lengths[-1], self.samples.symbols
         more = {
             stack.path: self.model.fewest(stack)
@@ -247,23 +252,23 @@ class _Sampled:
             for stack in self.samples.stacks
         }
         for name in set(symbols.values()):
-            most = max(more[path] for path, own in symbols.items() if own == name)
-            more |= {path: most for path, own in symbols.items() if own == name}
-        found = {path: min(more[path], length) for path, length in self._all.items()}
-        if found not in (self._all, longest):
-            yield found
+            most = max(more[path] for path, other in symbols.items() if other == name)
+            more |= {path: most for path, other in symbols.items() if other == name}
+        lengths = {path: min(more[path], length) for path, length in self._full.items()}
+        if lengths not in (self._full, longest):
+            yield lengths
 
-    def _hold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
-        """Withhold what a run contradicts; UnlikeError where that is what it computes."""
+    def _withhold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
+        """Withhold peaks or bytes that a run contradicts; UnlikeError for other quantities."""
         at, wrong = {**sizes, **self.samples.numbers(lengths)}, self._wrong(run, sizes, lengths)
         if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
             raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
-        for name, told in wrong.items():
+        for name, why in wrong.items():
             self.whole.pop(name, None)
-            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {why}")
 
     def _wrong(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> dict[str, str]:
-        """What a run of so many layers contradicts, and how."""
+        """Return what a run with so many layers contradicts, by quantity, and how."""
         counted = by_part(run, self.phase, self.model.places, self.model.kinds)
         weights = self.samples.weights_of(lengths)
         wrong = dict[str, str]()
@@ -286,9 +291,9 @@ class _Sampled:
 
     @property
     def _fixed(self) -> list[LayerStack]:
-        """Stacks with whose number of layers peaks are known, and with no other."""
+        """Stacks whose peak is known only for their own number of layers."""
         return [s for s in self.samples.stacks if self.model.symbol_of_peak(s) is None]
 
     @property
-    def _all(self) -> dict[str, int]:
+    def _full(self) -> dict[str, int]:
         return {stack.path: len(stack) for stack in self.samples.stacks}

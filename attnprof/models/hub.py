@@ -1,4 +1,4 @@
-"""Models of transformers by their configuration: built of their own code, without weights."""
+"""Models of transformers by their configuration, built from its own code without weights."""
 
 import copy
 import inspect
@@ -22,28 +22,28 @@ from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import error_text
 
-#: How many experts there are, and how many of them see a token, by what configurations call it.
+#: Fields for the number of experts, and for how many of them see a token.
 _EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
-#: How many tokens a model is for.
+#: Fields for the number of tokens that a model is for.
 _LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_length", "max_seq_len")
-#: Pixels a side of an image, where the configuration does not say it: what most are trained on.
+#: Pixels a side of an image, if the configuration does not say it, as most models are trained.
 _SIDE = 224
-#: Numbers of a row of a spectrogram.
+#: Fields for the width of a spectrogram's rows.
 _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
-#: Moments of a series, and numbers at each.
+#: Fields for the moments of a series, and for the numbers at each.
 _MOMENTS = ("context_length", "num_input_channels")
-#: Pictures of a video.
+#: Fields for the pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
 _TEXT = "B, N int64"
-#: Inputs that are tokens; and what configurations have of models that take images as tokens.
+#: Inputs that are tokens; and fields of models that take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
-_PLACES = ("image_token_id", "image_token_index")
-#: Labels by how the name of a class ends, where it is trained with one of each input.
+_IMAGE_TOKENS = ("image_token_id", "image_token_index")
+#: How names of classes end that are trained with one label for each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
-#: Tokens that a model takes which does not say how many.
+#: Tokens of a model whose configuration does not say how many it takes.
 _LONGEST = 2**16
-#: The argument of a forward pass that says of how many tokens it gives logits.
+#: The argument of a forward pass for how many tokens it gives logits.
 _LAST = "logits_to_keep"
 
 
@@ -54,13 +54,12 @@ def hub_subject(
     swaps: Sequence[Swap] = (),
     tokens: int | None = None,
 ) -> WholeModel:
-    """A model of transformers, by the fields of its configuration.
+    """Return a model of transformers, by the fields of its configuration.
 
     ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses; ``swaps`` are mechanisms of
-    ours in some of its layers, built for so many ``tokens`` where they have one length: unless
-    said, for the longest that the model takes. Raises
-    :class:`CannotRunError` without transformers, and :class:`RequestError` for a type of model
-    that it does not have.
+    ours in some of its layers. Those of one length are built for ``tokens``, by default for the
+    longest that the model takes. Raises :class:`CannotRunError` without transformers, and
+    :class:`RequestError` for a type of model that it does not have.
     """
     config = configuration(fields, name)
     if kernel is not None:
@@ -84,7 +83,7 @@ def hub_subject(
 
 
 def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
-    """A model of one of transformers' classes, which ``build`` makes, by its configuration."""
+    """Return a model of one of transformers' classes, which ``build`` makes."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
     experts, chosen = first_number(text, _EXPERTS), first_number(text, _CHOSEN)
@@ -113,12 +112,12 @@ def _built(kind: Any, config: Any) -> Any:
 
 
 def _set_kernel(config: Any, kernel: str) -> None:
-    """In the configuration and in those inside it."""
+    """Set the attention kernel in a configuration and in those inside it."""
     config._attn_implementation = kernel  # noqa: SLF001 - there is no other way before it is built
 
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Inputs and labels of a class, as ``--input`` takes them."""
+    """Return inputs and labels of a class, as ``--input`` takes them."""
     taken = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
     known = {
@@ -132,25 +131,25 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
             f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
         )
     try:
-        found = {name: known[name]()}
+        inputs = {name: known[name]()}
     except AttributeError as error:
         raise RequestError(
             f"{kind.__name__}: the size of its input is not known: {error}"
         ) from error
     if config.is_encoder_decoder and "decoder_input_ids" in taken:
-        found["decoder_input_ids"] = _TEXT
+        inputs["decoder_input_ids"] = _TEXT
     if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
         both = {"input_ids": _TEXT, "pixel_values": _image(config)}
-        found |= {} if _takes_images_as_tokens(config) else both
-    tokens = not _TOKENS.isdisjoint(found)
+        inputs |= {} if _takes_images_as_tokens(config) else both
+    tokens = not _TOKENS.isdisjoint(inputs)
     one = kind.__name__.endswith(_ONE_LABEL)
     if "labels" not in taken or not (one or tokens):
-        return found, {}
-    return found, {"labels": "B int64" if one else _TEXT}
+        return inputs, {}
+    return inputs, {"labels": "B int64" if one else _TEXT}
 
 
 def _of_images(config: Any) -> Any:
-    """The part of a configuration that says which images a model takes."""
+    """Return the part of a configuration that says which images a model takes."""
     parts = (getattr(config, name, None) for name in ("vision_config", "encoder"))
     return next((part for part in parts if hasattr(part, "image_size")), config)
 
@@ -165,7 +164,7 @@ def _image(config: Any) -> str:
 
 
 def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
-    """What is taken where the configuration does not say it, and what is left out."""
+    """Yield what is assumed where the configuration does not say it, and what is left out."""
     sized = getattr(_of_images(config), "image_size", None)
     if "pixel_values" in inputs and not sized:
         yield f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
@@ -176,11 +175,11 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
 
 
 def _takes_images_as_tokens(config: Any) -> bool:
-    return any(getattr(config, field, None) is not None for field in _PLACES)
+    return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
 
 
 def _series(config: Any) -> str:
-    """As many moments of a series, and numbers at each, as a model is for."""
+    """Return a series as an input: as many moments, and numbers at each, as a model is for."""
     sizes = [first_number(config, (name,)) for name in _MOMENTS]
     if not all(sizes):
         raise AttributeError(f"its configuration lacks {_MOMENTS[sizes.index(0)]}")
@@ -188,18 +187,18 @@ def _series(config: Any) -> str:
 
 
 def _wave(config: Any) -> str:
-    """A spectrogram where a configuration says how wide; else N samples."""
+    """Return a spectrogram as an input if a configuration says how wide, else N samples."""
     bins = getattr(config, "num_mel_bins", None)
     return f"B, {config.max_length}, {bins}" if bins else "B, N"
 
 
 def _sound(config: Any) -> str:
-    """N rows of a spectrogram; or columns, as many as the model is for, where that is one size."""
+    """Return a spectrogram as an input: N rows, or as many columns as the model is for."""
     parts = (getattr(config, name, None) for name in ("audio_config", "encoder_config"))
-    own = next((part for part in parts if part is not None), config)
-    columns = getattr(own, "max_source_positions", None)
-    if columns and hasattr(own, "num_mel_bins"):
-        return f"B, {own.num_mel_bins}, {2 * columns}"
-    if not (bins := first_number(own, _BINS)):
+    audio = next((part for part in parts if part is not None), config)
+    columns = getattr(audio, "max_source_positions", None)
+    if columns and hasattr(audio, "num_mel_bins"):
+        return f"B, {audio.num_mel_bins}, {2 * columns}"
+    if not (bins := first_number(audio, _BINS)):
         raise AttributeError(f"its configuration has none of {', '.join(_BINS)}")
     return f"B, N, {bins}"

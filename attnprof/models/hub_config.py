@@ -17,18 +17,18 @@ from attnprof.models.config import MAX_LAYERS
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
-#: Where the class of a model is looked up that its configuration does not name; and where first.
+#: Tables of transformers in which a class is looked up that the configuration does not name.
 _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
 _IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
-#: What configurations call the format of weights; formats in which torch builds models.
+#: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
-#: Numbers of things that are made one by one, by what fields are called: at most so many.
+#: The most layers, experts and labels that are built one by one, by patterns of field names.
 _MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # what torch counts sizes with
-#: How transformers writes numbers that JSON does not have.
+#: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
 _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
 
@@ -39,18 +39,18 @@ def read_configuration(path: Path) -> dict[str, Any]:
     Raises :class:`RequestError` for other files.
     """
     file = path / "config.json" if path.is_dir() else path
-    found = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
-    _check_type(found, str(file))
-    return dict(found)
+    fields = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
+    _check_type(fields, str(file))
+    return dict(fields)
 
 
 def _check_type(fields: Any, name: str) -> None:
     """Raise :class:`RequestError` for what does not say which type of model it is of."""
     if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
-        own = _own_code(fields) if isinstance(fields, Mapping) else ""
+        note = _own_code(fields) if isinstance(fields, Mapping) else ""
         raise RequestError(
             f"{name} is no model's configuration: it has no model_type, by which transformers "
-            f'knows its code, like "llama"{own and f"; {own}"}'
+            f'knows its code, like "llama"{note and f"; {note}"}'
         )
 
 
@@ -97,17 +97,17 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     try:
         return types[kind].from_dict(dict(own))
     except Exception as error:
-        told = " ".join(str(error).split())
-        told = told if " " in told else error_text(error)
-        field = next((x for x in own if x not in told and _is_taken(types[kind], own, x)), "")
-        told = f"{field} is {own[field]!r}: {told}" if field else told
-        raise RequestError(f"{name}: transformers refuses this configuration: {told}") from error
+        message = " ".join(str(error).split())
+        message = message if " " in message else error_text(error)
+        field = next((x for x in own if x not in message and _is_taken(types[kind], own, x)), "")
+        message = f"{field} is {own[field]!r}: {message}" if field else message
+        raise RequestError(f"{name}: transformers refuses this configuration: {message}") from error
 
 
 def _is_taken(kind: Any, fields: Mapping[str, Any], without: str) -> bool:
     """Return whether transformers takes the fields without one of them."""
     with suppress(Exception):
-        return bool(kind.from_dict({x: own for x, own in fields.items() if x != without}))
+        return bool(kind.from_dict({x: value for x, value in fields.items() if x != without}))
     return False
 
 
@@ -132,10 +132,10 @@ def _check_format(fields: Mapping[str, Any], name: str) -> None:
     """Raise :class:`RequestError` for a format of weights in which torch builds no model."""
     for field in _DTYPE_FIELDS:
         value = fields.get(field)
-        for own in value.values() if isinstance(value, Mapping) else [value]:
-            if str(own or "auto").removeprefix("torch.") not in (*FORMATS, "auto"):
+        for dtype in value.values() if isinstance(value, Mapping) else [value]:
+            if str(dtype or "auto").removeprefix("torch.") not in (*FORMATS, "auto"):
                 raise RequestError(
-                    f"{name}: {field} is {own}, in which torch builds no model; possible: "
+                    f"{name}: {field} is {dtype}, in which torch builds no model; possible: "
                     f"{', '.join(FORMATS)}; type one of them there"
                 )
 
@@ -154,15 +154,15 @@ def _readable(value: Any, field: str = "") -> Any:
     if isinstance(value, list):
         return [_readable(inner) for inner in value]
     if field in _DTYPE_FIELDS and isinstance(value, str):
-        own = value.removeprefix("torch.")
-        return own if own in FORMATS else None
+        dtype = value.removeprefix("torch.")
+        return dtype if dtype in FORMATS else None
     return value
 
 
 def format_of(config: Any) -> str:
     """Return the format of a model's weights: float32 where its configuration names none."""
-    own = config.dtype or field_of(text_config(config), "dtype")
-    return str(own or "float32").removeprefix("torch.")
+    dtype = config.dtype or field_of(text_config(config), "dtype")
+    return str(dtype or "float32").removeprefix("torch.")
 
 
 def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
@@ -205,9 +205,9 @@ def class_of(config: Any) -> Any:
     others = (x for name, x in vars(auto).items() if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name))
     known = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
     usual = (name if isinstance(name, str) else name[0] for name in known if name)
-    own = type(config).__name__.removesuffix("Config")
+    stem = type(config).__name__.removesuffix("Config")
     named, of_part = _named(config), None
-    for name in (*named, *usual, f"{own}Model", own):
+    for name in (*named, *usual, f"{stem}Model", stem):
         kind = getattr(transformers_module(), name, None)
         if missing := getattr(kind, "_backends", None):  # it stands for a class that needs these
             raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")

@@ -1,8 +1,9 @@
-"""Our mechanisms in a model of transformers.
+"""Swap attention in a model of transformers for mechanisms of ours.
 
-Where a mechanism takes queries, keys and values, it is called in place of the model's own kernel,
+A mechanism that takes queries, keys and values is called in place of the model's own kernel,
 through transformers' registry of attention functions: maps, positions and caches stay the model's.
-Where it does not, or where the model does not ask the registry, the whole attention is replaced.
+For other mechanisms, or if the model does not ask the registry, the whole attention module is
+replaced. :func:`swapped` is the entry point.
 """
 
 import copy
@@ -32,26 +33,26 @@ from attnprof.models.whole import WholeModel
 from attnprof.registry import module_of
 from attnprof.trace.solve.count import count
 
-#: What our kernel is called in transformers' registry, and the submodule that holds a mechanism.
+#: Our kernel's name in transformers' registry, and that of the submodule with the mechanism.
 _NAME, _CORE = "attnprof", "swapped_attention"
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
-#: Of modules that attend to another sequence than their own.
+#: Names of modules that attend to another sequence than their own.
 _ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
-#: What models give their kernels beside q, k and v, and what it does there.
-_MORE = {
+#: Arguments of kernels beside q, k and v, and what they do there.
+_KERNEL_EXTRAS = {
     "position_bias": "adds a bias by position to the scores",
     "s_aux": "has sinks among the scores",
     "softcap": "caps the scores",
 }
-#: Tokens of the run in which a model's attention is looked at, unless its inputs have a size.
+#: Tokens of the run that shows a model's attention, unless its inputs have a size.
 _TOKENS = 16
 
 
 @dataclass
-class _Seen:
-    """One layer's attention as a run of the model shows it, its heads where it asks for a kernel.
+class _LayerAttention:
+    """One layer's attention, as a run of the model shows it; heads only if it asks for a kernel.
 
-    ``number`` is its own in a cache, ``more`` what the kernel is given beside q, k and v,
+    ``number`` is the layer's in the cache, ``more`` what the kernel is given beside q, k and v,
     ``maps_output`` whether a linear map follows it inside, ``result`` what the module returns.
     """
 
@@ -71,7 +72,7 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _SwapPlan:
     """How a layer's attention is swapped: ``make`` changes the module at ``path``.
 
     ``no_step`` is why it cannot decode, "" where it can.
@@ -83,24 +84,24 @@ class _Way:
 
 
 def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeModel:
-    """A model with our mechanisms in some of its layers.
+    """Return a model with mechanisms of ours in some of its layers.
 
     Mechanisms that are built for one length are built for ``tokens`` of a text. Raises
-    :class:`RequestError` with the layer and the reason where a mechanism does not fit.
+    :class:`RequestError` with the layer and the reason if a mechanism does not fit.
     """
-    seen = _looked_at(subject)
+    seen = _attention_by_layer(subject)
     kinds = [one.kind for one in seen]
     chosen = by_layer(swaps, kinds)
-    plan = dict[str, _Way]()
+    plan = dict[str, _SwapPlan]()
     for number, attention in chosen.items():
         one = seen[number]
         length = tokens if "N" in subject.target().symbols else one.tokens
         try:
-            plan[one.path] = _way(attention.mechanism, one, length)
+            plan[one.path] = _plan_for(attention.mechanism, one, length)
         except AttnprofError as error:
-            told = f"--swap {attention.name}, layer {number} ({kinds[number]})"
+            where = f"--swap {attention.name}, layer {number} ({kinds[number]})"
             reason = str(error).partition("; leave ")[0]  # no flag of this command
-            raise RequestError(f"{told}: {reason}") from error
+            raise RequestError(f"{where}: {reason}") from error
     types = [f"{kind} ({chosen[n].name})" if n in chosen else kind for n, kind in enumerate(kinds)]
     stepless = defaultdict[str, list[int]](list)
     for number in chosen:
@@ -119,7 +120,8 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     )  # fmt: skip
 
 
-def _built(build: Callable[[], nn.Module], plan: Mapping[str, _Way]) -> nn.Module:
+def _built(build: Callable[[], nn.Module], plan: Mapping[str, _SwapPlan]) -> nn.Module:
+    """Build a model and change the modules in the plan."""
     model = build()
     for path, way in plan.items():
         parent, _, name = path.rpartition(".")
@@ -129,16 +131,16 @@ def _built(build: Callable[[], nn.Module], plan: Mapping[str, _Way]) -> nn.Modul
 
 
 # -- what a model's attention is -----------------------------------------------------------
-def _looked_at(subject: WholeModel) -> list[_Seen]:
-    """The attention of every layer, in order, by a run of the model."""
-    built = list[list[_Seen]]()
+def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
+    """Return the attention of every layer, in order, by a run of the model."""
+    built = list[list[_LayerAttention]]()
 
     def make(_: Any) -> nn.Module:
         model: nn.Module = subject.build()
         if subject.caches:  # attention that asks no registry is causal where it is given a cache
             config: Any = model.config
             config.get_text_config(decoder=True).use_cache = True
-        built.append(list(_listening(model, subject.layer_types)))
+        built.append(list(_records_to_fill(model, subject.layer_types)))
         return model
 
     target = subject.target()
@@ -147,8 +149,8 @@ def _looked_at(subject: WholeModel) -> list[_Seen]:
     return next((seen for seen in reversed(built) if any(one.width for one in seen)), built[-1])
 
 
-def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
-    """What is to be filled in for each layer while a model runs."""
+def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerAttention]:
+    """Yield a record for each layer, filled in while the model runs."""
     where, modules = places(model), dict(model.named_modules())
     inside: dict[str, list[str]] = {place.layer: [] for place in where.values() if place.layer}
     for path, place in where.items():
@@ -158,7 +160,7 @@ def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
         types = [type(modules[layer]).__name__ for layer in inside]
     for paths, kind in zip(inside.values(), types, strict=True):
         asking = [path for path in paths if _asks_registry(modules[path])]
-        seen = _Seen(next(iter((*asking, *paths)), ""), kind)
+        seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind)
         if seen.path:
             seen.number = _number_of(modules[seen.path])
             _listen(modules[seen.path], seen, bool(asking))
@@ -166,13 +168,13 @@ def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
 
 
 def _asks_registry(module: nn.Module) -> bool:
-    """Whether a module's own forward pass looks a kernel up in transformers' registry."""
+    """Return whether a module's forward pass looks a kernel up in transformers' registry."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and _REGISTRY in code.co_names and hasattr(module, "config")
 
 
-def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
-    """Write down what a module and its kernel are called with, when they are."""
+def _listen(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
+    """Record what a module and its kernel are called with."""
 
     def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = (*args, *kwargs.values())
@@ -202,7 +204,7 @@ def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
 
 
 def _set_kernel(module: Any, kernel: Any) -> None:
-    """Let one module call this kernel, and the others what they called."""
+    """Let one module call this kernel; others call what they did."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, _swapped_kernel)
@@ -214,13 +216,13 @@ def _set_kernel(module: Any, kernel: Any) -> None:
 def _swapped_kernel(
     module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: Any = None, **more: Any
 ) -> tuple[Tensor, None]:
-    """What transformers' registry gives: (b, h, n, d) each → (b, n, h, d), and no weights."""
+    """Run the mechanism as transformers' registry does: (b, h, n, d) each → (b, n, h, d)."""
     return getattr(module, _CORE)(module, q, k, v, more), None
 
 
 # -- what takes its place ------------------------------------------------------------------
-def _way(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
-    """How a mechanism gets into a layer; :class:`RequestError` where it does not fit."""
+def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
+    """Return how a mechanism gets into a layer; raise :class:`RequestError` if it does not fit."""
     if not seen.width:
         raise RequestError("this layer has no attention to its own input")
     spec.refuse_unless(causal=seen.causal)
@@ -228,10 +230,11 @@ def _way(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
     return (_as_kernel if seen.heads and takes_heads else _as_layer)(spec, seen, tokens)
 
 
-def _as_kernel(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
-    for name, told in _MORE.items():
+def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
+    """Return the plan to call a mechanism on the model's own queries, keys and values."""
+    for name, effect in _KERNEL_EXTRAS.items():
         if seen.more.get(name) is not None:
-            raise RequestError(f"the model {told} ({name}), which {spec.name} has no place for")
+            raise RequestError(f"the model {effect} ({name}), which {spec.name} has no place for")
     grouped = seen.kv_heads != seen.heads
     repeats = grouped and not spec.abilities.grouped_kv
     sizes = checked_sizes(
@@ -252,10 +255,11 @@ def _as_kernel(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
         notes.append(f"{spec.name} needs as many key heads as query heads: each is repeated")
     if window is not None:
         notes.append(f"{spec.name} takes the place of attention to {window} tokens in all")
-    return _Way(make, tuple(notes), no_step)
+    return _SwapPlan(make, tuple(notes), no_step)
 
 
-def _as_layer(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
+def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
+    """Return the plan to replace the whole attention module."""
     rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
     if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
         raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
@@ -272,13 +276,13 @@ def _as_layer(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
             layer.o_proj = nn.Identity()  # the model maps what its attention gives
         return SwappedAttention(layer, _number_of(module), not no_step, seen.causal, result)
 
-    lost = [told for name, told in _MORE.items() if seen.more.get(name) is not None]
+    lost = [effect for name, effect in _KERNEL_EXTRAS.items() if seen.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
-    return _Way(make, (note,), no_step)
+    return _SwapPlan(make, (note,), no_step)
 
 
-def _no_step(spec: Mechanism, seen: _Seen) -> str:
+def _no_step(spec: Mechanism, seen: _LayerAttention) -> str:
     """Return why a mechanism has no step in a layer that decodes, "" where it has one."""
     if not seen.causal:
         return ""

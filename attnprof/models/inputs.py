@@ -1,4 +1,4 @@
-"""What a model is called with: as text for deriving, as tensors for running."""
+"""Inputs of our models: as text for deriving, as random tensors for running."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from attnprof.models.config import ModelConfig
 
 
 def input_texts(config: ModelConfig) -> dict[str, str]:
-    """Inputs by name, as ``attnprof derive --input`` takes them: in B and N, images in B."""
+    """Return inputs by name, as ``attnprof derive --input`` takes them, in B and N."""
     if config.kind == "encoder-decoder":
         return {"source": _text(config), "target": "B, M int64"}
     return {"x": _text(config)}
@@ -15,7 +15,7 @@ def input_texts(config: ModelConfig) -> dict[str, str]:
 def example_inputs(
     config: ModelConfig, batch_size: int = 1, seq_len: int | None = None
 ) -> tuple[Any, ...]:
-    """Random tensors, as the model takes them; the longest tokens or rows unless said.
+    """Return random tensors as the model takes them, of the longest length by default.
 
     On torch's default device, from its generator.
     """
@@ -27,9 +27,9 @@ def example_inputs(
         "rows": lambda: torch.randn(batch_size, n, config.d_model),
         "tokens": lambda: torch.randint(config.vocab_size, (batch_size, n)),
     }
-    found = first[_taken(config)]()
+    tensor = first[_taken(config)]()
     crosses = config.kind == "encoder-decoder"
-    return (found, first["tokens"]()) if crosses else (found,)
+    return (tensor, first["tokens"]()) if crosses else (tensor,)
 
 
 def _taken(config: ModelConfig) -> str:

@@ -1,4 +1,4 @@
-"""One layer of a transformer: attention, perhaps to an encoder's rows, a feed-forward network."""
+"""One layer of a transformer: attention, optional cross-attention, and a feed-forward network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,16 +55,19 @@ class RotaryAttention(AttentionLayer):
         self.first = 0  #: place of the input's first row
 
     def heads(self, letter: str, x: Tensor, *, decoding: bool = False) -> Tensor:
-        """Halves of a head's queries and keys are the two coordinates that turn."""
-        found: Tensor = super().heads(letter, x, decoding=decoding)
+        """Return the heads of q, k or v (``letter``); q and k turned by their place.
+
+        The halves of a head are the two coordinates that turn.
+        """
+        heads: Tensor = super().heads(letter, x, decoding=decoding)
         if letter == "v":
-            return found
-        cosine, sine = self.turns.narrow(1, self.first, found.shape[2])
-        a, b = found.chunk(2, -1)
+            return heads
+        cosine, sine = self.turns.narrow(1, self.first, heads.shape[2])
+        a, b = heads.chunk(2, -1)
         return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
     def step(self, x_t: Tensor, state: Any, place: int = 0) -> tuple[Tensor, Any]:
-        """One token at its place, counted from 0."""
+        """Return one token's result at its place, counted from 0, and the new state."""
         self.first = place
         try:
             return super().step(x_t, state)
@@ -80,9 +83,9 @@ class BareAttention(nn.Module):
         self.spec, self.core, self.sizes = spec, core, sizes
 
     def heads(self, letter: str, x: Tensor, *, decoding: bool = False) -> Tensor:
-        """Columns of the rows."""
-        found: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
-        return found
+        """Return columns of the rows as heads."""
+        heads: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
+        return heads
 
     def forward(self, x: Tensor, causal: bool = False, context: Tensor | None = None) -> Tensor:
         """(b, n, d_model) → the same shape."""
@@ -94,7 +97,7 @@ class BareAttention(nn.Module):
 def attention_layer(
     choice: Attention, config: ModelConfig, *, causal: bool = False, cross: bool = False
 ) -> nn.Module:
-    """The attention of a layer; :class:`RequestError` for what the mechanism cannot do."""
+    """Return the attention of a layer; RequestError for what the mechanism cannot do."""
     spec, module = choice.mechanism, module_of(choice.name)
     spec.refuse_unless(causal=causal, cross=cross)
     kv_heads = None if spec.kv_heads is not None else config.num_kv_heads
@@ -112,7 +115,7 @@ def attention_layer(
 
 
 def _check_turns(spec: Mechanism, sizes: LayerSizes) -> None:
-    """Rotary positions need queries and keys of their own, and a head of pairs."""
+    """Raise :class:`RequestError` without queries and keys of its own, or with odd heads."""
     if spec.shares_rows or type(spec).mixed is not Mechanism.mixed:
         reason = "values are its keys" if spec.shares_rows else "it mixes tokens before it projects"
         raise RequestError(f"{spec.name} has no rotary positions, {reason}: positions='learned'")
@@ -121,12 +124,12 @@ def _check_turns(spec: Mechanism, sizes: LayerSizes) -> None:
 
 
 def normalisation(config: ModelConfig) -> nn.Module:
-    """LayerNorm or RMSNorm over d_model."""
+    """Return a LayerNorm or RMSNorm over d_model."""
     return (nn.LayerNorm if config.norm_type == "layer" else nn.RMSNorm)(config.d_model)
 
 
 class TransformerLayer(nn.Module):
-    """Sublayers with residual connections, each normalised before or after.
+    """A layer of sublayers with residual connections, each normalised before or after.
 
     ``attention`` is made by :func:`attention_layer`, so is ``cross``, if there is one.
     """
@@ -160,14 +163,14 @@ class TransformerLayer(nn.Module):
         return y
 
     def init_state(self, batch_size: int, memory: Tensor | None = None) -> list[Any]:
-        """The attention's state, and the memory's keys and values."""
+        """Return the attention's state, and the keys and values of ``memory``."""
         if isinstance(self.attention, BareAttention):
             raise RequestError("attention without projections has no step: set projections")
         known = None if self.cross is None else remembered(self.cross, memory)
         return [self.attention.init_state(batch_size), known]
 
     def advance(self, state: list[Any], batch_size: int, tokens: int) -> None:
-        """The state as after so many tokens with random rows, from a fresh one."""
+        """Bring a fresh state to where it is after so many tokens with random rows."""
         like = self.mlp.up.weight
 
         def rows() -> tuple[Tensor]:
@@ -176,7 +179,7 @@ class TransformerLayer(nn.Module):
         state[0] = positioned(self.attention, state[0], tokens, rows)
 
     def step(self, x: Tensor, state: list[Any], place: int) -> Tensor:
-        """One token, (b, 1, d_model) → the same shape; the state moves on."""
+        """Return one token's result, (b, 1, d_model) → the same shape; the state moves on."""
         where = {"place": place} if isinstance(self.attention, RotaryAttention) else {}
 
         def attended(y: Tensor) -> Tensor:
@@ -192,13 +195,13 @@ class TransformerLayer(nn.Module):
 
 
 def remembered(attention: Any, memory: Any) -> tuple[Any, Any]:
-    """Keys and values of an encoder's rows (b, m, d_model), made once for all tokens."""
+    """Return keys and values of an encoder's rows (b, m, d_model), made once for all tokens."""
     keys = attention.heads("k", memory)
     return keys, keys if attention.spec.shares_rows else attention.heads("v", memory)
 
 
 def recalled(attention: Any, x: Tensor, memory: tuple[Any, Any]) -> Tensor:
-    """Attention of (b, n, d_model) to remembered keys and values."""
+    """Return attention of (b, n, d_model) to remembered keys and values."""
     merged: Tensor = merge_heads(attention.core(attention.heads("q", x), *memory))
     out: Tensor = attention.o_proj(merged)
     return out

@@ -1,4 +1,4 @@
-"""The weights that decoded tokens meet: the least that decoding reads, with the cache."""
+"""The weights that a decoding step has to read: shared ones, and those of experts that it meets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from attnprof.trace.solve.columns import unnumbered
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """Entries of weights of a module that every token meets, and of routed experts."""
+    """Numbers of weights of a module: those every token meets, and those of routed experts."""
 
     shared: int = 0
     routed: int = 0
 
 
 def is_routed(name: str, weights: Any, experts: int) -> bool:
-    """Whether a parameter is of experts that see some tokens each: by name, or one slice each."""
+    """Return whether a parameter is of experts that see some tokens each, by name or by slices."""
     sliced = weights.ndim == 3 and weights.shape[0] == experts > 1
     return ".experts." in f".{name}" or sliced
 
@@ -30,34 +30,34 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
     """
     from torch.nn import Embedding
 
-    seen, found = set[int](), dict[str, HeldWeights]()
+    seen, held = set[int](), dict[str, HeldWeights]()
     for name, module in model.named_modules():
         if isinstance(module, Embedding):
             continue
         sums = [0, 0]
-        for own, weights in module.named_parameters(recurse=False):
+        for parameter, weights in module.named_parameters(recurse=False):
             if id(weights) not in seen:
-                sums[is_routed(f"{name}.{own}", weights, experts)] += weights.numel()
+                sums[is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
             seen.add(id(weights))
         if any(sums):
-            found[name] = HeldWeights(*sums)
-    return found
+            held[name] = HeldWeights(*sums)
+    return held
 
 
 def weights_met(
     held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
 ) -> int:
-    """Return the entries of weights that ``tokens`` meet which run through ``modules``.
+    """Return how many weights ``tokens`` meet which run through ``modules``.
 
     Of routed experts those that tokens meet on average if each chooses ``chosen`` of ``experts``
     evenly: E (1 - (1 - k/E)^tokens), rounded up.
     """
     ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
-    own = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
+    read = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
     met = 1 - (1 - Fraction(chosen, experts)) ** tokens
-    return sum(one.shared for one in own) + ceil(sum(one.routed for one in own) * met)
+    return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
 
 
 def _is_read(name: str, ran: set[str]) -> bool:
-    """Whether a module ran, or the one that holds it, which may use its weights itself."""
+    """Return whether a module ran, or the one that holds it, which may use its weights itself."""
     return name in ran or name.rpartition(".")[0] in ran

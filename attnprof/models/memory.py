@@ -1,4 +1,4 @@
-"""What a training step of a model holds, in parts."""
+"""Memory of a training step: weights, gradients, optimizer, activations, and the peak."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -11,19 +11,19 @@ from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 
-#: Modules without gradients that a note names.
-_TOLD = 5
+#: Modules without gradients that a note names, at most.
+_MOST_NAMED = 5
 
 
 def training_memory(
     subject: WholeModel, few: WholeModel, trace: Trace, optimizer: str
 ) -> dict[str, int]:
-    """Bytes of a training step: what stays (weights, optimizer), and the most held beside it.
+    """Return the bytes of a training step: what stays, and the most that is held at once.
 
-    ``activations`` is what the forward pass leaves for the backward pass. Weights that the step
-    gives no gradient have none, and no state in the optimizer. Parts are not all held at once:
-    ``peak`` is the most that is, with a step of the optimizer at the end. ``few``: the same model,
-    or one with some of its layers of every kind.
+    ``activations`` is what the forward pass leaves for the backward pass. Weights without a
+    gradient in this step have no state in the optimizer. The parts are not all held at once:
+    ``peak`` is the most that is, with a step of the optimizer at the end. ``few`` is the same
+    model, or one with some of its layers of every kind.
     """
     with fake_world(None, subject.dtype):
         model = subject.build()
@@ -55,7 +55,7 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
     yield (
         f"{sum(named[name].numel() for name in out):,} parameters get no gradient in this training "
         "step, and so no state in the optimizer: those of "
-        f"{', '.join(tops[:_TOLD])}{', …' if len(tops) > _TOLD else ''}"
+        f"{', '.join(tops[:_MOST_NAMED])}{', …' if len(tops) > _MOST_NAMED else ''}"
     )
 
 
@@ -67,7 +67,7 @@ def _paths(name: str) -> Iterator[str]:
 def _optimizer(
     few: WholeModel, weights: Sequence[Any], name: str, ungraded: frozenset[str]
 ) -> tuple[int, int]:
-    """Bytes of an optimizer's state, and the most that a step takes beside it.
+    """Return the bytes of an optimizer's state, and the most that a step takes beside it.
 
     Each weight's state is that of one of the same shape in a model of few layers, which steps.
     """
@@ -80,14 +80,14 @@ def _optimizer(
 
     def make(_sizes: Any) -> Any:
         step = OptimizerStep(few.build(), kind, ungraded)
-        for own in step.optimizer.param_groups[0]["params"]:
-            held = step.optimizer.state.get(own, {}).values()
-            if own.grad is not None:
-                states[_shape(own)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+        for weight in step.optimizer.param_groups[0]["params"]:
+            held = step.optimizer.state.get(weight, {}).values()
+            if weight.grad is not None:
+                states[_shape(weight)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
         return step
 
     ran = record(Target(name, make, (), (), few.dtype), {}, training=False)
-    return sum(states[_shape(own)] for own in weights), peak(ran, "forward")
+    return sum(states[_shape(weight)] for weight in weights), peak(ran, "forward")
 
 
 def _shape(weights: Any) -> tuple[Any, ...]:

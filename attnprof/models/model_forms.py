@@ -1,4 +1,4 @@
-"""What a phase of a model costs in closed form, by kind of layer and part."""
+"""The closed forms of a phase of a model, by kind of layer and part, and of the whole."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +15,11 @@ Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ModelForms:
-    """A phase of a model in closed form: by kind of layer and part, and in the whole.
+    """A phase of a model in closed form: by kind of layer and part, and of the whole.
 
-    In B, N and symbols for numbers of layers, which ``layers`` has. ``whole`` lacks what was
-    withheld, as ``notes`` say; the other fields are those of :class:`PhaseForms`.
+    In B, N and symbols for numbers of layers, whose values are ``layers``. ``whole`` lacks
+    quantities that were withheld, as ``notes`` say; the other fields are those of
+    :class:`PhaseForms`.
     """
 
     method: str
@@ -33,17 +34,17 @@ class ModelForms:
 
 
 def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
-    """Those of a run of all layers."""
+    """Return the forms of a phase that was derived with all layers."""
     whole = {name: formula.expression for name, formula in forms.formulas.items()}
     whole = {name: expression for name, expression in whole.items() if expression is not None}
-    told = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
-    found = by_part(forms.trace, forms.phase, told, kinds) if told is not None else {}
-    parts = {key: {q: x for q, x in own.items() if q in whole} for key, own in found.items()}
+    all_places = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
+    costs = by_part(forms.trace, forms.phase, all_places, kinds) if all_places is not None else {}
+    parts = {key: {q: x for q, x in values.items() if q in whole} for key, values in costs.items()}
     how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
     return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
 
 
 def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
-    """The expression of a model with so many layers, by the symbols for that."""
+    """Return an expression with numbers for the symbols of numbers of layers."""
     known = layers and hasattr(expression, "subs")
     return expression.subs({symbol(x): n for x, n in layers.items()}) if known else expression

@@ -1,4 +1,4 @@
-"""Which part of a model, and which of its layers, a module belongs to."""
+"""Find the part (embedding, attention, mlp, …) and the layer that each module belongs to."""
 
 import re
 from collections import Counter
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
-#: The path of the layer that a module is, or is inside of: up to its first number.
+#: The path of a module's layer: up to the first number.
 _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
 _HEAD = re.compile(
     r"((\w+_)?heads?|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
     r"|generator_predictions|final_logits_bias|vocab_\w+|output_projection"
     r"|(visual|text)_projection|entity_predictions|altup_unembed_projections|fc)"
 )
-#: What mixes rows without attention, by its own name or that of its class.
+#: Names and classes of modules that mix rows without attention.
 _RECURRENT = re.compile(
     "mixer|mamba|recurrent_?block|short_?conv|[ms]lstm|modulation", re.IGNORECASE
 )
-#: Of a module inside a layer, by its own name and that of its class.
+#: Parts of modules inside a layer, by name and class.
 _INSIDE = {
     "attention": re.compile(
         rf"att(ention|n)|delta_?net|^cross\b|{_RECURRENT.pattern}", re.IGNORECASE
@@ -30,29 +30,29 @@ _INSIDE = {
         re.IGNORECASE,
     ),
 }
-#: What lies between the stages of a model of images.
+#: Modules between the stages of a model of images.
 _BETWEEN = re.compile(r"downsampl|patch_?merging", re.IGNORECASE)
-#: A class of layers inside layers, which have parts of their own.
+#: Classes of layers inside layers, which have parts of their own.
 _WHOLE = re.compile(r"((De|En)coder|Hybrid)Layer$")
-#: Of a module outside of layers that makes rows of what is no token.
+#: Modules outside of layers that make rows of an input that is no token.
 _FIRST = re.compile(
     r"conv(\dd)?_?\d*$|downsampl|patch|multi_modal_projector|(patch_)?merger|connector"
     r"|altup_projections|per_layer_model_projection"
 )
-#: What scales every channel: by what a row holds, or a layer's result.
+#: Modules that scale every channel of a row or of a layer's result.
 _NORM = re.compile(r"norm|^ln_|layernorm|layer_?scale", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ModulePlace:
-    """Where a module is: its part, one of :data:`PARTS`, and the path of its layer, or ""."""
+    """Where a module stands: its part, one of :data:`PARTS`, and the path of its layer, or ""."""
 
     part: str
     layer: str = ""
 
 
 def places(model: Any) -> dict[str, ModulePlace]:
-    """Every module's place, by its name in ``named_modules``."""
+    """Return every module's place, by its name in ``named_modules``."""
     modules = dict(model.named_modules())
     output = getattr(model, "get_output_embeddings", lambda: None)()
     heads = {name for name, module in modules.items() if module is output}
@@ -60,8 +60,8 @@ def places(model: Any) -> dict[str, ModulePlace]:
 
 
 def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
-    found = _LAYER.match(name)
-    layer = found.group() if found else ""
+    match = _LAYER.match(name)
+    layer = match.group() if match else ""
     part = "other"
     for path in _above(name):
         last, kind = path.rpartition(".")[2], type(modules[path]).__name__
@@ -82,38 +82,38 @@ def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlac
 
 
 def _above(name: str) -> Iterator[str]:
-    """The paths of all modules that a module is inside of, the outermost first, then its own."""
+    """Yield the paths of all modules that a module is inside of, outermost first, then its own."""
     parts = name.split(".") if name else []
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
 
 
 def _inside(last: str, kind: str) -> str:
-    """By its class first: hybrids call whatever mixes rows by one name."""
+    """Return the part of a module in a layer, by class first: hybrids name all mixers alike."""
     names = [last] if _WHOLE.search(kind) else [kind, last]
-    found = (part for told in names for part in _INSIDE if _INSIDE[part].search(told))
-    return next(found, "other")
+    matching = (part for text in names for part in _INSIDE if _INSIDE[part].search(text))
+    return next(matching, "other")
 
 
 def is_recurrent(module: Any) -> bool:
-    """Whether a module of the part attention is none: a state-space or convolutional mixer."""
+    """Return whether a module of the part attention is a state-space or convolutional mixer."""
     return bool(_RECURRENT.search(type(module).__name__))
 
 
 def parts(model: Any) -> dict[str, int]:
-    """Parameters of a model by part, in the order of :data:`PARTS`; tied and shared ones once.
+    """Return a model's parameters by part, in the order of :data:`PARTS`; shared ones once.
 
-    ``other`` is left out where there are none.
+    ``other`` is left out if there are none.
     """
     where = places(model)
-    found: Counter[str] = Counter(dict.fromkeys(PARTS[:-1], 0))
+    counts: Counter[str] = Counter(dict.fromkeys(PARTS[:-1], 0))
     for name, weights in model.named_parameters():
-        found[where[name.rpartition(".")[0]].part] += weights.numel()
-    return dict(found)
+        counts[where[name.rpartition(".")[0]].part] += weights.numel()
+    return dict(counts)
 
 
 def layer_kinds(model: Any) -> dict[str, int]:
-    """How many layers there are of each kind, in their order: mechanism, and whether it crosses."""
+    """Return the number of layers of each kind: mechanism, and whether it crosses."""
     from attnprof.models.layers import TransformerLayer
 
     kinds: Counter[str] = Counter()

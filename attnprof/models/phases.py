@@ -1,4 +1,9 @@
-"""A phase of a model: its run at the asked sizes, and its formulas within so much time."""
+"""The phases of a model: their runs at the asked sizes, and formulas in limited time.
+
+A run of all layers gives the numbers (:func:`run_of`). Formulas come from models with a few layers
+if layers repeat, else from all (:func:`with_forms`); without any, the run is confirmed on real
+tensors. A *subject* is the :class:`WholeModel` that is asked for.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,20 +25,20 @@ from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
-#: Sizes at which a run on real tensors is short.
+#: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
-#: Seconds of processor time after which layers that repeat are no longer run one by one; and after
-#: which there are no numbers, unless formulas get more.
+#: Seconds of processor time for a run of all layers, after which the first few are run; and for
+#: any run, if the limit of formulas is not higher.
 _LONG_S, _LONGEST_S = 1.5, 120.0
 
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none.
+    """A phase of a model at the asked sizes, with its formulas, or why they are ``missing``.
 
-    ``ran`` is what did, as it runs: with experts chosen evenly, or on real tensors. ``held``: the
-    run was held against one on those. ``name`` is what was asked for: ``prefill`` is the phase
-    ``forward`` with other logits.
+    ``ran`` is the target as it was run: with experts chosen evenly, or on real tensors. ``held``:
+    the run was compared with one on real tensors. ``name`` is the phase as asked: ``prefill`` is
+    the phase ``forward`` with other logits.
     """
 
     phase: str
@@ -47,10 +52,10 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Model:
-    """A subject as it is built: every module's place, its layers by kind, its parameters.
+    """What a subject has when it is built: every module's place, layers by kind, parameters.
 
-    ``resting`` are those, by kind of layer and part, that a token does not meet; ``held`` are its
-    weights by module.
+    ``resting`` are parameters, by kind of layer and part, that a token does not meet; ``held`` are
+    the weights by module.
     """
 
     places: Mapping[str, ModulePlace]
@@ -62,7 +67,7 @@ class Model:
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """That of a subject, with layers told apart by what runs say."""
+        """Return what a subject has, with kinds of layers told apart by the costs in runs."""
         import torch
 
         with torch.device("meta"):
@@ -83,11 +88,11 @@ class Model:
 
     @property
     def layers(self) -> Mapping[str, int]:
-        """How many layers there are of each kind, by its name."""
-        found: Counter[str] = Counter()
+        """The number of layers of each kind, by its name."""
+        counts: Counter[str] = Counter()
         for kind in self.kinds:
-            found[kind.name] += kind.count
-        return found
+            counts[kind.name] += kind.count
+        return counts
 
     @property
     def active(self) -> int:
@@ -95,12 +100,12 @@ class Model:
         return self.parameters - sum(self.resting.values())
 
     def few(self, subject: WholeModel) -> WholeModel:
-        """The subject with its first layers alone, where others repeat them."""
+        """Return the subject with its first layers alone, if others repeat them."""
         return subject if self.repeated is None else self.repeated.few
 
 
 def _with_logits(subject: WholeModel, name: str) -> WholeModel:
-    """Return the subject with a phase's logits; the same one, whose prompts are kept, if it may."""
+    """Return the subject with a phase's logits; itself, with its kept prompts, if it has them."""
     logits = subject.logits_of(name)
     same = not logits or logits == subject.logits_of("forward")
     return subject if same else replace(subject, logits=logits)
@@ -109,11 +114,11 @@ def _with_logits(subject: WholeModel, name: str) -> WholeModel:
 def run_of(
     subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
 ) -> PhaseRun:
-    """A run of all layers; it is held against one on real tensors where formulas are derived.
+    """Return a run of all layers at the asked sizes.
 
-    One that takes long is made of a run of the first layers, where the others are built alike.
-    Raises :class:`CannotRunError` where that takes more than ``limit_s`` seconds of processor time,
-    and more than two minutes.
+    One that takes long is made from a run of the first layers, if the others are built alike.
+    Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor time, and
+    more than two minutes.
     """
     name, phase = phase, "forward" if phase == "prefill" else phase
     subject = _with_logits(subject, name)
@@ -146,25 +151,26 @@ def run_of(
 def with_forms(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int], shares: Shares
 ) -> PhaseRun:
-    """A run with its formulas, or why there are none."""
+    """Return a run with its formulas, or with why there are none."""
     subject = _with_logits(subject, run.name)
     if model.repeated is not None:
         model = replace(model, repeated=model.repeated.of(subject))
     with shares.next() as share:
         most = f"at most {share:.0f} s of processor time"
         tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
-        found = _derived(run, subject, model, sizes) if share else run
+        result = _derived(run, subject, model, sizes) if share else run
         late = not is_patient()
-    if not late or (found.forms is not None and found.forms.method != "counted"):
-        return found
-    if found.held:
-        return replace(found, forms=None, missing=shares.late(share))
+    if not late or (result.forms is not None and result.forms.method != "counted"):
+        return result
+    if result.held:
+        return replace(result, forms=None, missing=shares.late(share))
     return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
 
 def _derived(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
+    """Return a run with formulas, from its first layers if those tell all, else from all."""
     target, phase = subject.target(run.phase), run.phase
     asked = {name: sizes[name] for name in target.symbols}
     if model.repeated is not None:
@@ -181,8 +187,8 @@ def _derived(
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
-            own = {x: formula.expression for x, formula in forms.formulas.items()}
-            return all(evaluate(x, sizes) == counted[q] for q, x in own.items() if x is not None)
+            closed = {x: formula.expression for x, formula in forms.formulas.items()}
+            return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
         forms = reached(forms, near, known, asked, meets)
     except (AttnprofError, TooLongError) as error:
@@ -193,21 +199,21 @@ def _derived(
 def _confirmed(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
-    """A run without formulas: one of few layers is held against that on real tensors.
+    """Return a run without formulas, after a run of few layers was compared with real tensors.
 
-    Where code does something else on those, that is what is counted.
+    If code does something else on those, the run is made on real tensors.
     """
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:
         few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
         parted = few.real
-        told = "" if parted else held(few, training, lambda _: True, ())
+        why = "" if parted else held(few, training, lambda _: True, ())
     except PartedError:
-        parted, told = True, ""
+        parted, why = True, ""
     except AttnprofError as error:
-        parted, told = False, str(error)
+        parted, why = False, str(error)
     if parted:
         whole = subject.target(run.phase)
         asked = {name: sizes[name] for name in whole.symbols}
         return replace(run, trace=count(whole, asked, run.phase))
-    return replace(run, missing=f"{run.missing}; {told}") if isinstance(told, str) and told else run
+    return replace(run, missing=f"{run.missing}; {why}") if isinstance(why, str) and why else run

@@ -1,4 +1,4 @@
-"""The models of the five documents, by name, from ``presets.toml``; and models from files."""
+"""The models of the five documents, by name, from ``presets.toml``; models from other files."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ from attnprof.errors import NotFoundError
 from attnprof.models.config import ModelConfig
 from attnprof.record.files import read_toml
 
-#: What a preset says of itself; all else is a field of its configuration.
+#: Keys of a preset that are no fields of its configuration.
 _ABOUT = ("document", "table", "notes")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A model of a document: where its sizes stand, and what they rest on beside it.
+    """A model of a document: the table that has its sizes, and notes on what else they rest on.
 
     Its name ends with that of the variant.
     """
@@ -33,22 +33,22 @@ class Preset:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """All presets by name, in the documents' order."""
+    """Return all presets by name, in the documents' order."""
     path = Path(__file__).with_name("presets.toml")
     return {preset.name: preset for preset in _read(read_toml(path)["family"])}
 
 
 def preset(name: str) -> Preset:
-    """A preset; :class:`NotFoundError` says which names come near."""
+    """Return a preset; :class:`NotFoundError` says which names come near."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
-        told = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
-        raise NotFoundError(f"there is no preset, file or folder '{name}': {told}")
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
+        raise NotFoundError(f"there is no preset, file or folder '{name}': {hint}")
     return presets()[name]
 
 
 def _families() -> str:
-    """All names, those of a model in one: ``001-cifar10-{dot, neural-2}``."""
+    """Return all names, variants of a model in one: ``001-cifar10-{dot, neural-2}``."""
     variants = defaultdict[str, list[str]](list)
     for one in presets().values():
         variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
@@ -56,10 +56,10 @@ def _families() -> str:
 
 
 def load(source: str | Path) -> ModelConfig:
-    """The configuration of a preset, or of a TOML file whose name ends in ``.toml``.
+    """Return the configuration of a preset, or of a TOML file whose name ends in ``.toml``.
 
-    A file holds fields of :class:`ModelConfig`; with ``preset = "001-lm-dot"`` it changes those
-    of a preset. Raises :class:`RequestError` for what is neither.
+    A file holds fields of :class:`ModelConfig`; with ``preset = "001-lm-dot"`` it changes those of
+    a preset. Raises :class:`RequestError` for other names.
     """
     if not str(source).endswith(".toml"):
         return preset(str(source)).config
@@ -69,15 +69,15 @@ def load(source: str | Path) -> ModelConfig:
 
 
 def _read(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
-    """Every model of a family in every variant; a later table's values replace earlier ones."""
+    """Yield a family's models in every variant; a later table's values replace earlier ones."""
     for family in families:
         for model, sizes in family["models"].items():
             for variant, changed in family["variants"].items():
-                found = {**family["common"], **sizes, **changed}
-                about = {name: found.pop(name, "") for name in _ABOUT}
+                values = {**family["common"], **sizes, **changed}
+                about = {name: values.pop(name, "") for name in _ABOUT}
                 about["notes"] = "; ".join(
                     table["notes"]
                     for table in (family["common"], sizes, changed) if "notes" in table
                 )  # fmt: skip
                 yield Preset(f"{model}-{variant}", variant, **about,
-                             config=ModelConfig.from_table(found))  # fmt: skip
+                             config=ModelConfig.from_table(values))  # fmt: skip

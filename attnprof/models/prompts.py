@@ -1,8 +1,8 @@
-"""What a model keeps after a prompt, where that is long to run: as shorter ones leave it.
+"""Caches after long prompts, extrapolated from those that short prompts leave.
 
-Recurrent layers go through a prompt in a loop, which a run on symbolic sizes would follow from its
-first token to its last. What they keep does not grow, and what attention keeps beside them grows by
-a row a token: prompts at a few sizes show that, and one at others that it is so.
+Recurrent layers go through a prompt in a loop, which a run on symbolic sizes would follow from the
+first token to the last. Their state does not grow, and the cache of attention grows by a row a
+token: prompts at a few sizes show that, and one at others confirms it.
 """
 
 import copy
@@ -12,20 +12,20 @@ from typing import Any
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.run.limits import TooLongError
 
-#: The least tokens of such a prompt: convolutions over a few keep shorter ones as they are.
-_LEAST = 8
-#: How many times as long as the asked prompt one is tried, and how long at least.
+#: Tokens of the shortest prompt: convolutions over a few tokens keep shorter ones whole.
+_LEAST_TOKENS = 8
+#: The longest prompt: so many times the asked one, and at least so many tokens.
 _AS_LONG, _SHORTEST = 2, 256
 
 
 class NotGrowingError(Exception):
-    """What is kept does not grow by the same for each token."""
+    """Raised if a cache does not grow by the same for each token."""
 
 
 class Growth:
-    """What prompts of numbers of sequences and tokens keep, as a function of these.
+    """What prompts leave in the cache, as a function of the numbers of sequences and tokens.
 
-    ``build`` makes the model, of which ``prompt`` runs one, at sizes by name; ``lengths`` are those
+    ``build`` makes the model, of which ``prompt`` runs one, at sizes by name; ``lengths`` are the
     names that count tokens.
     """
 
@@ -37,10 +37,10 @@ class Growth:
         self._fails = False
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
-        """What is kept at symbolic sizes; None where a prompt itself is to be run there.
+        """Return the cache at symbolic sizes; None if a prompt itself is to be run there.
 
-        That is where it is as many operations for every length or does not run without values, and
-        where what is kept grows in another way, as windows do.
+        That is if it takes as many operations at every length, does not run without values, or
+        leaves a cache that grows in another way, as windows do.
         """
         import torch
 
@@ -49,7 +49,7 @@ class Growth:
         usual = {name: getattr(size, "node", None) for name, size in sizes.items()}
         hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
         try:
-            least, most, kept = self._tried(hints)
+            least, most, kept = self._known_caches(hints)
         except TooLongError:  # there is no time for other prompts, either
             raise
         except Exception:  # noqa: BLE001 - on tensors without values, models may raise anything
@@ -58,16 +58,19 @@ class Growth:
         for name in self._lengths:
             if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
                 return None
-        return _joined(kept, _Growing(least, most, sizes), {})
+        return _extrapolated(kept, _GrowingNumber(least, most, sizes), {})
 
-    def _tried(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
-        """Prompts: the shortest, with one more of each size, and one that is far away."""
-        least = {name: _LEAST if name in self._lengths else 2 for name in hints}
+    def _known_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
+        """Return the least sizes, the largest ones, and the caches that prompts leave.
+
+        These are at the least sizes, with one more of each in turn, and at the largest.
+        """
+        least = {name: _LEAST_TOKENS if name in self._lengths else 2 for name in hints}
         if self._known is None or any(hints[n] > self._known[1][n] for n in self._lengths):
             most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
             most = {name: most.get(name, 5) for name in hints}
             self._known = least, most, list(self._prompts(least, most))
-            _joined(self._known[2], _Growing(least, most, least), {})
+            _extrapolated(self._known[2], _GrowingNumber(least, most, least), {})
         return self._known
 
     def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
@@ -93,8 +96,8 @@ class Growth:
             yield last
 
 
-class _Growing:
-    """A number that grows by the same with each size: from prompts to any sizes."""
+class _GrowingNumber:
+    """A number that grows linearly with each size, from prompts to any sizes."""
 
     def __init__(self, least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> None:
         self._least, self._most, self._sizes = least, most, sizes
@@ -111,24 +114,24 @@ class _Growing:
         return at(self._sizes)
 
 
-def _joined(values: Sequence[Any], line: _Growing, seen: dict[int, Any]) -> Any:
-    """The same thing at other sizes, as things of the same making have it."""
+def _extrapolated(values: Sequence[Any], line: _GrowingNumber, seen: dict[int, Any]) -> Any:
+    """Return a value at other sizes, from the same value (of any type) after each prompt."""
     import torch
 
-    one = found = values[0]
+    one = result = values[0]
     if id(one) in seen or all(other is one for other in values):
-        found = seen.get(id(one), one)
+        result = seen.get(id(one), one)
     elif isinstance(one, torch.Tensor):
         shapes = zip(*(x.shape for x in values), strict=True)
-        found = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
+        result = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
     elif isinstance(one, list | tuple):
-        made = [_joined(parts, line, seen) for parts in zip(*values, strict=True)]
-        found = made if isinstance(one, list) else tuple(made)
+        made = [_extrapolated(parts, line, seen) for parts in zip(*values, strict=True)]
+        result = made if isinstance(one, list) else tuple(made)
     elif isinstance(one, dict):
-        found = {name: _joined([x[name] for x in values], line, seen) for name in one}
+        result = {name: _extrapolated([x[name] for x in values], line, seen) for name in one}
     elif isinstance(one, int) and not isinstance(one, bool):
-        found = line(values)
+        result = line(values)
     elif hasattr(one, "__dict__") and not isinstance(one, type):
-        found = seen[id(one)] = copy.copy(one)
-        vars(found).update(_joined([vars(x) for x in values], line, seen))
-    return found
+        result = seen[id(one)] = copy.copy(one)
+        vars(result).update(_extrapolated([vars(x) for x in values], line, seen))
+    return result

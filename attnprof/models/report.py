@@ -1,4 +1,4 @@
-"""A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
+"""A model's costs as a report: by phase, part and kind of layer, as numbers and closed forms."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ def model_report(
     limit_s: float = LIMIT_S,
     environment: Mapping[str, Any] | None = None,
 ) -> Report:
-    """What a model costs in some phases at ``sizes`` (B and N), and by formula in B and N.
+    """Return what a model costs in some phases at ``sizes`` (B and N), and as formulas in B and N.
 
-    A phase that it does not have, or that does not run, is left out with a note, unless there is no
-    other: then that is an error, :class:`CannotRunError` or :class:`RequestError`. Numbers come
-    first, and formulas get what these leave of ``limit_s`` seconds of processor time.
+    A phase that it does not have, or that does not run, is left out with a note; if there is no
+    other, its error is raised, :class:`CannotRunError` or :class:`RequestError`. Numbers come
+    first; formulas get what is left of ``limit_s`` seconds of processor time.
     """
     shares = Shares(limit_s)
     runs, failed = _runs(subject, phases, sizes, limit_s)
@@ -60,12 +60,12 @@ def model_report(
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
-        "phases": {run.name: _found(run) for run in runs},
-        "logits": {run.name: told for run in runs if (told := subject.logits_of(run.name))},
+        "phases": {run.name: _method_fields(run) for run in runs},
+        "logits": {run.name: logits for run in runs if (logits := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first, sizes)
+    summary["attention_half_seq_len"] = None if first is None else _half_length(first, sizes)
     ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
     summary["attention_half_domain"] = ends
     if keeps:
@@ -106,12 +106,13 @@ def _runs(
 
 
 def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
-    """The numbers of layers that formulas have symbols for."""
-    told = [run.forms.layers for run in runs if run.forms is not None]
-    return {name: number for layers in told for name, number in layers.items()}
+    """Return the numbers of layers that formulas have symbols for."""
+    numbers = [run.forms.layers for run in runs if run.forms is not None]
+    return {name: number for layers in numbers for name, number in layers.items()}
 
 
-def _found(run: PhaseRun) -> dict[str, Any]:
+def _method_fields(run: PhaseRun) -> dict[str, Any]:
+    """Return how formulas of a phase were found, or why they are missing."""
     if run.forms is None:
         return {
             "missing": run.missing,
@@ -129,25 +130,25 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
-    """By kind of layer and part, then the whole: kinds of one name are one."""
+    """Yield rows by kind of layer and part, then of the whole; kinds of one name are one."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     forms = run.forms or ModelForms("", {}, {})
     met, rows = list[Any](), defaultdict[Any, list[Any]](list)
     calls = calls_by_part(run.trace, run.phase, model.places, model.kinds)
     for (kind, part), values in numbers.items():
-        own = dict(forms.parts.get((kind, part), {}))
+        closed = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
         values["active_parameters"] = entries - resting
-        if "parameters" in own:  # of every layer of a kind a token meets the same share
-            own["active_parameters"] = _share(own["parameters"], entries - resting, entries)
-        met.append(own.get("active_parameters"))
+        if "parameters" in closed:  # of every layer of a kind a token meets the same share
+            closed["active_parameters"] = _share(closed["parameters"], entries - resting, entries)
+        met.append(closed.get("active_parameters"))
         trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
-        rows[kind.name, part].append((values, own, trace))
+        rows[kind.name, part].append((values, closed, trace))
     for (name, part), parts in rows.items():
         traces = [trace for _, _, trace in parts]
         joint = Trace([call for trace in traces for call in trace.calls], routes=traces[0].routes)
         for quantity in parts[0][0]:
-            terms = [own.get(quantity) for _, own, _ in parts]
+            terms = [closed.get(quantity) for _, closed, _ in parts]
             yield ModelRecord(
                 part=part, layer_kind=name, count=model.layers[name], phase=run.name,
                 quantity=quantity, expression=None if None in terms else text(added(terms)),
@@ -167,20 +168,21 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
 
 
 def _share(size: Any, part: int, whole: int) -> Any:
-    """So large a part of a number, or of an expression."""
+    """Return the share ``part / whole`` of a number or an expression."""
     import sympy
 
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
 
 
-def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
+def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
+    """Return the length from which on attention is half of the FLOPs, if formulas tell it."""
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
     flops = {part: list[Any]() for part in PARTS}
     for (_, part), values in forms.parts.items():
         flops[part].append(at_layers(values.get("flops", 0), forms.layers))
-    whole = added([x for own in flops.values() for x in own])
+    whole = added([x for terms in flops.values() for x in terms])
 
     def holds(length: int) -> bool:
         at = {name: max(2, size) for name, size in {**sizes, "N": length}.items()}
@@ -192,7 +194,7 @@ def _half(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], model: Model, shares: Shares, notes: list[str]
 ) -> tuple[list[CacheBytes], CacheForms]:
-    """By kind of layer, then the whole; and where the formulas hold."""
+    """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
         rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
     except AttnprofError as error:
@@ -215,18 +217,18 @@ def _cache_record(row: CacheBytes) -> ModelRecord:
 def _least_traffic(
     subject: WholeModel, model: Model, run: PhaseRun, tokens: int, cache: Any
 ) -> dict[str, int]:
-    """Bytes of the weights that decoded tokens meet, and of the whole cache, each read once."""
+    """Return bytes of the weights that decoded tokens meet and of the cache, each read once."""
     ran = {call.module for call in run.trace.part("decode")}
     met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
     return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}
 
 
 def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
-    """Shares of each phase's FLOPs over length, where formulas tell."""
-    found = dict[str, Any]()
+    """Return shares of each phase's FLOPs over the length, where formulas hold."""
+    shares = dict[str, Any]()
     for run in runs:
         counted: Counter[str] = Counter()
         for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
             counted[part] += values["flops"]
-        found[run.name] = shares_of(run.forms, sizes, counted)
-    return {"shares": {phase: curve for phase, curve in found.items() if curve}, "cache": None}
+        shares[run.name] = shares_of(run.forms, sizes, counted)
+    return {"shares": {phase: curve for phase, curve in shares.items() if curve}, "cache": None}

@@ -1,17 +1,18 @@
-"""From which length on a part of a model is half of its work."""
+"""Find the length from which on a part of a model is half of its work."""
 
 from collections.abc import Callable
 from typing import Any
 
-#: Lengths next to a bound that are looked at: formulas may hold for multiples of a block alone.
+#: Lengths tried on either side: formulas may hold for multiples of a block alone.
 _NEAR = 64
 
 
 def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | None:
     """Return the first length N from which on a part is half of the whole or more.
 
-    Both are expressions in B and N, for a batch of 1. None where that never comes to be, is no
-    polynomial in N, or where lengths on either side of it are none at which formulas ``holds``.
+    Both are expressions in B and N, for a batch of 1. None if there is no such length, if the
+    difference is no polynomial in N, or if formulas hold (``holds``) at no length on either side of
+    it.
     """
     import sympy
 

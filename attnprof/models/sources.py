@@ -1,4 +1,4 @@
-"""Where a model comes from: a configuration of transformers, a TOML file, a preset, code."""
+"""Load a model from a configuration of transformers, a TOML file, a preset, or code."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,21 +19,20 @@ def subject_of(
     tokens: int | None = None,
     inputs: Sequence[str] = (),
 ) -> WholeModel:
-    """The model that is named, with other mechanisms in some of its layers, which its name tells.
+    """Return the named model, with other mechanisms in some of its layers, as its name says.
 
-    Of transformers' models, mechanisms of one length are built for so many ``tokens``, by default
-    for the longest that the model takes. ``inputs`` are those of somebody's code, guessed unless
-    given. Raises :class:`RequestError` for what names none, and
-    where a mechanism does not fit.
+    In transformers' models, mechanisms of one length are built for so many ``tokens``, by default
+    for the longest that the model takes. ``inputs`` are those of user code, guessed unless given.
+    Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
     """
     if inputs and not is_place(source):
         raise RequestError(f"--input is for my.py:factory: the inputs of {source} are known")
     subject = _subject(source, kernel, swaps, tokens, inputs)
-    told = ", ".join(swap.text for swap in swaps)
+    swap_names = ", ".join(swap.text for swap in swaps)
     if not swaps:
         return subject
     notes = (*subject.notes, *notes_on(swaps))
-    return replace(subject, name=f"{subject.name} with {told}", notes=notes)
+    return replace(subject, name=f"{subject.name} with {swap_names}", notes=notes)
 
 
 def _subject(
@@ -67,7 +66,7 @@ def _subject(
 
 
 def config_subject(name: str, config: ModelConfig) -> WholeModel:
-    """One of our own models."""
+    """Return one of our own models."""
     from attnprof.models import build
     from attnprof.models.inputs import input_texts
     from attnprof.models.transformer import EncoderDecoder, Transformer

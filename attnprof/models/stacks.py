@@ -1,7 +1,8 @@
-"""Layers that repeat: which first few of a model say what all of them cost.
+"""Layers that repeat: which first few of a model tell the cost of all of them.
 
-A model with its first k layers alone is built for several k. What it costs is a sum over layers by
-kind, so that the whole follows from as many of these as there are kinds, and one more.
+A model with its first k layers alone is built for several k. A cost is a sum over layers by kind,
+so that it follows from as many of these models as there are kinds, and one more. With 12 alike
+layers it follows from models of 1 and 3: it is (11·cost(3) - 9·cost(1))/2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,12 @@ from attnprof.algebra.expressions import symbol
 from attnprof.models.costs import LayerKind
 from attnprof.models.whole import WholeModel
 
-#: What a formula calls the number of layers.
+#: The symbol for the number of layers.
 LAYERS = "L"
 #: Layers of each stack that a model is built with, by the stack's path.
 Lengths = Mapping[str, int]
-#: Layers that are others than those that repeat: of so many one, at most, and the first.
-_BEFORE = 4
+#: Of so many layers at most one stands before those that repeat.
+_ONE_BEFORE = 4
 
 
 @dataclass(frozen=True)
@@ -32,53 +33,56 @@ class LayerStack:
         return len(self.kinds)
 
     def layer(self, number: int) -> str:
-        """The path of a layer."""
+        """Return the path of a layer."""
         return f"{self.path}.{number}"
 
     def period(self, start: int = 0) -> int:
-        """After how many layers their kinds repeat, from one on; 0 where they do so less twice."""
+        """Return after how many layers kinds repeat from ``start`` on; 0 if not twice over."""
         kinds = self.kinds[start:]
         half = range(1, len(kinds) // 2 + 1)
         return next((p for p in half if kinds[p:] == kinds[:-p]), 0)
 
     def telling(self, length: int) -> int:
-        """So many layers at least that all kinds are among them between two others."""
+        """Return a number of first layers, at least ``length``, that tell all kinds.
+
+        Every kind that repeats is among them between two other layers.
+        """
         repeated = {kind for kind in self.kinds if self.kinds.count(kind) > 1}
         enough = (n for n in range(length, len(self)) if repeated <= {*self.kinds[1 : n - 1]})
         return next(enough, len(self))
 
     def ends_new(self, length: int) -> bool:
-        """Whether the last of so many layers, that is neither first nor last, is the only one."""
+        """Return whether the last of so many layers is the first of its kind."""
         return 1 < length < len(self) and self.kinds[length - 1] not in self.kinds[: length - 1]
 
     @property
     def start(self) -> int:
-        """The first layer from which on kinds repeat; its length where they never do."""
-        few = range(len(self) // _BEFORE + 1)
+        """The first layer from which on kinds repeat; the length if they never do."""
+        few = range(len(self) // _ONE_BEFORE + 1)
         return next((n for n in few if self.period(n)), len(self))
 
 
 def stacks_of(model: Any, kinds: Sequence[LayerKind]) -> list[LayerStack]:
-    """The lists that a model keeps layers in of which some are alike."""
+    """Return the lists in which a model keeps layers, some of them alike."""
     from torch import nn
 
     of = {path: number for number, kind in enumerate(kinds) for path in kind.layers if path}
     paths = dict.fromkeys(path.rpartition(".")[0] for path in of)
-    found = []
+    stacks = []
     for path in paths:
         held = model.get_submodule(path)
         layers = [f"{path}.{number}" for number in range(sum(1 for _ in held.children()))]
         if isinstance(held, nn.ModuleList | nn.Sequential) and all(x in of for x in layers):
             stack = LayerStack(path, tuple(of[layer] for layer in layers))
             if 2 * len(set(stack.kinds)) <= len(stack):
-                found.append(stack)
-    return found
+                stacks.append(stack)
+    return stacks
 
 
 def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
-    """The model with the first layers of each stack alone: those that it would have, too.
+    """Return the model with only the first layers of each stack.
 
-    Where tensors have no values, it is built once, and copied.
+    On tensors without values, it is built once, and copied.
     """
     import torch
 
@@ -106,11 +110,12 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
 
 @dataclass(frozen=True)
 class Samples:
-    """Lengths of stacks of which each kind of layer's cost follows; the last has the most layers.
+    """Lengths of stacks from which all costs follow; the last one has the most layers.
 
-    ``weights``: the model costs so many times what each of them does. ``symbols``: what formulas
-    call the number of a stack's layers, by its path: one name where all stacks are equally long;
-    none where layers do not repeat. ``slopes``: what one layer more adds, by that name.
+    ``weights``: the model costs the sum of the samples, each so many times. ``symbols``: what
+    formulas call the number of a stack's layers, by its path: one name if all stacks are equally
+    long; empty if layers do not repeat. ``slopes``: what one layer more adds to the weights, by
+    that name.
     """
 
     stacks: Sequence[LayerStack]
@@ -120,7 +125,7 @@ class Samples:
     slopes: Mapping[str, Sequence[Any]]
 
     def summed(self, values: Sequence[Any], *, by_layers: bool = False) -> Any:
-        """A quantity of the whole, given that of each sample; perhaps with symbols for layers."""
+        """Return a quantity of the whole, given that of each sample; ``by_layers`` in symbols."""
         import sympy
 
         def weighted(weights: Sequence[Any]) -> Any:
@@ -129,32 +134,32 @@ class Samples:
         whole = weighted(self.weights)
         for name, slope in self.slopes.items() if by_layers else ():
             whole += (symbol(name) - self.layers[name]) * weighted(slope)
-        found = sympy.expand(whole)
-        return int(found) if found.is_Integer else found
+        total = sympy.expand(whole)
+        return int(total) if total.is_Integer else total
 
     def weights_of(self, lengths: Lengths) -> list[Any]:
-        """How many times each sample is what so many layers cost."""
+        """Return how many times each sample counts for stacks of such lengths."""
         rows = [counts_of(self.stacks, sample) for sample in self.lengths]
         return _combination(rows, counts_of(self.stacks, lengths))
 
     @property
     def layers(self) -> dict[str, int]:
-        """How many layers there are, by the symbols for that."""
+        """The model's numbers of layers, by symbol."""
         return self.numbers({stack.path: len(stack) for stack in self.stacks})
 
     def numbers(self, lengths: Lengths) -> dict[str, int]:
-        """What symbols for numbers of layers stand for in stacks of such lengths."""
+        """Return what the symbols stand for in stacks of such lengths."""
         return {name: lengths[path] for path, name in self.symbols.items()}
 
 
 def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
-    """The lengths with fewest layers; None where they would save nothing."""
+    """Return the samples with fewest layers; None if they would save nothing."""
     import sympy
 
     whole = {stack.path: len(stack) for stack in stacks}
     lengths: list[Lengths] = []
     rows: list[list[int]] = []
-    for sample in _growing(stacks):
+    for sample in _lengths_to_try(stacks):
         row = counts_of(stacks, sample)
         if sympy.Matrix([*rows, row]).rank() > len(rows):
             lengths.append(sample)
@@ -180,38 +185,38 @@ def _kinds(stacks: Sequence[LayerStack]) -> list[int]:
 
 
 def counts_of(stacks: Sequence[LayerStack], lengths: Lengths) -> list[int]:
-    """One, and how many layers there are of each kind."""
+    """Return 1, then the number of layers of each kind."""
     seen = [kind for stack in stacks for kind in stack.kinds[: lengths[stack.path]]]
     return [1, *map(seen.count, _kinds(stacks))]
 
 
-def _growing(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
-    """One layer of each stack, then ever more of all, as far as a stack has them.
+def _lengths_to_try(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
+    """Yield lengths to try: one layer of each stack, then ever more of all.
 
-    Of stacks that are not equally long each one but the last has one layer more for once. A kind
-    that is new comes with the layer after it: what follows is seen, too.
+    Of stacks that are not equally long, each but the last also has one layer more. A kind that is
+    new comes with the layer after it, which may be affected by it.
     """
     longest = max(map(len, stacks), default=0)
     alone = stacks[:-1] if len({len(stack) for stack in stacks}) > 1 else []
     for length in range(1, longest + 1):
         for one in (None, *alone):
-            found = {s.path: min(length + (s is one), len(s)) for s in stacks}
-            if not any(stack.ends_new(found[stack.path]) for stack in stacks):
-                yield found
+            lengths = {s.path: min(length + (s is one), len(s)) for s in stacks}
+            if not any(stack.ends_new(lengths[stack.path]) for stack in stacks):
+                yield lengths
 
 
 def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:
-    """How many times each row gives what is wanted in sum; nothing where they cannot."""
+    """Return how many times each row counts for a sum of ``wanted``; [] if there is none."""
     import sympy
 
     names = [sympy.Dummy() for _ in rows]
     system = sympy.Matrix(rows).T, sympy.Matrix(wanted)
-    found = list(sympy.linsolve(system, *names))
-    return list(found[0].subs(dict.fromkeys(names, 0))) if found else []
+    solutions = list(sympy.linsolve(system, *names))
+    return list(solutions[0].subs(dict.fromkeys(names, 0))) if solutions else []
 
 
 def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
-    """What formulas call the number of layers of each stack whose layers repeat, by its path."""
+    """Return what formulas call the number of layers of each stack that repeats, by its path."""
     repeated = [stack.path for stack in stacks if stack.period(stack.start)]
     if len(repeated) == len(stacks) and len({len(stack) for stack in stacks}) == 1:
         return dict.fromkeys(repeated, LAYERS)
@@ -219,12 +224,12 @@ def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
     same = next((n for n, names in enumerate(zip_longest(*paths)) if len(set(names)) > 1), 0)
     firsts = [path[same] if len(path) > same else "" for path in paths]
     names = firsts if len(set(firsts)) == len(paths) else ["_".join(path[same:]) for path in paths]
-    told = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
-    return {path: told[path] for path in repeated}
+    by_path = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
+    return {path: by_path[path] for path in repeated}
 
 
 def _slope(stacks: Sequence[LayerStack], symbols: Mapping[str, str], name: str) -> list[Any]:
-    """What one layer more of every stack of a symbol adds to counts by kind."""
+    """Return what one layer more of every stack of a symbol adds to counts by kind."""
     import sympy
 
     kinds = _kinds(stacks)

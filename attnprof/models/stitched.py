@@ -1,4 +1,9 @@
-"""The peak of a model with many layers, of a run of one with few: what layers hold adds up."""
+"""The peak of a model with many layers, from the run of one with few.
+
+The steps of a sampled layer stand for those of all alike layers. Most of these only add what they
+hold between layers: the first and the last of them are walked through, and the others are one jump,
+times their number. ``symbol`` makes that number a symbol, and the peak a formula in L.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +14,13 @@ from attnprof.algebra.maxima import running_maximum
 from attnprof.models.stacks import LayerStack, Lengths
 from attnprof.trace.events import Call, Size, Trace, added
 
-#: What is allocated, and needed beside it for a moment.
+#: Bytes allocated, and needed beside them for a moment.
 Step = tuple[Size, Size, Size]
 
 
 @dataclass(frozen=True)
 class LongStack:
-    """A stack as its layers are walked through: ``layers`` are numbers of it, in order.
+    """The layers of a stack to walk through, in order, and a jump over the others.
 
     ``jump`` stands before the layer at this place for ``times`` periods of ``period`` layers, each
     like those from there on: what they hold adds up, so that none of them is the worst moment.
@@ -28,9 +33,9 @@ class LongStack:
 
 
 def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
-    """A stack of all its layers, or of as many as a symbol says, of which a sample has the first.
+    """Return how to walk through a stack, whole or as long as a symbol says, by its sampled layers.
 
-    Layers beyond those of the sample repeat; only the first and last of them are walked through.
+    Layers beyond the sampled ones repeat; only the first and last of them are walked through.
     """
     start = max(stack.start, sampled - 1)
     period = stack.period(start) if start < len(stack) else 0
@@ -45,10 +50,10 @@ def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
 
 
 def fewest(stack: LayerStack, sampled: int, turns: int = 2) -> int:
-    """The least number of layers that formulas with a symbol for it hold for.
+    """Return the smallest number of layers for which a formula in that number holds.
 
-    After those that are sampled, the others are at least so many ``turns`` of a period: two where
-    peaks are walked through. Of none, there are as many layers as are sampled, at least.
+    After the sampled layers come at least ``turns`` periods of others: two if peaks are walked
+    through, the first and the last of them. Without ``turns``, the sampled layers are enough.
     """
     start = max(stack.start, sampled - (turns > 0))
     period = stack.period(stack.start)
@@ -63,16 +68,16 @@ def stitched_peak(
     lengths: Lengths,
     longer: Mapping[str, LongStack],
 ) -> Size | None:
-    """Most bytes that a model holds in a phase, by the run of one with fewer layers.
+    """Return the most bytes that a model holds in a phase, by a run of one with fewer layers.
 
-    ``layer_of`` says in which layer a module is. None where a run goes through layers in another
-    way than one after the other, forward and back.
+    ``layer_of`` returns the layer of a module. None if layers do not run one after the other,
+    forward and back.
     """
     of = {s.layer(n): (s, n) for s in stacks for n in range(lengths[s.path])}
     steps, before = list[Step](), list[Size]()
     for part, calls in groupby(trace.calls, lambda call: call.part):
-        pieces = _pieces(calls, layer_of, of)
-        whole = None if pieces is None else _whole(pieces, part == "backward", lengths, longer)
+        pieces = _by_layer(calls, layer_of, of)
+        whole = None if pieces is None else _all_steps(pieces, part == "backward", lengths, longer)
         if whole is None:
             return None
         if part == "forward" and phase == "backward":
@@ -91,10 +96,10 @@ class _Segment:
     steps: list[Step]
 
 
-def _pieces(
+def _by_layer(
     calls: Iterable[Call], layer_of: Callable[[str], str], of: Mapping[str, tuple[LayerStack, int]]
 ) -> list[_Segment] | None:
-    """A run by layer: what happens between two layers is part of the one before."""
+    """Return a run by layer: what happens between two layers is part of the one before."""
     calls = list(calls)
     places = [of.get(layer_of(call.module)) for call in calls]
     last = {place: n for n, place in enumerate(places) if place}
@@ -104,7 +109,7 @@ def _pieces(
         stack, number = pieces[-1].stack, pieces[-1].number
         if place and place != (stack, number):
             pieces.append(_Segment(*place, []))
-        elif stack and n > last[stack, number] and not _followed(places, n, stack):
+        elif stack and n > last[stack, number] and not _stack_goes_on(places, n, stack):
             pieces.append(_Segment(None, 0, []))
         pieces[-1].steps.append((call.takes, call.workspace, 0))
     seen = [(piece.stack, piece.number) for piece in pieces if piece.stack]
@@ -113,37 +118,37 @@ def _pieces(
     return pieces if len(seen) == len(set(seen)) == wanted else None
 
 
-def _followed(places: Sequence[Any], start: int, stack: LayerStack) -> bool:
-    """Whether another layer of a stack comes next."""
+def _stack_goes_on(places: Sequence[Any], start: int, stack: LayerStack) -> bool:
+    """Return whether another layer of the stack comes next."""
     later = next((place for place in places[start:] if place), None)
     return later is not None and later[0] == stack
 
 
-def _whole(
+def _all_steps(
     pieces: Sequence[_Segment],
     backward: bool,
     lengths: Lengths,
     longer: Mapping[str, LongStack],
 ) -> list[Step] | None:
-    """The steps of all layers, in their order."""
-    found = list[Step]()
+    """Return the steps of all layers, in order; None if layers run in another one."""
+    whole = list[Step]()
     for stack, group in groupby(pieces, lambda piece: piece.stack):
-        own = list(group)
+        segments = list(group)
         if stack is None:
-            found += [step for piece in own for step in piece.steps]
+            whole += [step for piece in segments for step in piece.steps]
             continue
         order = range(lengths[stack.path])
-        if [piece.number for piece in own] != list(reversed(order) if backward else order):
+        if [piece.number for piece in segments] != list(reversed(order) if backward else order):
             return None
-        steps = {piece.number: piece.steps for piece in own}
-        found += _layers(stack, steps, longer[stack.path], backward=backward)
-    return found
+        steps = {piece.number: piece.steps for piece in segments}
+        whole += _steps_of_stack(stack, steps, longer[stack.path], backward=backward)
+    return whole
 
 
-def _layers(
+def _steps_of_stack(
     stack: LayerStack, steps: Mapping[int, list[Step]], longer: LongStack, *, backward: bool
 ) -> Iterator[Step]:
-    """Of every layer that is walked through: its own steps, or those of one of its kind."""
+    """Yield the steps of every layer that is walked through, or of one of its kind."""
     most = max(steps)
     like = {stack.kinds[n]: n for n in (most, *range(most))}  # those inside, if there are any
     model = {n: n if n < most else like[stack.kinds[n]] for n in longer.layers}

@@ -1,4 +1,4 @@
-"""Another mechanism in some layers of a model, as ``--swap`` asks for it."""
+"""Parse ``--swap``: another mechanism in some layers of a model, ``linear@even``."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from attnprof.errors import RequestError
 from attnprof.models.config import Attention, ModelConfig
 
 HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
-#: What models call a mechanism of ours, if not by its own name.
+#: Names that models have for a mechanism of ours, beside its own.
 _SPOKEN = {"sliding": "longformer"}
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -24,11 +24,11 @@ class Swap:
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The swap as it is typed."""
         return f"{self.attention.name}@{self.layers}" if self.layers else self.attention.name
 
     def chosen(self, kinds: Sequence[str]) -> list[int]:
-        """The numbers of its layers in a model of such; :class:`RequestError` for none."""
+        """Return its layers in a model with these kinds; :class:`RequestError` for none."""
         everyone = range(len(kinds))
         if self.layers in ("", "all"):
             return list(everyone)
@@ -38,7 +38,8 @@ class Swap:
         return named or self._numbered(kinds)
 
     def _numbered(self, kinds: Sequence[str]) -> list[int]:
-        found = list[int]()
+        """Return the layers of a list like ``0,3,5-7``."""
+        numbers = list[int]()
         for part in self.layers.split(","):
             ends = _RANGE.fullmatch(part.strip())
             if ends is None:
@@ -49,12 +50,12 @@ class Swap:
                 raise RequestError(
                     f"--swap {self.text}: the layers are 0 to {len(kinds) - 1}, not {part.strip()}"
                 )
-            found += range(first, last + 1)
-        return sorted(set(found))
+            numbers += range(first, last + 1)
+        return sorted(set(numbers))
 
 
 def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
-    """Swaps as they are typed, with values of the mechanisms' parameters."""
+    """Return swaps from typed texts, with values of the mechanisms' parameters."""
     pairs = [text.partition("@") for text in texts]
     pairs = [(_SPOKEN.get(name.strip(), name.strip()), at, layers) for name, at, layers in pairs]
     for text, (name, at, layers) in zip(texts, pairs, strict=True):
@@ -70,7 +71,7 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
 
 
 def notes_on(swaps: Iterable[Swap]) -> list[str]:
-    """Return what parameters of mechanisms count, where models count otherwise."""
+    """Return notes on parameters that count something else in a mechanism than in models."""
     notes = dict[str, None]()
     for swap in swaps:
         mechanism = swap.attention.mechanism
@@ -81,24 +82,24 @@ def notes_on(swaps: Iterable[Swap]) -> list[str]:
 
 
 def by_layer(swaps: Sequence[Swap], kinds: Sequence[str]) -> dict[int, Attention]:
-    """The mechanism of every layer that gets one; of several swaps the last counts."""
+    """Return the mechanism of every layer that gets one; of several swaps the last counts."""
     return {number: swap.attention for swap in swaps for number in swap.chosen(kinds)}
 
 
 def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
-    """One of our models with other mechanisms; an encoder's layers come before a decoder's."""
+    """Return a model of ours with other mechanisms; an encoder's layers before a decoder's."""
     first, second = mechanisms_of(config)
     kinds = ["encoder"] * len(first) + ["decoder"] * len(second)
     if not second:
         kinds = [config.kind] * len(first)
     chosen = by_layer(swaps, kinds)
-    after = [chosen.get(n, own) for n, own in enumerate([*first, *second])]
-    found = config.with_(attention=tuple(after[: len(first)]))
-    return found.with_(decoder_attention=tuple(after[len(first) :])) if second else found
+    after = [chosen.get(n, choice) for n, choice in enumerate([*first, *second])]
+    result = config.with_(attention=tuple(after[: len(first)]))
+    return result.with_(decoder_attention=tuple(after[len(first) :])) if second else result
 
 
 def mechanisms_of(config: ModelConfig) -> tuple[list[Attention], list[Attention]]:
-    """The mechanism of every layer: of one stack and none, or of an encoder and a decoder."""
+    """Return the mechanisms layer by layer: of one stack and [], or of encoder and decoder."""
     first = _each(config.attention, config.num_layers)
     if config.kind != "encoder-decoder":
         return first, []
@@ -107,5 +108,5 @@ def mechanisms_of(config: ModelConfig) -> tuple[list[Attention], list[Attention]
 
 
 def _each(attention: Sequence[Attention], layers: int) -> list[Attention]:
-    """One a layer; the last is that of all further layers."""
+    """Return one mechanism for each layer; the last is that of all further layers."""
     return [attention[min(n, len(attention) - 1)] for n in range(layers)]

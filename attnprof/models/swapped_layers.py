@@ -1,4 +1,4 @@
-"""Attention of ours in a layer of a model of transformers, and its place in the model's cache.
+"""A mechanism of ours as attention in a layer of transformers, and its place in the cache.
 
 A swapped layer decodes by its mechanism's own step. Its place in the cache counts tokens, on which
 positions and masks of the model rely, and holds the mechanism's state: no keys and values.
@@ -19,7 +19,7 @@ from attnprof.models.wrappers import Unrecorded
 
 
 class StateLayer:
-    """What a layer of transformers' cache becomes that keeps a mechanism's state."""
+    """A layer of transformers' cache that keeps a mechanism's state instead of keys and values."""
 
     _layer_type = None  # transformers registers classes that have one
     state: Any = None
@@ -36,7 +36,7 @@ class StateLayer:
 
 @cache
 def _with_state(kind: Any) -> Any:
-    """A class of transformers' cache layers that keeps a state; masks are as large as before."""
+    """Return a class of cache layers that keeps a state; masks are as large as before."""
     return type(f"State{kind.__name__}", (StateLayer, kind), {})
 
 
@@ -67,7 +67,7 @@ def place_in_cache(values: Iterable[Any], number: int) -> Any:
 
 
 class _Swapped(nn.Module):
-    """A mechanism in a model's layer: its core, or its layer, which decodes where it can.
+    """A mechanism in a model's layer: its core, or its layer; it decodes if it can.
 
     ``number`` is the layer's in the model's cache; None where it has none.
     """
@@ -100,7 +100,7 @@ class _Swapped(nn.Module):
             out = self._whole(rows, causal)
         if not self.decodes:
             return out
-        tokens, state = rows[0].shape[-2], self._fresh(rows)
+        tokens, state = rows[0].shape[-2], self._fresh_state(rows)
         if mode is None and not torch.is_grad_enabled():
             _, place.state = self._steps(rows, state)
         else:  # recorded: the pass over a prompt ends with its state, and needs no steps for it
@@ -112,8 +112,8 @@ class _Swapped(nn.Module):
         out: Tensor = self._mechanism(*rows, causal=causal)
         return out
 
-    def _fresh(self, rows: tuple[Tensor, ...]) -> Any:
-        """The state before the first of these tokens, with room for them and the next one."""
+    def _fresh_state(self, rows: tuple[Tensor, ...]) -> Any:
+        """Return the state before the first of these tokens, with room for them and the next."""
         core = getattr(self._mechanism, "core", self._mechanism)
         batch_size, tokens = rows[0].shape[0], rows[0].shape[-2]
         if isinstance(core, TextCore):
@@ -122,7 +122,7 @@ class _Swapped(nn.Module):
         return core.init_state(batch_size)
 
     def _steps(self, rows: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:
-        """Results of tokens one by one, and the state after them."""
+        """Return results of tokens one by one, and the state after them."""
         results = list[Tensor]()
         for token in range(rows[0].shape[-2]):
             result, state = self._mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
@@ -131,7 +131,7 @@ class _Swapped(nn.Module):
 
 
 class SwappedKernel(_Swapped):
-    """A mechanism's core between a model's own queries, keys and values."""
+    """A mechanism's core on a model's own queries, keys and values."""
 
     _cache: Any = None
 
@@ -144,7 +144,7 @@ class SwappedKernel(_Swapped):
         return self.core
 
     def look_for_cache(self, _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Remember the place in the cache that the attention around is called with."""
+        """Remember the layer's place in the cache that attention is called with."""
         self._cache = self._place((*args, *kwargs.values()))
 
     def forward(
@@ -163,7 +163,7 @@ class SwappedKernel(_Swapped):
 
 
 class SwappedAttention(_Swapped):
-    """A mechanism's layer in the place of a module that gives ``result`` beside its rows."""
+    """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
 
     def __init__(
         self, layer: nn.Module, number: int | None, decodes: bool, causal: bool, result: Any
@@ -176,7 +176,7 @@ class SwappedAttention(_Swapped):
         return self.layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The rows (b, n, d_model) among what it is called with → what the model expects."""
+        """Return what the model expects, from the rows (b, n, d_model) in a call."""
         values = (*args, *kwargs.values())
         rows, place = rows_in(values), self._place(values)
         if place is not None:
@@ -189,11 +189,11 @@ class SwappedAttention(_Swapped):
 
 def is_causal(module: Any, more: Mapping[str, Any]) -> bool:
     """Return whether attention is causal, as transformers' own kernels read it."""
-    told = more.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if told is None else told)
+    flag = more.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
 
 
 def rows_in(values: Iterable[Any]) -> Tensor:
     """Return the rows (b, n, d_model) among what a module is called with."""
-    found: Tensor = next(value for value in values if isinstance(value, Tensor))
-    return found
+    rows: Tensor = next(value for value in values if isinstance(value, Tensor))
+    return rows

@@ -14,7 +14,7 @@ from attnprof.models.layers import TransformerLayer, attention_layer, normalisat
 
 @dataclass
 class DecodingState:
-    """Tokens so far, and the state of every layer of a stack."""
+    """The number of tokens so far, and the state of every layer of a stack."""
 
     stack: "Stack"
     batch_size: int
@@ -22,7 +22,7 @@ class DecodingState:
     tokens: int = 0
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from a fresh state."""
+        """Bring a fresh state to where it is after so many tokens with random rows."""
         for layer, known in zip(self.stack.layers, self.layers, strict=True):
             layer.advance(known, self.batch_size, tokens)
         self.tokens = tokens
@@ -31,8 +31,8 @@ class DecodingState:
 class Stack(nn.Module):
     """An embedding, layers, and perhaps a last normalisation.
 
-    ``attention`` names mechanisms as :class:`ModelConfig` does; ``shared`` attention modules, by
-    what they are, are taken and left there.
+    ``attention`` names mechanisms as :class:`ModelConfig` does. ``shared`` are attention modules by
+    their choice of mechanism: layers take them from there, and put new ones there.
     """
 
     layers: Any  #: a ModuleList of :class:`TransformerLayer`
@@ -64,12 +64,12 @@ class Stack(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def init_state(self, batch_size: int, memory: Tensor | None = None) -> DecodingState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         fresh = [layer.init_state(batch_size, memory) for layer in self.layers]
         return DecodingState(self, batch_size, fresh)
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token (b, 1) or row (b, 1, d_model) → (b, 1, d_model); the state moves on."""
+        """Return a token's row: (b, 1) or (b, 1, d_model) → (b, 1, d_model); the state moves on."""
         x = self.embedding.step(x_t, state.tokens)
         for layer, known in zip(self.layers, state.layers, strict=True):
             x = layer.step(x, known, state.tokens)
@@ -78,7 +78,7 @@ class Stack(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Classes of the first row, or of the rows' mean; perhaps through a hidden layer."""
+    """A head that gives classes from the first row or the rows' mean, perhaps by a hidden layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Classifier(nn.Module):
 
 
 def vocabulary_head(config: ModelConfig, embedding: InputRows) -> nn.Linear:
-    """Numbers for every token; its weights are the embedding's where they are tied."""
+    """Return a linear map to the vocabulary; ``tied``: its weights are the embedding's."""
     head = nn.Linear(config.d_model, config.vocab_size, bias=config.head_bias)
     if config.tied:
         head.weight = embedding.rows.weight
@@ -135,12 +135,12 @@ class Transformer(nn.Module):
         return rows if self.head is None else self.head(rows)
 
     def init_state(self, batch_size: int) -> DecodingState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return self.body.init_state(batch_size)
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """One token; see the class."""
-        return _stepped(self.body, self.head, x_t, state)
+        return _step_with_head(self.body, self.head, x_t, state)
 
 
 class EncoderDecoder(nn.Module):
@@ -167,17 +167,18 @@ class EncoderDecoder(nn.Module):
         return numbers
 
     def init_state(self, source: Tensor) -> DecodingState:
-        """The state before the first token of the target: the encoder has run."""
+        """Return the state before the target's first token: the encoder has run."""
         return self.decoder.init_state(source.shape[0], self.encoder(source))
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """One token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), and the new state."""
-        return _stepped(self.decoder, self.head, x_t, state)
+        return _step_with_head(self.decoder, self.head, x_t, state)
 
 
-def _stepped(
+def _step_with_head(
     body: Stack, head: Any, x_t: Tensor, state: DecodingState
 ) -> tuple[Tensor, DecodingState]:
+    """Return a head's numbers for one token, with an axis of tokens if it came with one."""
     alone = x_t.dim() == (1 if body.embedding.takes_tokens else 2)  # no axis of one token
     rows, state = body.step(x_t.unsqueeze(1) if alone else x_t, state)
     numbers: Tensor = head(rows)

@@ -1,4 +1,4 @@
-"""A whole model made ready to be derived: its forward pass, a training step, a decoded token."""
+"""A whole model as targets to derive: forward pass, training step, decoded token, cache."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,18 +12,18 @@ from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 
-#: What a forward pass calls the tokens that are decoded one at a time.
+#: Inputs of a forward pass that are decoded one token at a time.
 _DECODED = ("decoder_input_ids", "input_ids")
-#: What it calls the tokens that an encoder-decoder gives.
+#: Inputs that are an encoder-decoder's target.
 _TARGETS = ("decoder_input_ids", "target")
-#: Tokens of a model that takes so many.
+#: Tokens by default, if a model takes so many.
 _USUAL = 1024
-#: Where a result keeps what the next token needs, and what a forward pass calls it.
+#: Names of caches, in a result and as inputs of a forward pass.
 CACHES = ("past_key_values", "cache_params", "state", "mems")
 
 
 class NoCacheError(CannotRunError):
-    """A model keeps nothing for the next token."""
+    """Raised for a model that keeps nothing for the next token."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}, so no token is decoded after others")
@@ -31,17 +31,21 @@ class NoCacheError(CannotRunError):
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A model by its configuration: ``build`` makes it, on torch's default device and format.
+    """A model to derive: ``build`` makes it, on torch's default device and number format.
 
     ``inputs`` are those of the forward pass as ``--input`` takes them; ``labels`` are added in
-    training, where the model gives a loss with them. ``caches``: it takes ``use_cache`` and then
-    gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
-    ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
-    which ``chosen`` see a token; 1 and 1 without any. ``no_step`` is why a layer decodes no token.
-    ``num_heads`` are of width ``head_dim``, where the configuration says so, and ``longest`` is how
-    many tokens that is for; 0 where it does not say. ``in_blocks``: mechanisms of ours are in it.
-    ``last_logits`` is the argument that says of how many tokens a forward pass gives logits, if it
-    has one; ``logits`` is ``last`` or ``all``, or empty for the usual ones of each phase.
+    training, if the model gives a loss with them. ``dtype`` is the format of weights.
+
+    Decoding: ``caches`` says that it takes ``use_cache`` and then gives a cache; ``steps`` is the
+    class of a model with ``init_state`` and ``step`` instead; ``no_step`` is why a layer decodes no
+    token. ``last_logits`` is the argument that says for how many tokens a forward pass gives
+    logits, if it has one; ``logits`` is ``last`` or ``all``, or empty for the usual ones of each
+    phase.
+
+    Sizes: ``layer_types`` names the kinds of its layers in order; of ``experts``, ``chosen`` see a
+    token (1 and 1 without any); ``num_heads`` are of width ``head_dim``; ``longest`` is how many
+    tokens it is for, 0 if unknown. ``in_blocks``: it has mechanisms of ours, which loop over blocks
+    of tokens.
     """
 
     name: str
@@ -65,11 +69,11 @@ class WholeModel:
 
     @property
     def usual_length(self) -> int:
-        """Tokens of a request that says nothing else."""
+        """The number of tokens of a request that does not say one."""
         return min(_USUAL, self.longest or _USUAL)
 
     def target(self, phase: str = "forward") -> Target:
-        """What a phase runs; :class:`CannotRunError` where there is no such phase."""
+        """Return the target of a phase; :class:`CannotRunError` if there is no such phase."""
         if phase == "decode":
             return self._decoding(self._target(self.inputs))
         if phase == "forward" and self.logits_of(phase) == "last":
@@ -92,7 +96,7 @@ class WholeModel:
         return CachedCall(make(sizes), {self.last_logits: 1})
 
     def apart(self) -> "WholeModel":
-        """The same with M tokens of an encoder-decoder's target beside N of its source.
+        """Return an encoder-decoder whose target has M tokens beside the N of its source.
 
         Raises :class:`RequestError` for models that have no such two lengths.
         """
@@ -104,10 +108,10 @@ class WholeModel:
         return replace(self, inputs={**self.inputs, target: "B, M int64"}, labels=labels)
 
     def _decoding(self, whole: Target) -> Target:
-        """One token after N - 1 others."""
-        own = None if self.steps is None else with_step(whole, {}, self.steps).step
-        if own is not None:
-            return own
+        """Return the target of one token after N - 1 others."""
+        own_step = None if self.steps is None else with_step(whole, {}, self.steps).step
+        if own_step is not None:
+            return own_step
         if self.no_step:
             raise CannotRunError(f"{self.no_step}; so no token is decoded after others")
         if not self.caches:
@@ -117,11 +121,11 @@ class WholeModel:
 
     @property
     def keeps(self) -> bool:
-        """Whether something is kept for the next token."""
+        """Whether the model keeps something for the next token."""
         return self.caches or self.steps is not None
 
     def cache(self) -> Target:
-        """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
+        """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth)
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
         target = replace(self._target({}), own=True, in_blocks=True)
@@ -130,7 +134,7 @@ class WholeModel:
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
         names = frozenset(inputs)
-        make = lambda _sizes: _made(self.build)  # noqa: E731 - it has its configuration's sizes
+        make = lambda _sizes: _build(self.build)  # noqa: E731 - it has its configuration's sizes
         symbols = symbols_in(inputs.values())
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
@@ -139,27 +143,27 @@ class WholeModel:
         )  # fmt: skip
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
-        """Inputs of a forward pass at sizes, by name."""
+        """Return inputs of a forward pass at sizes, by name."""
         return dict(self._target(self.inputs).call_inputs(sizes, device)[1])
 
     @property
     def _length(self) -> str:
-        """The size that says how many tokens there are of those that are decoded."""
+        """The symbol for the number of tokens that are decoded: M with a source of its own."""
         return "M" if any("M" in text for text in self.inputs.values()) else "N"
 
     @property
     def _decoder(self) -> "WholeModel":
-        """The same where what is decoded is as long as M says, if the source is as long as N."""
+        """The model with M decoded tokens, if it has a source of N; else itself."""
         return self.apart() if sum("N" in text for text in self.inputs.values()) > 1 else self
 
     @cached_property
     def _growth(self) -> Growth:
-        own = self._decoder
-        lengths = [name for name in own._target(own.inputs).symbols if name != "B"]  # noqa: SLF001
-        return Growth(self.build, own._prompt, lengths)  # noqa: SLF001 - one of these
+        decoder = self._decoder
+        lengths = [name for name in decoder._target(decoder.inputs).symbols if name != "B"]  # noqa: SLF001
+        return Growth(self.build, decoder._prompt, lengths)  # noqa: SLF001 - one of these
 
     def _prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
-        """What a model keeps after a prompt, by its name, and its encoder's rows or None."""
+        """Return what a model keeps after a prompt, by its name, and its encoder's rows."""
         import torch
 
         held = next(model.parameters())
@@ -169,22 +173,22 @@ class WholeModel:
         name, cache = cache_in(result, self.name)
         return {name: cache}, getattr(result, "encoder_last_hidden_state", None)
 
-    def _kept(self, growth: Growth, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
-        """A model, and the same after so many tokens."""
+    def _cached(self, growth: Growth, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
+        """Return a model, its cache by name after so many tokens, and its encoder's rows."""
         from attnprof.models.wrappers import Unrecorded
 
-        own = self._decoder
-        model, sizes = self.build().eval(), {**sizes, own._length: tokens}  # noqa: SLF001
+        decoder = self._decoder
+        model, sizes = self.build().eval(), {**sizes, decoder._length: tokens}  # noqa: SLF001
         grown = growth.at(sizes)
         if grown is not None:
             return model, *grown
         with Unrecorded():
-            return model, *own._prompt(model, sizes)  # noqa: SLF001 - one of these
+            return model, *decoder._prompt(model, sizes)  # noqa: SLF001 - one of these
 
     def _step(self, growth: Growth, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
 
-        model, cache, encoded = self._kept(growth, sizes[self._length] - 1, sizes)
+        model, cache, encoded = self._cached(growth, sizes[self._length] - 1, sizes)
         kept = {**cache, "use_cache": True}
         if encoded is not None:
             from transformers.modeling_outputs import BaseModelOutput
@@ -196,15 +200,15 @@ class WholeModel:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
-            own = self._decoder
-            after = {**sizes, own._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
-            return CacheCopy(tensors_by_layer(own.target("decode").make(after).state))
-        _, cache, _ = self._kept(growth, sizes[self._length], sizes)
+            decoder = self._decoder
+            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
+            return CacheCopy(tensors_by_layer(decoder.target("decode").make(after).state))
+        _, cache, _ = self._cached(growth, sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))
 
 
-def _made(build: Callable[[], Any]) -> Any:
-    """A model; of fake tensors by way of meta ones, where it takes numbers from those it makes."""
+def _build(build: Callable[[], Any]) -> Any:
+    """Build a model; on meta and then faked, if it reads numbers from tensors it makes."""
     import torch
 
     from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
@@ -220,7 +224,7 @@ def _made(build: Callable[[], Any]) -> Any:
 
 
 def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The inputs of a step: one token where there were N, and no longer what an encoder takes."""
+    """Return the inputs of a step: one token instead of N, and none of an encoder's."""
     name = next((name for name in _DECODED if name in inputs), "")
     if not name:
         raise CannotRunError("it takes no tokens, so none is decoded after others")
@@ -228,25 +232,25 @@ def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def cache_in(result: Any, name: str) -> tuple[str, Any]:
-    """The cache of a model's result, and what the forward pass calls it."""
-    found = ((one, getattr(result, one, None)) for one in CACHES)
-    cache = next(((one, kept) for one, kept in found if kept is not None), None)
+    """Return the name and the cache in a model's result."""
+    candidates = ((one, getattr(result, one, None)) for one in CACHES)
+    cache = next(((one, kept) for one, kept in candidates if kept is not None), None)
     if cache is None:
         raise NoCacheError(f"{name} gives no cache")
     return cache
 
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
-    """What a cache holds, each tensor once: layer by layer, and last what is no layer's own."""
+    """Return the tensors in a cache, each once: layer by layer, last those of no layer."""
     from attnprof.blocks.cache import tensors_within as within
 
     both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
     parts = [part for part in both if part is not None] or [cache]
     lists, others = list[Any](), list[Any]()
     for part in parts:
-        own = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
-        lists += [x for x in own if isinstance(x, list | tuple)]
-        others += [x for x in own if not isinstance(x, list | tuple)]
+        values = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
+        lists += [x for x in values if isinstance(x, list | tuple)]
+        others += [x for x in values if not isinstance(x, list | tuple)]
     seen = set[int]()
     layers = [[x for each in row for x in within(each, seen)] for row in zip_longest(*lists)]
     rest = [x for each in others for x in within(each, seen)]

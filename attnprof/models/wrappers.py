@@ -1,4 +1,4 @@
-"""Modules around a model that are derived like one."""
+"""Modules around a model that are derived like one: its cache copied, an optimizer's step."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from attnprof.trace.run.limits import Limit
 
 
 class Unrecorded(TorchDispatchMode):
-    """Inside, code does on tensors without values what it does where it is recorded."""
+    """A mode in which code does on tensors without values what it does when recorded."""
 
     supports_higher_order_operators = True
 
@@ -22,7 +22,7 @@ class Unrecorded(TorchDispatchMode):
 
     @property
     def operations(self) -> int:
-        """How many there have been."""
+        """The number of operations so far."""
         return self._limit.done
 
     def __torch_dispatch__(
@@ -38,33 +38,33 @@ class Unrecorded(TorchDispatchMode):
 
 
 class CacheLayer(nn.Module):
-    """One layer's tensors, copied when it is called."""
+    """One layer's tensors of a cache, copied when it is called."""
 
     def __init__(self, tensors: list[Any]) -> None:
         super().__init__()
         self.tensors = tensors
 
     def forward(self) -> list[Any]:
-        """A copy of each."""
+        """Return a copy of each tensor."""
         return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in self.tensors]
 
 
 class CacheCopy(nn.Module):
-    """A cache, copied layer by layer: all copies are held at once, each tensor of it once."""
+    """A cache, copied layer by layer: all copies are held at once, each tensor once."""
 
     def __init__(self, layers: list[list[Any]]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(CacheLayer(tensors) for tensors in layers)
 
     def forward(self) -> list[list[Any]]:
-        """The copies of every layer."""
+        """Return the copies of every layer."""
         return [layer() for layer in self.layers]
 
 
 class OptimizerStep(nn.Module):
     """A step of an optimizer, after a first one that made its state.
 
-    Weights that are ``ungraded``, by name, have no gradient, and so no state.
+    Weights named in ``ungraded`` have no gradient, and so no state.
     """
 
     def __init__(self, model: nn.Module, kind: Any, ungraded: frozenset[str]) -> None:
@@ -77,5 +77,5 @@ class OptimizerStep(nn.Module):
         self.optimizer.step()
 
     def forward(self) -> None:
-        """One step."""
+        """Run one step."""
         self.optimizer.step()

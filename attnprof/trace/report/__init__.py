@@ -1,1 +1,1 @@
-"""What a derivation is and says: its formulas, records, where costs arise, memory on a GPU."""
+"""The results of a derivation: formulas, records, costs by submodule, peaks on a GPU."""

@@ -1,8 +1,8 @@
-"""What torch's caching allocator would hold on a CUDA device: a trace replayed through a model.
+"""Predict what torch's caching allocator holds on a CUDA device, by replaying a trace's tensors.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` at default settings (one stream, no
-expandable segments, nothing freed for want of memory). The model is read from that source and
-tested on sequences worked by hand; it has not yet been held against a device.
+The model (:class:`CachingAllocator`) follows ``c10/cuda/CUDACachingAllocator.cpp`` at default
+settings: one stream, no expandable segments, nothing freed for want of memory. It is tested on
+sequences worked by hand; it has not yet been compared with a device.
 """
 
 from bisect import bisect_left, insort
@@ -25,11 +25,11 @@ _LARGE, _LARGE_SEGMENT, _LARGE_ROUND = 10 * MIB, 20 * MIB, 2 * MIB
 
 @dataclass(frozen=True)
 class CudaPeaks:
-    """Peak bytes, above what was there before.
+    """Peak bytes of a phase, beyond what was held before it.
 
-    ``requested`` is the tensors' own, ``allocated`` with blocks rounded up and ends left unsplit
-    (``torch.cuda.max_memory_allocated``), ``reserved`` what the device has given out
-    (``max_memory_reserved``) to an allocator that had nothing to spare.
+    ``requested`` is what tensors need; ``allocated`` adds rounding to whole blocks and ends too
+    small to split off (``torch.cuda.max_memory_allocated``); ``reserved`` is what the device has
+    given an allocator that had nothing to spare (``max_memory_reserved``).
     """
 
     requested: int
@@ -38,7 +38,7 @@ class CudaPeaks:
 
 
 class SegmentPart(NamedTuple):
-    """A piece of a segment; the best fit is the smallest, of these the first in memory."""
+    """A piece of a segment; pieces sort by size, then address: the first that fits is the best."""
 
     size: int
     address: int
@@ -48,7 +48,7 @@ class SegmentPart(NamedTuple):
 
 @dataclass
 class _Level:
-    """Bytes now, and the most there were."""
+    """Bytes held now, and the most held so far."""
 
     now: int = 0
     peak: int = 0
@@ -60,7 +60,7 @@ class _Level:
 
 @dataclass
 class CachingAllocator:
-    """The allocator: ``take`` a number of bytes, ``give`` them back."""
+    """The allocator: ``take`` allocates a number of bytes, ``give`` frees a block."""
 
     requested: _Level = field(default_factory=_Level)
     allocated: _Level = field(default_factory=_Level)
@@ -69,7 +69,7 @@ class CachingAllocator:
     _free: dict[bool, list[SegmentPart]] = field(default_factory=lambda: {True: [], False: []})
 
     def take(self, size: int) -> SegmentPart | None:
-        """A block of at least ``size`` bytes; None for no bytes at all."""
+        """Return a block of at least ``size`` bytes; None for no bytes at all."""
         if size == 0:
             return None
         rounded = -(-size // _ROUND) * _ROUND
@@ -77,24 +77,24 @@ class CachingAllocator:
         free = self._free[small]
         place = bisect_left(free, (rounded, 0))
         if place < len(free):
-            found = free.pop(place)
+            block = free.pop(place)
         else:  # new memory from the device, beside no other segment
             segment = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
             if rounded < _LARGE:
                 segment = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-            found = SegmentPart(segment, self._end, small)
+            block = SegmentPart(segment, self._end, small)
             self._end += segment + _ROUND
             self.reserved.add(segment)
-        rest = found.size - rounded
+        rest = block.size - rounded
         if rest >= _ROUND if small else rest > _SMALL:
-            insort(free, SegmentPart(rest, found.address + rounded, small))
-            found = found._replace(size=rounded)
+            insort(free, SegmentPart(rest, block.address + rounded, small))
+            block = block._replace(size=rounded)
         self.requested.add(size)
-        self.allocated.add(found.size)
-        return found._replace(requested=size)
+        self.allocated.add(block.size)
+        return block._replace(requested=size)
 
     def give(self, block: SegmentPart | None) -> None:
-        """The block is free again and grows together with free neighbours."""
+        """Free a block and merge it with its free neighbours."""
         if block is None:
             return
         self.requested.add(-block.requested)
@@ -111,11 +111,11 @@ class CachingAllocator:
 def predict_cuda(
     trace: Trace, phase: str = "train", sizes: Mapping[str, int] | None = None
 ) -> CudaPeaks:
-    """Peaks of a phase on a CUDA device, from the tensors of a run.
+    """Return the peaks of a phase on a CUDA device, from the tensors of a run.
 
     ``sizes`` are needed for a symbolic run. ``backward`` counts from the end of the forward pass
-    on. What kernels take for themselves is left out: it is the CPU's in a trace; for products see
-    :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
+    on. The scratch memory of kernels is left out, as a trace has that of the CPU's; for products
+    see :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
     """
     allocator = CachingAllocator()
     blocks: dict[int, SegmentPart | None] = {}
@@ -133,9 +133,9 @@ def predict_cuda(
 
 
 def cublas_workspace(capability: tuple[int, int]) -> int:
-    """Bytes that the first product takes from the allocator, once a stream, and keeps.
+    """Return the bytes that the first product on a stream takes from the allocator, and keeps.
 
-    By compute capability; from ``parseChosenWorkspaceSize`` in torch's ``CublasHandlePool.cpp``
-    (32 MiB on Hopper and Blackwell, else 8.125 MiB). cuBLASLt shares it by default.
+    By compute capability; from ``parseChosenWorkspaceSize`` in torch's ``CublasHandlePool.cpp`` (32
+    MiB on Hopper and Blackwell, else 8.125 MiB). cuBLASLt shares it by default.
     """
     return 32 * MIB if capability[0] in {9, 10, 12} else 8 * MIB + 128 * 1024

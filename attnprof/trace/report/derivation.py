@@ -1,4 +1,4 @@
-"""What a derivation gives: a formula for every phase and quantity, and where it holds."""
+"""The result of a derivation: a formula for each phase and quantity, with its domain."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,11 +14,11 @@ from attnprof.trace.sizes import Value, evaluate
 
 @dataclass(frozen=True)
 class Formula:
-    """One quantity of one phase.
+    """One quantity of one phase as a formula.
 
-    ``expression`` is over the request's symbols, or None where only numbers at the asked shape
-    could be counted (``method`` is then ``counted`` and ``value`` the number), or where a run
-    contradicted the formula: ``withheld`` then says where, and at which operation.
+    ``expression`` is over the request's symbols. It is None where the code was only counted at the
+    asked shape (``value`` is the number), or where a run contradicted the formula: ``withheld``
+    says at which shape and operation.
     """
 
     phase: str
@@ -30,13 +30,13 @@ class Formula:
 
 @dataclass(frozen=True)
 class PhaseForms:
-    """A phase: its formulas, the way they were found, and the conditions under which they hold.
+    """The formulas of one phase, the method that found them, and where they hold.
 
-    ``domain`` are conditions in words of the symbols; ``verified_at`` the shapes at which a run
-    gave the same numbers; ``uncounted`` what the totals leave out (they are then "at least"),
-    ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it;
-    ``holds`` whether a shape lies inside the domain; ``counted`` gives every quantity by a run at
-    a shape, for those outside.
+    ``domain`` are conditions on the symbols, in words; ``holds`` tells if a shape meets them.
+    ``verified_at`` are shapes at which a run gave the numbers of the formulas. ``uncounted`` is
+    what the totals leave out (they are then "at least"); ``notes`` say why another method was not
+    taken, and what else to know. ``trace`` is the run behind the formulas; ``counted`` runs the
+    code at a shape outside of the domain.
     """
 
     phase: str
@@ -78,14 +78,14 @@ class Derivation:
     dtype: str = "float32"
 
     def expression(self, quantity: str = "flops", phase: str = "forward") -> Any:
-        """The sympy expression of a quantity; RequestError for what was not derived."""
+        """Return the sympy expression of a quantity; RequestError for what was not derived."""
         return self._formula(quantity, phase).expression
 
     def at(self, quantity: str = "flops", phase: str = "forward", **sizes: int) -> Value:
-        """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``.
+        """Return a quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``.
 
-        By the formula where it holds; where it does not, or there is none, the code is run there,
-        on fake tensors. Raises :class:`RequestError` for a missing size and where neither can be.
+        Outside of the formula's domain, or without a formula, the code is run there, on fake
+        tensors. Raises :class:`RequestError` for a missing size and where neither can be.
         """
         expression = self._formula(quantity, phase).expression
         free = {s.name for s in getattr(expression, "free_symbols", ())}  # a plain number has none
@@ -100,9 +100,10 @@ class Derivation:
         return evaluate(expression, sizes)
 
     def submodules(self, phase: str = "forward") -> list[Submodule]:
-        """What each submodule costs, in the order of ``named_modules``; a function has none.
+        """Return the costs of each submodule, in the order of ``named_modules``.
 
-        The first is the module itself. Siblings with numbers that cost the same are one of them.
+        The first is the module itself; a function has none. Numbered siblings that cost the same
+        are one.
         """
         self._formula("flops", phase)
         forms = self.phases[phase]
@@ -112,13 +113,13 @@ class Derivation:
         return [replace(part, **without) for part in submodules(forms.trace, phase)]
 
     def report(self) -> Report:
-        """Records of every quantity and phase, and in the summary where costs arise."""
+        """Return a record for each quantity and phase; the summary says where costs arise."""
         from attnprof.trace.report.records import report_of
 
         return report_of(self)
 
     def to_frame(self) -> Any:
-        """The formulas as a pandas DataFrame, a row a phase and quantity."""
+        """Return the formulas as a pandas DataFrame, a row for each phase and quantity."""
         return self.report().to_frame()
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,7 @@
-"""What formulas say in a sentence: how costs grow with the length N, and how far that is known.
+"""Sentences about formulas: how costs grow with the length N, and up to which length that is known.
 
-A sentence about long inputs is for formulas that hold there; others say where they hold. A total
-that leaves something out is "at least".
+"FLOPs grow with N**2, about 4*B*N**2*h*d for long inputs": only if the formulas hold for all long
+inputs; else the sentence says up to which N. A total that leaves something out is "at least".
 """
 
 import re
@@ -15,12 +15,12 @@ from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import LARGE
 from attnprof.trace.sizes import evaluate
 
-#: Operations of a formula beyond which algebra takes too long to say how it grows.
+#: Operations in a formula beyond which it takes too long to find how it grows.
 LONG = 300
-#: A condition that ends the lengths of a domain, and one that begins them.
+#: Conditions that bound the lengths of a domain from above, and from below.
 _ENDS = re.compile(r"N (<=|<|=) (.+)|(.+) (>=|>) N")
 _BEGINS = re.compile(r"(?:\w+, )*N(?:, \w+)* (>=|>|=) (\d+)|(\d+) (<=|<) N")
-#: What grows, its verbs, and its unit.
+#: A quantity's name, its verbs, and its unit, for sentences.
 _FLOPS = "FLOPs", "grow", "do", "are", ""
 _MEMORY = "peak memory", "grows", "does", "is", " bytes"
 
@@ -40,18 +40,18 @@ def answer(
     longest = lengths_of(domain)[1]
     sizes = defaultdict(lambda: 100, {**LARGE, **(shape or {}), "N": longest}) if ends else None
     quantities = {"flops": _FLOPS, "peak_bytes": _MEMORY}
-    said = [
+    sentences = [
         _growth(forms.formulas[name].expression, words, sizes, floor=name in floors)
         for name, words in quantities.items()
     ]
-    sentence = "; ".join(filter(None, said))
+    sentence = "; ".join(filter(None, sentences))
     return f"Where {' and '.join(ends)}, {sentence}" if ends and sentence else sentence
 
 
 def _growth(
     expression: Any, words: tuple[str, ...], sizes: Mapping[str, Any] | None, *, floor: bool
 ) -> str:
-    """Return how one quantity grows; up to ``sizes``, where it is not known of all long inputs."""
+    """Return how one quantity grows, for all long inputs or up to the N of ``sizes``."""
     import sympy
 
     what, grows, does, are, unit = words
@@ -76,7 +76,7 @@ def _growth(
 
 
 def _side(expression: Any, sizes: Mapping[str, Any] | None) -> Any:
-    """Return the case of a formula, or the side of its maximum, at the longest inputs it is for."""
+    """Return the case of a formula, or the side of its maximum, that holds at the longest N."""
     import sympy
 
     if isinstance(expression, sympy.Piecewise) and sizes is None:
@@ -94,7 +94,7 @@ def _side(expression: Any, sizes: Mapping[str, Any] | None) -> Any:
 
 
 def _is_close(about: Any, expression: Any, sizes: Mapping[str, Any]) -> bool:
-    """Whether the leading terms are a formula's value up to a quarter."""
+    """Return whether the leading terms are a formula's value up to a quarter."""
     if sizes["N"] == inf:
         return False
     value = evaluate(expression, sizes)
@@ -108,20 +108,21 @@ def apart(forms: PhaseForms, phases: Iterable[PhaseForms]) -> Iterator[str]:
         low, high = lengths_of(other.domain)
         if max(first, low) > min(last, high):
             yield (
-                f"this holds for {_told(forms)}, the formulas of {other.phase} for {_told(other)}: "
+                f"this holds for {_span(forms)}, the formulas of {other.phase} for {_span(other)}: "
                 "no length has both, as the code does something else beyond each and runs of the "
                 f"one phase say nothing of the other; --phase {forms.phase} --at N=... asks for "
                 "this one at another length"
             )
 
 
-def _told(forms: PhaseForms) -> str:
+def _span(forms: PhaseForms) -> str:
+    """Return the conditions of a phase on the length, as text."""
     of_length = (x for x in forms.domain if _ENDS.fullmatch(x) or _BEGINS.fullmatch(x))
     return "; ".join(of_length)
 
 
 def ends_of(domain: Iterable[str]) -> list[str]:
-    """Return the conditions of a domain beyond which lengths are too long; of numbers the least."""
+    """Return conditions that bound N from above; of those that are numbers, the smallest."""
     ends = [condition for condition in domain if _ENDS.fullmatch(condition)]
     return [end for end in ends if lengths_of([end])[1] in (inf, lengths_of(ends)[1])]
 
@@ -131,11 +132,11 @@ def lengths_of(domain: Iterable[str]) -> tuple[Any, Any]:
     first: Any = 1
     last: Any = inf
     for condition in domain:
-        if found := _ENDS.fullmatch(condition):
-            sign, number = found[1] or found[4], found[2] or found[3]
+        if match := _ENDS.fullmatch(condition):
+            sign, number = match[1] or match[4], match[2] or match[3]
             if number.isdigit():
                 last = min(last, int(number) - (sign in "<>"))
-        if found := _BEGINS.fullmatch(condition):
-            sign, number = found[1] or found[4], found[2] or found[3]
+        if match := _BEGINS.fullmatch(condition):
+            sign, number = match[1] or match[4], match[2] or match[3]
             first = max(first, int(number) + (sign in "<>"))
     return first, last

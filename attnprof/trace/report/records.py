@@ -1,4 +1,4 @@
-"""A derivation as a report: a record a formula, and in the summary where the costs arise."""
+"""A derivation as a report: a record for each formula; the summary says where costs arise."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ def report_of(
     in_steps: bool = False,
     **asked: Any,
 ) -> Report:
-    """Records of the quantities by phase; the summary has the rest.
+    """Return records of the quantities by phase; the summary has the rest.
 
-    ``asked`` is what the reader wants to see again; ``in_steps`` adds every operation in order.
+    ``asked`` are fields of the request that the summary repeats; ``in_steps`` adds every operation.
     """
     records = [
         _record(derivation, forms, forms.formulas[quantity])
@@ -38,16 +38,16 @@ def report_of(
         how = (forms.trace, phase, at)
         phases[phase] = {
             "answer": _headline(forms) if "N" in derivation.symbols else "",
-            **_found(derivation, forms),
+            **_method_fields(derivation, forms),
             "notes": [*forms.notes, *apart(forms, derivation.phases.values())],
             "peak": {
                 "bound": forms.bound("peak_bytes"),
                 **_peak(forms.formulas["peak_bytes"], *how),
             },
-            "operations": _shown(operations(*how), forms),
-            "lines": _shown(subtotals(*how), forms),
-            "modules": _shown(modules(*how), forms),
-            **({"steps": _shown(steps(*how), forms)} if in_steps else {}),
+            "operations": _without_withheld(operations(*how), forms),
+            "lines": _without_withheld(subtotals(*how), forms),
+            "modules": _without_withheld(modules(*how), forms),
+            **({"steps": _without_withheld(steps(*how), forms)} if in_steps else {}),
         }
     summary = {
         "name": derivation.name,
@@ -80,12 +80,12 @@ def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> Deri
         bound=forms.bound(formula.quantity),
         value=_value(formula, derivation.asked),
         withheld=formula.withheld,
-        **_found(derivation, forms),
+        **_method_fields(derivation, forms),
     )
 
 
-def _found(derivation: Derivation, forms: PhaseForms) -> dict[str, Any]:
-    """How a phase was found: shapes of the runs have their sizes in the order of the symbols."""
+def _method_fields(derivation: Derivation, forms: PhaseForms) -> dict[str, Any]:
+    """Return how a phase was found; shapes have their sizes in the order of the symbols."""
     return {
         "method": forms.method,
         "domain": list(forms.domain),
@@ -98,7 +98,7 @@ def _found(derivation: Derivation, forms: PhaseForms) -> dict[str, Any]:
 
 
 def text(expression: Any) -> str | None:
-    """What ``sympy.sympify`` reads, given the symbols."""
+    """Return an expression as text that ``sympy.sympify`` reads, given the symbols."""
     return None if expression is None else str(expression)
 
 
@@ -107,35 +107,35 @@ def _value(formula: Formula, sizes: Sizes) -> Any:
 
 
 def value_at(expression: Any, sizes: Sizes) -> Any:
-    """The value where every symbol of the expression has a size, else None."""
+    """Return an expression's value if every symbol of it has a size, else None."""
     names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
     known = expression is not None and sizes and names <= set(sizes)
     return evaluate(expression, sizes) if known else None
 
 
 def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
-    """The polynomials of the peak; where a shape is asked, their values and the moment."""
+    """Return the polynomials of the peak; at a shape also their values and the moment of it."""
     whole = formula.expression
     regimes = whole.args if type(whole).__name__ == "Max" else [whole]
-    found = {"regimes": [{"expression": text(one), "value": value_at(one, at)} for one in regimes]}
+    fields = {"regimes": [{"expression": text(one), "value": value_at(one, at)} for one in regimes]}
     moment = peak_moment(trace, phase, at) if at else {}
     # a trace of interpolated counts may not say what each operation holds
     if not at or moment.get("bytes") != _value(formula, at):
-        return found
+        return fields
     # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
     cuda = {
         **{f"{kind}_bytes": size for kind, size in asdict(predict_cuda(trace, phase, at)).items()},
         "cublas_workspace_bytes": cublas_workspace((8, 0)),
         "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
     }
-    return {**found, **moment, "cuda": cuda}
+    return {**fields, **moment, "cuda": cuda}
 
 
 # -- where costs arise: by operation, by line of the user's code, step by step ------------
 
 
 def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """Totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
+    """Return totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
     groups = grouped(trace.part(phase), lambda call: call.op)
     costs = {op: (flops_of(calls), _moved(calls)) for op, calls in groups.items()}
     long = defaultdict(lambda: 100, LARGE)
@@ -144,15 +144,15 @@ def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
 
 
 def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """Totals by line of the user's code, in the order it ran."""
+    """Return totals by line of the user's code, in the order it ran."""
     groups = grouped(trace.part(phase), lambda call: call.line)
     return [{"line": line, **_row(calls, at)} for line, calls in groups.items()]
 
 
 def modules(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """What each submodule costs, in the order of ``named_modules``; of none, nothing."""
+    """Return the costs of each submodule in the order of ``named_modules``; none of a function."""
     quantities = ("flops", "flops_itself", "parameters", "peak_bytes")
-    found = submodules(trace, phase)
+    parts = submodules(trace, phase)
     return [
         {
             "module": part.name,
@@ -160,12 +160,12 @@ def modules(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
             **{name: text(getattr(part, name)) for name in quantities},
             **{f"{name}_value": value_at(getattr(part, name), at) for name in quantities},
         }
-        for part in (found if len(found) > 1 else ())
+        for part in (parts if len(parts) > 1 else ())
     ]
 
 
 def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """Every operation in the order it ran; ``calls`` are several where a row stands for them."""
+    """Return every operation in the order it ran; a row may stand for several ``calls``."""
     return [
         {
             "operation": call.op,
@@ -181,7 +181,7 @@ def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     ]
 
 
-#: What a withheld quantity takes along of the rows that say where costs arise.
+#: Fields of rows by operation, line or module that are withheld with a quantity.
 _PARTS = {
     "flops": ("flops", "flops_value", "flops_itself", "flops_itself_value"),
     "bytes_moved": ("bytes_moved", "bytes_value"),
@@ -189,8 +189,8 @@ _PARTS = {
 }  # fmt: skip
 
 
-def _shown(rows: list[dict[str, Any]], forms: PhaseForms) -> list[dict[str, Any]]:
-    """The rows without what has no formula since runs contradicted it."""
+def _without_withheld(rows: list[dict[str, Any]], forms: PhaseForms) -> list[dict[str, Any]]:
+    """Return the rows without costs of a quantity whose formula was withheld."""
     names = [name for name, formula in forms.formulas.items() if formula.withheld]
     gone = {part for name in names for part in _PARTS.get(name, (name,))}
     without = {part: None if "value" in part else "no formula" for part in gone}
@@ -205,7 +205,7 @@ def _moved(calls: Iterable[Call]) -> Any:
 
 
 def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
-    """What calls do together; how many they are is an expression's text at no shape, maybe."""
+    """Return the totals of some calls; without a shape their number may be an expression's text."""
     flops, moved, times = flops_of(calls), _moved(calls), times_of(calls)
     if times is not None:
         open_ended = getattr(times, "free_symbols", ()) and not at
@@ -220,7 +220,7 @@ def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
 
 
 def peak_moment(trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
-    """During which operation the most is held, at a shape."""
+    """Return during which operation the most is held at a shape, and how many bytes."""
     held, most, during = 0, -1, None
     for call in trace.calls:
         held += evaluate(call.takes, at) - evaluate(call.gives, at)

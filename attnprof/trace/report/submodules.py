@@ -1,4 +1,4 @@
-"""What each submodule costs: of its own, with what is inside it, and what it holds at most."""
+"""Costs of each submodule: FLOPs of its own and with those inside it, parameters, peak memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -11,13 +11,13 @@ from attnprof.trace.events import Size, Trace, added, flops_of, grouped
 
 @dataclass(frozen=True)
 class Submodule:
-    """A submodule, or ``times`` of them that are alike (``layers.0-11``), taken together.
+    """The costs of a submodule, or of ``times`` alike ones together (``layers.0-11``).
 
-    ``flops`` and ``parameters`` (which are entries) include what is inside; ``flops_itself`` are
-    those of no submodule inside it. Backward operations belong to the submodule whose forward
-    operation they differentiate. ``peak_bytes`` is the most that is held at once of what it made
-    (results, what is saved for the backward pass, gradients), None where that is not known.
-    ``name`` is that of ``named_modules``, empty for the module itself.
+    ``flops`` and ``parameters`` (numbers of entries) include the submodules inside;
+    ``flops_itself`` does not. A backward operation belongs to the submodule whose forward operation
+    it differentiates. ``peak_bytes`` is the most that is held at once of what the submodule made
+    (results, what is saved for the backward pass, gradients), None if unknown. ``name`` is that of
+    ``named_modules``, empty for the module itself.
     """
 
     name: str
@@ -30,18 +30,18 @@ class Submodule:
 
     @property
     def last(self) -> str:
-        """The name inside of what holds it."""
+        """The last part of the name: ``proj`` of ``layers.0.proj``."""
         return self.name.rpartition(".")[2]
 
     def all(self) -> Iterator["Submodule"]:
-        """It and what is inside, in order."""
+        """Yield the submodule, then all inside it, in order."""
         yield self
         for part in self.inside:
             yield from part.all()
 
 
 def submodules(trace: Trace, phase: str) -> list[Submodule]:
-    """Those of a module in the order of ``named_modules``; alike siblings as one."""
+    """Return the costs of each submodule, ordered by ``named_modules``; alike siblings as one."""
     calls = grouped(trace.part(phase), lambda call: call.module)
     names = dict.fromkeys(above for x in ("", *trace.modules, *calls) for above in _path(x))
     inside: dict[str, list[str]] = {name: [] for name in names}
@@ -54,23 +54,26 @@ def submodules(trace: Trace, phase: str) -> list[Submodule]:
         itself = flops_of(calls.get(name, []))
         flops = added([itself, *(part.flops for part in parts)])
         entries = added([trace.modules.get(name, 0), *(part.parameters for part in parts)])
-        return Submodule(name, 1, flops, itself, entries, None, tuple(_alike(parts, shown)))
+        return Submodule(name, 1, flops, itself, entries, None, tuple(_alike_as_one(parts, shown)))
 
-    found = list(of("").all())
+    ordered = list(of("").all())
     peaks = _peaks(trace, phase, shown)
-    return [replace(part, peak_bytes=peaks.get(part.name)) for part in found]
+    return [replace(part, peak_bytes=peaks.get(part.name)) for part in ordered]
 
 
 def _path(name: str) -> list[str]:
-    """A name after those of all that it is inside of."""
+    """Return a name after the names it is inside of: ``["", "layers", "layers.0"]``."""
     parts = name.split(".") if name else []
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
-def _alike(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
-    """Siblings with neighbours that are numbered and cost the same as one; ``shown`` so."""
-    for (_, numbered), found in groupby(parts, lambda part: (_cost(part), part.last.isdigit())):
-        same = list(found)
+def _alike_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
+    """Yield siblings; neighbours with numbers and equal costs as one (``layers.0-11``).
+
+    ``shown`` has each module's name in the result, and is changed to the joint one.
+    """
+    for (_, numbered), group in groupby(parts, lambda part: (_cost(part), part.last.isdigit())):
+        same = list(group)
         if not numbered or len(same) == 1:
             yield from same
             continue
@@ -99,7 +102,7 @@ def _merged(same: list[Submodule], name: str) -> Submodule:
 
 
 def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
-    """The most that each holds of what it made; nothing where a trace does not tell storages."""
+    """Return the most bytes that each submodule holds of what it made; {} without storages."""
     start: dict[str, list[Size]] = {name: [] for name in shown.values()}
     steps: dict[str, list[tuple[Size, Size, Size]]] = {name: [] for name in start}
     made: dict[int, tuple[list[str], Size]] = {}

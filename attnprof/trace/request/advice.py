@@ -1,4 +1,4 @@
-"""What to type where a target does not run: what it takes, what was tried, what does run."""
+"""Advice for code that does not run as guessed: its signature, what was tried, what to type."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,22 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.units import joined
 
-#: Tries, the seconds that they may take together, and the operations of each.
+#: Tries at most, seconds of processor time for all of them, operations of each.
 _TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000
 #: Tokens at which a guess is tried: tables may be shorter.
 _LENGTHS, _LONGER = (256, 64, 12), (1024,)
-#: What stands for what nobody can guess, to see what the code runs with.
+#: Values to try for an argument or input that nobody can guess, by the flag that gives it.
 _ANY = {"--arg": ("64", "h*d", "2", "None"), "--input": ("None", "B, N, h*d", "4", "B, h, N, d")}
 
 
 def failure(target: Target, *, longer: bool = False) -> Exception | None:
-    """What a forward pass raises, at each of a few shapes; None where one does not.
+    """Return what a forward pass raises first, or None if it runs at one of a few lengths.
 
-    That it cannot be followed without values is none: it runs. ``longer`` lengths are tried, too.
+    An operation that needs values of tensors is no failure: the code runs. With ``longer``, 1,024
+    tokens are tried, too.
     """
     sizes = {name: {**EVEN, "B": 3}.get(name, 16) for name in target.symbols}
-    found: Exception | None = None
+    first_error: Exception | None = None
     lengths = (*_LENGTHS, *_LONGER) if longer else _LENGTHS
     for length in lengths if "N" in sizes else (0,):
         shape = {**sizes, "N": length} if length else sizes
@@ -41,26 +42,27 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
         inside = inside or isinstance(failed, UnsupportedTensorError)
         if not isinstance(failed, Exception) or isinstance(failed, TooLongError) or inside:
             return None
-        found = found or failed
-    return found
+        first_error = first_error or failed
+    return first_error
 
 
-def _elsewhere(target: Target) -> Exception | None:
-    """What it raises at other sizes, where numbers that fitted by chance do not."""
+def _failure_at_other_sizes(target: Target) -> Exception | None:
+    """Return what a target raises at other sizes, where a number that fits by chance fails."""
     sizes = {name: {"B": 3, "N": 64, "h": 2, "d": 24}.get(name, 32) for name in target.symbols}
-    found = outcome(target, sizes, training=False, most=_OPERATIONS)
-    return found if isinstance(found, Exception) else None
+    error = outcome(target, sizes, training=False, most=_OPERATIONS)
+    return error if isinstance(error, Exception) else None
 
 
-def led_on(
+def run_with_any_values(
     build: Build, request: Request, unknown: UnguessedError, mend: Build, *, adopted: bool
 ) -> Target:
-    """What the code is seen to run with, where something is found; if that is to be ``adopted``.
+    """Return a target that runs with any values for what nobody can guess (``unknown``).
 
-    ``mend`` gives a target with other guesses where the first ones do not run. Raises the same
-    :class:`UnguessedError` else, with what to type.
+    The values of ``_ANY`` are tried in turn; ``mend`` repairs the first ones if they fail. Unless
+    such a target is to be ``adopted``, it is only named in the error. Raises the given
+    :class:`UnguessedError` if nothing runs.
     """
-    names, told = dict(unknown.names), str(unknown)
+    names, message = dict(unknown.names), str(unknown)
     end = time.process_time() + _SECONDS
     for _ in range(2):  # inputs are looked at where the arguments are known
         for values in islice(product(range(len(_ANY["--arg"])), repeat=len(names)), _TRIES):
@@ -68,10 +70,10 @@ def led_on(
             args = {n: None if x == "None" else as_size(x)
                     for n, x in chosen.items() if names[n] == "--arg"}  # fmt: skip
             inputs = parse_inputs({n: x for n, x in chosen.items() if names[n] == "--input"})
-            found = request.instead(args, inputs)
+            changed = request.with_guesses(args, inputs)
             try:
-                target = mend(found) if not any(values) else build(found)
-                failed = failure(target) or _elsewhere(target)
+                target = mend(changed) if not any(values) else build(changed)
+                failed = failure(target) or _failure_at_other_sizes(target)
             except UnguessedError as more:
                 names |= more.names
                 break
@@ -81,8 +83,8 @@ def led_on(
                 note = f"nothing says what {joined(names)} should be: it runs with this"
                 return replace(target, notes=(*target.notes, note))
             if failed is None:
-                typed = _command(replace(found, guessed={}), {x.name: x for x in target.inputs})
-                raise RequestError(f"{told}; it runs, for example: {typed}")
+                typed = _command(replace(changed, guessed={}), {x.name: x for x in target.inputs})
+                raise RequestError(f"{message}; it runs, for example: {typed}")
             if time.process_time() > end:
                 raise unknown
         else:
@@ -93,7 +95,7 @@ def led_on(
 def advice(
     subject: Any, request: Request, target: Target, tries: Sequence[Any], error: Exception
 ) -> str:
-    """What the code takes, what was tried besides, and what to type."""
+    """Return the end of an error message: the signature, other guesses tried, what to type."""
     what, forward = request.what, getattr(subject, "forward", None)
     taken = f"{what}({_parameters(subject)})"
     taken += f", {what}.forward({_parameters(forward)})" if forward else ""
@@ -101,13 +103,13 @@ def advice(
     count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
     inputs = {item.name: item for item in target.inputs}
     return (
-        f"{_uncalled(subject, request, error)}it takes {taken}{more}{count}; "
+        f"{_hint_on_called_none(subject, request, error)}it takes {taken}{more}{count}; "
         f"say what is otherwise: {_command(request, inputs)}"
     )
 
 
-def _uncalled(subject: Any, request: Request, error: Exception) -> str:
-    """Arguments that the code calls though they are None by default, and what to do about it."""
+def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> str:
+    """Return a hint if the code calls an argument that is None by default, else ""."""
     unset = [
         name
         for name, item in signatures.parameters_of(subject, "").items()
@@ -122,17 +124,18 @@ def _uncalled(subject: Any, request: Request, error: Exception) -> str:
 
 
 def _command(request: Request, inputs: Mapping[str, Input]) -> str:
-    """What to type for a request with these inputs."""
+    """Return the command that derives a request with these inputs."""
     args = [text for text, flag in request.guessed.items() if flag == "--arg"]
     args += [f"{name}={shown(value)}" for name, value in request.given.items()]
-    told = [
+    options = [
         *(f"--arg {quote(text)}" for text in dict.fromkeys(args)),
         *(f'--input "{item.spelled}"' for item in inputs.values()),
     ]
-    return f"attnprof derive {request.name} {' '.join(told)}"
+    return f"attnprof derive {request.name} {' '.join(options)}"
 
 
 def _parameters(function: Any) -> str:
+    """Return a signature's parameters as text: ``dim, heads=8``."""
     return ", ".join(
         str(item).partition(":")[0] if item.default is item.empty else f"{name}={item.default!r}"
         for name, item in signatures.parameters_of(function, "").items()

@@ -1,4 +1,4 @@
-"""Other guesses where the first ones do not run, until some do."""
+"""Find guesses with which code runs: first guesses, those of a surrounding model, repaired ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.trace.request.advice import advice, failure, led_on
+from attnprof.trace.request.advice import advice, failure, run_with_any_values
 from attnprof.trace.request.given import Request, UnguessedError
 from attnprof.trace.request.parents import uses
 from attnprof.trace.request.target import Target
@@ -16,16 +16,16 @@ from attnprof.trace.request.texts import parse_inputs
 from attnprof.trace.request.tries import Build, Tries
 from attnprof.user_code import error_text
 
-#: Tries, and the seconds that they may take together.
+#: Tries at most, and seconds of processor time for all of them.
 _TRIES, _SECONDS = 64, 8.0
 _ALONE = ContextVar("alone", default=False)
-#: What an error says where others might do.
+#: The end of an error message where other guesses might have run.
 UNTRIED = "no other inputs were tried"
 
 
 @contextmanager
 def first_guesses_alone() -> Iterator[None]:
-    """Inside, no other guesses are tried: what does not run with the first ones fails at once."""
+    """Try no other guesses inside the context: code that fails with the first ones just fails."""
     token = _ALONE.set(True)
     try:
         yield
@@ -33,24 +33,24 @@ def first_guesses_alone() -> Iterator[None]:
         _ALONE.reset(token)
 
 
-def working(build: Build, request: Request, subject: Any) -> Target:
-    """The target of a request; where its guesses do not run, one of other guesses that do.
+def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
+    """Return the target of a request, with other guesses if the code fails with the first ones.
 
-    Where none does it is the first, with advice.
+    If it fails with all of them, the target has the first ones, and ``advice`` on what to type.
     """
     if _ALONE.get():
-        return _as_guessed_first(build, request)
+        return _with_first_guesses(build, request)
     try:
         return _repaired(build, request, subject)
     except UnguessedError as unknown:
-        if found := _as_used(build, request, subject, set(), have=True):
-            return found
+        if target := _as_model_calls_it(build, request, subject, set(), have=True):
+            return target
         mend = partial(_repaired, build, subject=subject)
-        return led_on(build, request, unknown, mend, adopted=isinstance(subject, type))
+        return run_with_any_values(build, request, unknown, mend, adopted=isinstance(subject, type))
 
 
-def _as_guessed_first(build: Build, request: Request) -> Target:
-    """The target by the first guesses; RequestError with what it raises where it does not run."""
+def _with_first_guesses(build: Build, request: Request) -> Target:
+    """Return the target of the first guesses; RequestError with its error if it does not run."""
     try:
         target = build(request)
     except UnguessedError as unknown:
@@ -62,36 +62,41 @@ def _as_guessed_first(build: Build, request: Request) -> Target:
     return target
 
 
-def _as_used(
+def _as_model_calls_it(
     build: Build, request: Request, subject: Any, free: set[str], *, have: bool
 ) -> Target | None:
-    """The target as a model beside it that has these sizes, or not, uses it; if it then runs."""
+    """Return a target that runs as a model of the same file calls the class, or None.
+
+    ``free`` are the symbols of the first guesses. If ``have``, only models that have all of them as
+    symbols, too, are asked; else only the others.
+    """
     if not isinstance(subject, type):
         return None
     for model, repair in uses(subject, request, free, have=have):
-        instead = request.instead(repair.args, parse_inputs(repair.inputs))
+        changed = request.with_guesses(repair.args, parse_inputs(repair.inputs))
         with suppress(AttnprofError):
-            found = build(instead)
-            if failure(found, longer=True):
+            target = build(changed)
+            if failure(target, longer=True):
                 continue
             note = f"what it is called with is what {model} calls it with"
-            return replace(found, notes=(*found.notes, note))
+            return replace(target, notes=(*target.notes, note))
     return None
 
 
 def _repaired(build: Build, request: Request, subject: Any) -> Target:
+    """Return the target of the first guesses, or of others if it fails with those."""
     target = build(request)
     error = failure(target) if request.guessed else None
     if error is None:
         return target
     free = {*target.symbols}
-    if used := _as_used(build, request, subject, free, have=True):
+    if used := _as_model_calls_it(build, request, subject, free, have=True):
         return used
     tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
-    if found := tries.until_one_runs(target, error):
+    if repaired := tries.until_one_runs(target, error):
         first = "; ".join(target.spelled_inputs) or "no input"
         note = f"tried first: {first}: {error_text(error)}"
-        return replace(found, notes=(*found.notes, note))
-    if used := _as_used(build, request, subject, free, have=False):
+        return replace(repaired, notes=(*repaired.notes, note))
+    if used := _as_model_calls_it(build, request, subject, free, have=False):
         return used
     return replace(target, advice=advice(subject, request, target, tries.seen, error))

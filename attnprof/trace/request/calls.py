@@ -1,4 +1,8 @@
-"""What a module is built with and called with in a run of a model, and that at any sizes."""
+"""Learn from a model's run how it builds and calls a module, as expressions in the sizes.
+
+:func:`watched` ends a run at the module's call and reports it. :func:`fitted` makes expressions of
+the numbers of several runs: 256 at N = 64 and 512 at N = 128 are ``4*N``.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -12,18 +16,18 @@ from unittest.mock import patch
 from attnprof.trace.request.configurations import Configuration, names_around
 from attnprof.trace.request.target import DEFAULT, Expression
 
-_GIVEN = "_attnprof_given"
-#: Tokens that a model puts beside those of an image: fewer than this.
-_MORE = 9
+_ARGUMENTS = "_attnprof_given"
+#: Tokens that a model adds to those of an image (for the class, registers): fewer than this.
+_EXTRA_TOKENS = 9
 
 
 class _CalledError(Exception):
-    """Ends a run where the module is called."""
+    """Ends a run at the module's call."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor of a call."""
+    """The sizes of a tensor in a call; ``dtype`` is empty for torch's default."""
 
     sizes: tuple[Any, ...]
     dtype: str = ""
@@ -31,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Use:
-    """A call of the module: what it was built with, and what it gets; leaves by their paths."""
+    """A call of a module: constructor arguments and inputs, each leaf by its path, like ``x.0``."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -39,52 +43,61 @@ class Use:
 
 @contextmanager
 def watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
-    """Inside, modules keep what they are built with, and a call of one of ``owner`` is seen."""
+    """Inside the context, report a call of an ``owner`` module to ``see`` and end the run there.
+
+    Modules of the owner's file keep the arguments that they are built with.
+    """
     call = owner.forward
 
     @wraps(call)
     def called(self: Any, *args: Any, **named: Any) -> Any:
         if type(self) is not owner:
             return call(self, *args, **named)
-        see(Use(_leaves_of(_given_to(self)), _leaves_of(_bound(call, self, args, named))))
+        see(
+            Use(
+                _leaves_of(_init_arguments(self)),
+                _leaves_of(_arguments_by_name(call, self, args, named)),
+            )
+        )
         raise _CalledError
 
     kinds = [kind for kind in names_around(owner).values() if is_module(kind)]
     with ExitStack() as stack:
         for kind in dict.fromkeys([owner, *kinds]):
             if kind.__module__ == owner.__module__ and "__init__" in vars(kind):
-                stack.enter_context(patch.object(kind, "__init__", _keeping(kind.__init__)))
+                stack.enter_context(patch.object(kind, "__init__", _storing_init(kind.__init__)))
         stack.enter_context(patch.object(owner, "forward", called))
         yield
 
 
-def _keeping(build: Any) -> Any:
-    """A constructor that keeps its arguments, those of the outermost where it calls another."""
+def _storing_init(build: Any) -> Any:
+    """Return a constructor that stores its arguments in the module: a subclass's if both do."""
 
     @wraps(build)
     def built(self: Any, *args: Any, **named: Any) -> None:
-        if _GIVEN not in self.__dict__:
-            object.__setattr__(self, _GIVEN, _bound(build, self, args, named))
+        if _ARGUMENTS not in self.__dict__:
+            object.__setattr__(self, _ARGUMENTS, _arguments_by_name(build, self, args, named))
         build(self, *args, **named)
 
     return built
 
 
-def _given_to(module: Any) -> dict[str, Any]:
-    return dict(module.__dict__.get(_GIVEN, {}))
+def _init_arguments(module: Any) -> dict[str, Any]:
+    """Return the constructor arguments that a module keeps."""
+    return dict(module.__dict__.get(_ARGUMENTS, {}))
 
 
-def _bound(function: Any, module: Any, args: Any, named: Any) -> dict[str, Any]:
-    """Arguments by name, without those at their default; tensors alone of any others."""
+def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dict[str, Any]:
+    """Return arguments by name, without those at their default; of ``**kwargs`` only tensors."""
     import torch
 
     signature = inspect.signature(function)
     try:
-        found = signature.bind(module, *args, **named).arguments
+        bound = signature.bind(module, *args, **named).arguments
     except TypeError:
         return {}
     _self, *names = signature.parameters
-    taken = {n: found[n] for n in names if n in found}
+    taken = {n: bound[n] for n in names if n in bound}
     for name in names:
         item = signature.parameters[name]
         if item.kind is item.VAR_KEYWORD:
@@ -98,21 +111,21 @@ def _bound(function: Any, module: Any, args: Any, named: Any) -> dict[str, Any]:
 
 
 def _leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _leaves(name, value)
-    return found
+        leaves |= _leaves(name, value)
+    return leaves
 
 
 def _leaves(path: str, value: Any) -> dict[str, Any]:
-    """Tensors and plain values by their paths, as inputs are named."""
+    """Return tensors and plain values by path, as inputs are named: ``{"x.0": Shape((2, 64))}``."""
     import torch
 
     if isinstance(value, torch.Tensor):
         usual = value.dtype == torch.get_default_dtype()
         return {path: Shape(tuple(value.shape), "" if usual else str(value.dtype)[6:])}
-    if isinstance(value, torch.nn.Module) and _given_to(value):
-        return {path: Configuration(type(value), _leaves_of(_given_to(value)))}
+    if isinstance(value, torch.nn.Module) and _init_arguments(value):
+        return {path: Configuration(type(value), _leaves_of(_init_arguments(value)))}
     parts: dict[str, Any] = {}
     if isinstance(value, tuple) and type(value) is tuple and value:
         parts = {f".{at}": x for at, x in enumerate(value)}
@@ -122,14 +135,14 @@ def _leaves(path: str, value: Any) -> dict[str, Any]:
         parts = {f".{key}": x for key, x in value.items()}
     if not parts:
         return {path: value}
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for step, part in parts.items():
-        found |= _leaves(path + step, part)
-    return found
+        leaves |= _leaves(path + step, part)
+    return leaves
 
 
 def is_module(kind: Any) -> bool:
-    """Whether it is a class of modules."""
+    """Return whether ``kind`` is a class of modules."""
     from torch import nn
 
     return isinstance(kind, type) and issubclass(kind, nn.Module)
@@ -139,11 +152,15 @@ def is_module(kind: Any) -> bool:
 
 
 class UnlikeCallsError(Exception):
-    """Runs at several sizes give what no expression fits."""
+    """Raised when no expression fits the numbers of several runs."""
 
 
 def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
-    """What a leaf is at any sizes."""
+    """Return a leaf with expressions for the numbers that differ between runs.
+
+    ``first`` is the leaf at the sizes ``base``; ``others`` are the leaf with each size doubled in
+    turn, then with all tripled.
+    """
     if isinstance(first, Shape):
         if not all(isinstance(x, Shape) and len(x.sizes) == len(first.sizes) for x in others):
             raise UnlikeCallsError
@@ -152,8 +169,8 @@ def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
     if isinstance(first, int) and not isinstance(first, bool):
         if not all(type(x) is int for x in others):
             raise UnlikeCallsError
-        found = _size(base, first, others)
-        return first if found == str(first) else Expression(found)
+        text = _size(base, first, others)
+        return first if text == str(first) else Expression(text)
     if isinstance(first, Configuration):
         fields = [x.fields if isinstance(x, Configuration) else {} for x in others]
         return Configuration(
@@ -164,11 +181,11 @@ def fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
 
 
 def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
-    """A product of straight lines in the sizes, and tokens more, or a number, as text.
+    """Return a number as text: a product of lines in the sizes, plus up to eight tokens.
 
-    ``N/64 - 4``, ``B*h``, ``H*W + 1``.
+    ``N/64 - 4``, ``B*h``, ``H*W + 1``; a number that no size changes stays one.
     """
-    for more in range(max(1, min(_MORE, first))):
+    for more in range(max(1, min(_EXTRA_TOKENS, first))):
         with suppress(UnlikeCallsError):
             text = _product(base, first - more, [other - more for other in others])
             return f"{text} + {more}" if more else text
@@ -210,5 +227,5 @@ def _signed(number: Fraction) -> str:
 
 
 def _times(share: Fraction, factors: list[str]) -> str:
-    own = [str(share.numerator)] if share.numerator != 1 else []
-    return "*".join(own + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")
+    number = [str(share.numerator)] if share.numerator != 1 else []
+    return "*".join(number + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")

@@ -1,4 +1,4 @@
-"""Configuration objects: their class is found, their fields are given, guessed, or in a file."""
+"""Configuration objects that modules take: find their class; guess, take or read their fields."""
 
 import inspect
 import re
@@ -22,24 +22,24 @@ from attnprof.trace.request.target import Expression, Sized, Sizes, at
 from attnprof.trace.request.texts import as_size
 from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
-#: What a parameter that takes a configuration is called.
-_CALLED = re.compile(
+#: Names of parameters that take a configuration.
+_CONFIG_NAMES = re.compile(
     r"(model_|transformer_|text_|vision_)?(config|cfg|conf|configuration|args|hparams)"
 )
-#: The class that those of transformers are made of.
-_BASE = "pretrainedconfig"
-_CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
+#: The base class of transformers' configurations, which no model is built with.
+_BASE_CLASS = "pretrainedconfig"
+_CONFIG_CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
 
 
 class Fields(dict[str, Any]):
-    """What stands for a configuration whose class is not known: entries that are attributes."""
+    """A stand-in for a configuration of unknown class: a dict whose entries are attributes."""
 
     __getattr__ = dict.__getitem__
 
 
 @dataclass(frozen=True)
 class Configuration(Sized):
-    """A configuration of a class with fields that may be sizes."""
+    """A configuration still to be made: its class, and its fields, some of which are sizes."""
 
     kind: Any
     fields: Mapping[str, Any]
@@ -52,11 +52,11 @@ class Configuration(Sized):
     @property
     def parts(self) -> Iterable[Expression]:
         """The fields that are sizes."""
-        own = [value for value in self.fields.values() if isinstance(value, Sized)]
-        return [part for value in own for part in value.parts]
+        sized = [value for value in self.fields.values() if isinstance(value, Sized)]
+        return [part for value in sized for part in value.parts]
 
     def at(self, sizes: Sizes) -> Any:
-        """The object; what its constructor does not take is set afterwards."""
+        """Return the object; fields that its constructor does not take are set afterwards."""
         values = {name: at(value, sizes) for name, value in self.fields.items()}
         try:
             return self.kind(**values)  # some take more than they say
@@ -72,54 +72,54 @@ class Configuration(Sized):
 
 
 def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
-    """The parameter that takes a configuration, and the class of that; Fields where unknown."""
+    """Return the parameter that takes a configuration, with its class (or Fields); else None."""
     for name, item in parameters.items():
-        called = bool(_CALLED.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
+        called = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
         kinds = [
             kind
             for kind in _classes(item.annotation, names_around(owner))
             if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
-            if kind.__name__.lower() != _BASE
-            if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
+            if kind.__name__.lower() != _BASE_CLASS
+            if called or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
-            kinds += [kind for kind in [_beside(owner, name)] if kind and called]
-            return name, max(kinds, key=lambda kind: _meant(kind, owner, name))
+            kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
+            return name, max(kinds, key=lambda kind: _fit(kind, owner, name))
         if called:
-            found = getattr(owner, "config_class", None) or _beside(owner, name)
-            if found or is_required(item):
-                return name, found or Fields
+            config_class = getattr(owner, "config_class", None) or _best_class(owner, name)
+            if config_class or is_required(item):
+                return name, config_class or Fields
     return None
 
 
 def names_around(owner: Any) -> dict[str, Any]:
-    """The names where a class or function was written."""
+    """Return the names defined in the file of a class or function."""
     module = sys.modules.get(getattr(owner, "__module__", ""))
     return vars(module) if module else {}
 
 
 def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
-    """Classes of an annotation, also of one that is a text, or a choice of several."""
+    """Yield the classes in an annotation; texts like ``"LlamaConfig | None"`` are looked up."""
     if isinstance(annotation, type) and annotation is not Parameter.empty:
         yield annotation
     text = getattr(annotation, "__forward_arg__", annotation)
     for word in re.findall(r"[\w.]+", text) if isinstance(text, str) else ():
         first, *rest = word.split(".")
-        found = scope.get(first)
+        value = scope.get(first)
         for part in rest:
-            found = getattr(found, part, None)
-        if isinstance(found, type):
-            yield found
+            value = getattr(value, part, None)
+        if isinstance(value, type):
+            yield value
     for part in get_args(annotation):
         yield from _classes(part, scope)
 
 
-def _beside(owner: Any, parameter: str) -> Any:
-    """The configuration in the same module whose name begins most like the owner's."""
-    found = {
+def _best_class(owner: Any, parameter: str) -> Any:
+    """Return the configuration class of the owner's file that fits best, by fields and name."""
+    classes = {
         n: v
         for n, v in names_around(owner).items()
-        if isinstance(v, type) and _CLASSES.fullmatch(n)
+        if isinstance(v, type) and _CONFIG_CLASSES.fullmatch(n)
     }
     name = getattr(owner, "__name__", "")
 
@@ -127,19 +127,19 @@ def _beside(owner: Any, parameter: str) -> Any:
         pairs = zip(one, name, strict=False)
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
-    plain = [one for one in found if one.lower() != _BASE]
-    best = max(plain, key=lambda x: (*_meant(found[x], owner, parameter), alike(x)), default=None)
-    return found[best] if best else None
+    plain = [one for one in classes if one.lower() != _BASE_CLASS]
+    best = max(plain, key=lambda x: (*_fit(classes[x], owner, parameter), alike(x)), default=None)
+    return classes[best] if best else None
 
 
-def _meant(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
-    """Whether it has a field for the model's width, and how many of those that the owner reads."""
-    own = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
-    return not own.isdisjoint(WIDTHS), len(own & {*_read(parameter, owner)})
+def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
+    """Return how well a class fits: has it a width, how many fields that the owner reads has it."""
+    fields = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
+    return not fields.isdisjoint(WIDTHS), len(fields & {*_fields_read(parameter, owner)})
 
 
-def _read(parameter: str, code: Any) -> list[str]:
-    """The fields of a configuration that code reads."""
+def _fields_read(parameter: str, code: Any) -> list[str]:
+    """Return the fields of a configuration that code reads: ``config.hidden_size``."""
     try:
         text = inspect.getsource(code)
     except (OSError, TypeError):
@@ -148,28 +148,32 @@ def _read(parameter: str, code: Any) -> list[str]:
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
-    """What a configuration takes; of an unknown one, what the code around reads of ``name``."""
+    """Return the fields that a configuration takes; of an unknown one, what the file reads."""
     if kind is Fields:
-        read = _read(name, sys.modules[owner.__module__])
+        read = _fields_read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
-    own = {
+    constants = {
         field: Parameter(field, Parameter.KEYWORD_ONLY, default=value)
         for base in reversed(kind.__mro__) for field, value in vars(base).items()
         if isinstance(value, int) and not field.startswith("_")
     }  # fmt: skip
-    return own | dict(inspect.signature(kind).parameters)
+    return constants | dict(inspect.signature(kind).parameters)
 
 
 def all_parameters(owner: Any) -> dict[str, Parameter]:
-    """What a class is called with, and the fields of the configuration among that."""
-    own = parameters_of(owner, "")
-    name, kind = taken_by(owner, own) or ("", None)
+    """Return the parameters of a class, with fields of its configuration as ``config.width``."""
+    parameters = parameters_of(owner, "")
+    name, kind = taken_by(owner, parameters) or ("", None)
     fields = fields_of(kind, owner, name) if name else {}
-    return own | {f"{name}.{field}": item for field, item in fields.items()}
+    return parameters | {f"{name}.{field}": item for field, item in fields.items()}
 
 
-def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
-    """How positions turn the entries of a head, as an input: what the rotary class beside gives."""
+def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
+    """Return the shapes of position embeddings as an input: those of the file's rotary class.
+
+    ``(B, N, d), (B, N, d)`` for cosines and sines of whole heads. The class is run at two head
+    widths to see what share of a head it turns, or if it gives complex numbers.
+    """
     import torch
 
     kinds = [v for n, v in names_around(owner).items() if n.endswith("RotaryEmbedding")]
@@ -177,17 +181,17 @@ def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     pair = f"(B, N, {head}), (B, N, {head})"
     if not kinds or config is None:
         return pair
-    found = []
+    widths = []
     for width in (32, 64):
         sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
             given = kinds[0](config.at(sizes))(x, positions)
             turns = given if isinstance(given, torch.Tensor) else given[0]
-            found.append((turns.shape[-1], at(as_size(head), sizes)))
+            widths.append((turns.shape[-1], at(as_size(head), sizes)))
         except Exception:  # noqa: BLE001 - somebody's code may raise anything
             return pair
-    (short, one), (long, other) = found
+    (short, one), (long, other) = widths
     share = Fraction(short, one)
     if short == long:
         head = str(short)
@@ -201,12 +205,12 @@ def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
 
 
 def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Fields that say sizes, and those without a default.
+    """Return guesses for fields that are sizes or have no default.
 
-    What is None by default the class works out. Raises :class:`RequestError` for a field that
-    must be given and nobody can guess.
+    Fields that are None by default are left to the class. Raises :class:`RequestError` for a
+    required field that nobody can guess.
     """
-    found: dict[str, Any] = {}
+    guesses: dict[str, Any] = {}
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
         number = isinstance(item.default, int) and not isinstance(item.default, bool)
@@ -214,7 +218,7 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
         if name in given or few or not (required or (size and number)):
             continue
         if size and (required or size not in ("N", "1000")):
-            found[name] = as_size(size)
+            guesses[name] = as_size(size)
         elif required:
             plain = plain_value(name, item)
             if not plain:
@@ -222,25 +226,25 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
                     f"{what}.{name} must be given and cannot be guessed: add --arg {what}.{name}=… "
                     "(a size like h*d, or a value)"
                 )
-            found[name] = plain[0]
-    return found | _of_states(fields, given)
+            guesses[name] = plain[0]
+    return guesses | _state_space_sizes(fields, given)
 
 
-def _of_states(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Heads of a state-space layer, of one group, in all ``expand`` times as wide as the model."""
-    found = dict[str, Any]()
+def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sizes of a state-space layer: one group of h heads, ``expand`` times the width."""
+    sizes = dict[str, Any]()
     for kind in ("", "mamba_"):
         wider = fields.get(f"{kind}expand")
         widths = [n for n in (f"{kind}head_dim", f"{kind}d_head") if n in fields]
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
         if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
-            found |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
-            found |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
-    return found
+            sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
+            sizes |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
+    return sizes
 
 
 def module_of(item: Parameter, owner: Any) -> Configuration | None:
-    """A module that an argument's annotation names, built like a configuration."""
+    """Return a module of the class that an argument's annotation names, or None."""
     from torch import nn
 
     kinds = [k for k in _classes(item.annotation, names_around(owner)) if issubclass(k, nn.Module)]
@@ -253,7 +257,7 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The fields that a JSON or TOML file gives."""
+    """Return the fields in a JSON or TOML file; raise a :class:`RequestError` if it has none."""
     try:
         Path(path).stat()
     except OSError as error:
@@ -261,9 +265,9 @@ def read_file(path: str) -> dict[str, Any]:
             f"--config {path}: {why_of(error)}; give a .json or .toml file"
         ) from error
     try:
-        found = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
+        fields = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
     except RequestError as error:
         raise RequestError(f"--config {path} is not readable: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise RequestError(f"--config {path} holds no names with values")
-    return found
+    return fields

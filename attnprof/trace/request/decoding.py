@@ -1,4 +1,4 @@
-"""One token after others of somebody's module, from the cache that its forward pass takes."""
+"""Decoding steps of user modules: one token, with the cache that N - 1 earlier tokens leave."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from attnprof.trace.request.configurations import names_around
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import Expression, Input, Sizes, Target
 
-#: What a forward pass calls the keys and values of earlier tokens.
+#: Arguments of a forward pass for the keys and values of earlier tokens.
 _CACHES = (
     "past_key_values", "past_key_value", "layer_past", "kv_cache", "cache", "past", "past_kv",
     "state", "incremental_state",
@@ -20,31 +20,33 @@ _CACHES = (
 
 
 def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
-    """The target with a decoding step, where its forward pass takes a cache, or it has a step.
+    """Return the target with a decoding step, if the module takes a cache or has a step.
 
-    The cache is what a pass over the tokens before leaves: in an object of transformers', where
-    the code of the module's ``kind`` knows its class, else as the last result. A step of its own is
-    ``step(x_t, state)`` from ``init_state(batch_size)``, or from an input that ``init_state`` takes
-    by its name, as an encoder's.
+    The cache is what a pass over the earlier tokens leaves: an object of transformers if the code
+    of ``kind`` (the module's class) knows that class, else the last result of the pass. A module's
+    own step is ``step(x_t, state)``; its ``init_state`` takes ``batch_size``, or inputs by name,
+    such as an encoder's rows.
     """
     if "N" not in target.symbols:
         return target
     name, scope = next((name for name in _CACHES if name in taken), ""), names_around(kind)
     if not name:
         return _with_own_step(target, kind)
-    own = tuple(item for item in target.inputs if item.name != name)
+    inputs = tuple(item for item in target.inputs if item.name != name)
     keywords = target.keywords - {name}
     step = replace(
         target,
-        inputs=tuple(map(_of_one_token, own)),
+        inputs=tuple(map(_of_one_token, inputs)),
         keywords=keywords,
-        make=partial(_made, replace(target, inputs=own, keywords=keywords), name, taken, scope),
+        make=partial(
+            _call_with_cache, replace(target, inputs=inputs, keywords=keywords), name, taken, scope
+        ),
     )
     return replace(target, step=step)
 
 
 def _with_own_step(target: Target, kind: Any) -> Target:
-    """One token, of the first input that a state does not begin with, after others."""
+    """Return the target with a step on one token of its first input that makes no state."""
     begins, steps = (getattr(kind, name, None) for name in ("init_state", "step"))
     if not (isfunction(begins) and callable(steps)):
         return target
@@ -85,17 +87,23 @@ def _of_one_token(item: Input, length: str = "N") -> Input:
     return replace(item, dims=tuple(dims))
 
 
-def _made(
+def _call_with_cache(
     target: Target, name: str, taken: Parameters, scope: Mapping[str, Any], sizes: Sizes
 ) -> CachedCall:
-    """The module after all tokens but one: what differs after two and three grows with them."""
+    """Return the module as a call on the last token, with the cache of the others.
+
+    That cache is extrapolated from those after two and three tokens: a size that differs grows with
+    N.
+    """
     module = target.make(sizes).eval()
     named = {"use_cache": True} if "use_cache" in taken else {}
-    two, three = (_kept(target, module, {**sizes, "N": n}, name, named, scope) for n in (2, 3))
-    return CachedCall(module, {**named, name: _grown(two, three, sizes["N"] - 1, set())})
+    two, three = (
+        _cache_after(target, module, {**sizes, "N": n}, name, named, scope) for n in (2, 3)
+    )
+    return CachedCall(module, {**named, name: _extended(two, three, sizes["N"] - 1, set())})
 
 
-def _kept(
+def _cache_after(
     target: Target,
     module: Any,
     sizes: Sizes,
@@ -103,10 +111,10 @@ def _kept(
     named: Mapping[str, Any],
     scope: Mapping[str, Any],
 ) -> Any:
-    """The cache that a pass over the first tokens leaves."""
+    """Return the cache that a pass over ``sizes["N"]`` tokens leaves."""
     import torch
 
-    cache = _empty(scope)
+    cache = _empty_cache(scope)
     before, others = target.call_inputs(sizes, _device(module))
     with torch.no_grad():
         result = module(*before, **{**others, **named, name: cache})
@@ -119,8 +127,8 @@ def _kept(
     return values[-1] if cache is None else cache
 
 
-def _grown(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
-    """What is kept after ``tokens``, from that after two of them and after three."""
+def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
+    """Return the cache after ``tokens`` tokens, extrapolated from those after two and three."""
     import torch
 
     if isinstance(two, torch.Tensor):
@@ -129,21 +137,21 @@ def _grown(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
         ]
         return two if two.shape == three.shape else two.new_zeros(shape)
     if isinstance(two, list | tuple):
-        made = [_grown(a, b, tokens, seen) for a, b in zip(two, three, strict=True)]
+        made = [_extended(a, b, tokens, seen) for a, b in zip(two, three, strict=True)]
         return made if isinstance(two, list) else tuple(made)
     if isinstance(two, dict):
-        return {name: _grown(value, three[name], tokens, seen) for name, value in two.items()}
+        return {name: _extended(value, three[name], tokens, seen) for name, value in two.items()}
     if isinstance(two, int) and not isinstance(two, bool):
         return tokens + two - 2 if three == two + 1 else two
     if hasattr(two, "__dict__") and id(two) not in seen and not isinstance(two, type):
         seen.add(id(two))
         for name, value in vars(two).items():
-            vars(two)[name] = _grown(value, vars(three)[name], tokens, seen)
+            vars(two)[name] = _extended(value, vars(three)[name], tokens, seen)
     return two
 
 
-def _empty(scope: Mapping[str, Any]) -> Any:
-    """A cache of transformers', where code knows it."""
+def _empty_cache(scope: Mapping[str, Any]) -> Any:
+    """Return an empty cache of transformers if the code imports that class, else None."""
     if not {"Cache", "DynamicCache"} & set(scope):
         return None
     from transformers.cache_utils import DynamicCache

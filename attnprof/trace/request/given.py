@@ -1,4 +1,4 @@
-"""What was given for a target of somebody's, and what is guessed of what it takes."""
+"""A request to derive user code: what was typed, and guesses for arguments and inputs left out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,17 +41,17 @@ _CAUSAL = ("causal", "is_causal")
 
 
 class UnguessedError(RequestError):
-    """Arguments, or inputs of the call, that must be given and nobody can guess."""
+    """Raised for required arguments or inputs (``names``) that nobody can guess."""
 
     def __init__(self, what: str, how: str, flag: str, names: Sequence[str]) -> None:
-        told = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
-        super().__init__(f"{what} needs {told}, which cannot be guessed: {how}")
+        listed = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
+        super().__init__(f"{what} needs {listed}, which cannot be guessed: {how}")
         self.names = dict.fromkeys(names, flag)
 
 
 @dataclass
 class Request:
-    """What was given for one target, and what was guessed, with the flag that says otherwise."""
+    """What was typed for one target, and what was guessed, with the flag that overrides it."""
 
     name: str
     given: dict[str, Any]
@@ -66,47 +66,48 @@ class Request:
         """The last part of the name: ``MyAttention``."""
         return self.name.rpartition(":")[2]
 
-    def instead(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
-        """The same with other guesses."""
-        told = {f"{name}={shown(value)}": "--arg" for name, value in args.items()}
-        told |= {f'"{item.spelled}"': "--input" for item in inputs.values()}
+    def with_guesses(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
+        """Return the request with these arguments and inputs as its guesses."""
+        guesses = {f"{name}={shown(value)}": "--arg" for name, value in args.items()}
+        guesses |= {f'"{item.spelled}"': "--input" for item in inputs.values()}
         bases = {base_of(name) for name in inputs}
         kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
         return replace(
-            self, given={**self.given, **args}, inputs={**kept, **inputs}, guessed=told, notes=[]
+            self, given={**self.given, **args}, inputs={**kept, **inputs}, guessed=guesses, notes=[]
         )
 
     def target(
         self, make: Any, what: str, taken: Parameters, arguments: Any, known: Mapping[str, str]
     ) -> Target:
-        """The target, over the symbols that its arguments and inputs use.
+        """Return the target, over the symbols that its arguments and inputs use.
 
-        ``known`` are sizes by the names of arguments; none where it is a function.
+        ``known`` are the model's sizes as texts, ``{"width": "h*d", "head": "d"}``; empty for a
+        function.
         """
-        named = self.call(what, taken, _of_a_grid(arguments, taken, known))
+        named = self.call(what, taken, _with_grid(arguments, taken, known))
         inputs, by_name = tuple(named.values()), signatures.by_name(named, taken)
         if self.guessed:
-            told = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
+            texts = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
             ways = " and ".join(sorted({*self.guessed.values()}))
-            self.notes.insert(0, f"guessed: {told}; give {ways} to say otherwise")
+            self.notes.insert(0, f"guessed: {texts}; give {ways} to say otherwise")
         symbols = symbols_in([*arguments.values(), *inputs])
         return Target(self.name, make, inputs, symbols, self.dtype, by_name, tuple(self.notes))
 
     def arguments(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
-        """What a class or a factory is called with: given and guessed sizes, no default h or d.
+        """Return the constructor's arguments: typed and guessed; no default stands for h or d.
 
-        Raises :class:`RequestError` for a required one that nobody can guess.
+        Raises :class:`UnguessedError` for required ones that nobody can guess.
         """
-        found = self._configured(owner, parameters)
-        signatures.checked_names(found, parameters, "--arg", self.what)
+        arguments = self._configured(owner, parameters)
+        signatures.checked_names(arguments, parameters, "--arg", self.what)
         unknown = []
         for name, item in parameters.items():
             place = item.default is None and name in PLACES  # which a cache asks for
-            if name in found or not (place or signatures.is_required(item)):
+            if name in arguments or not (place or signatures.is_required(item)):
                 continue
             size, plain = size_of(name), plain_value(name, item)
             if part := module_of(item, owner):
-                found |= self.guess({name: part})
+                arguments |= self.guess({name: part})
                 continue
             if not size and not plain and (text := compared(name, owner)):
                 plain = (text,)
@@ -116,7 +117,7 @@ class Request:
             if not size and not plain:
                 unknown.append(name)
                 continue
-            found |= self.guess({name: as_size(size) if size else plain[0]})
+            arguments |= self.guess({name: as_size(size) if size else plain[0]})
         if unknown:
             added = " ".join(f"--arg {name}=…" for name in unknown)
             how = f"add {added} (a size like h*d, or a value), or point at a function of yours that"
@@ -125,17 +126,17 @@ class Request:
             raise UnguessedError(f"{self.what}({takes})", how, "--arg", unknown)
         if "batch_first" in parameters and "batch_first" not in self.given:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
-            found["batch_first"] = True
-        known = signatures.known_sizes(found, parameters)
+            arguments["batch_first"] = True
+        known = signatures.known_sizes(arguments, parameters)
         of_images = known.get("whole", "").count(",") == 3  # at sizes that are numbers
         usual = [] if of_images else [Expression(known["width"])]
         inputs = self.inputs.values() or usual
-        used = symbols_in([*found.values(), *inputs])
-        left = signatures.sizes_at_default(parameters, found, used)
-        return {**found, **self.guess({name: Expression(size) for name, size in left.items()})}
+        used = symbols_in([*arguments.values(), *inputs])
+        left = signatures.sizes_at_default(parameters, arguments, used)
+        return {**arguments, **self.guess({name: Expression(size) for name, size in left.items()})}
 
     def _configured(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
-        """What was given, a configuration made of what was given and guessed of its fields."""
+        """Return the typed arguments, with a configuration of typed and guessed fields."""
         given, file = dict(self.given), {}
         if isinstance(given.get("config"), str):
             file = read_file(given.pop("config"))
@@ -144,48 +145,48 @@ class Request:
         if taken is None:
             return file | given
         name, kind = taken
-        own = given.get(name, {})
-        if not isinstance(own, dict):
+        config = given.get(name, {})
+        if not isinstance(config, dict):
             return given  # an object, from Python
         fields = fields_of(kind, owner, name)
-        own = file | own
-        more = {} if file else guessed(fields, own, name)
+        config = file | config
+        more = {} if file else guessed(fields, config, name)
         self.guess({f"{name}.{field}": value for field, value in more.items()})
-        if hasattr(kind, "_attn_implementation") and "attn_implementation" not in own:
+        if hasattr(kind, "_attn_implementation") and "attn_implementation" not in config:
             more["attn_implementation"] = "eager"
             self.notes.append(
                 f"attention is eager, its products and softmax in torch; --arg {name}."
                 "attn_implementation=sdpa asks for torch's fused attention"
             )
-        return given | {name: Configuration(kind, own | more)}
+        return given | {name: Configuration(kind, config | more)}
 
     def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of arguments, told as guessed."""
+        """Note values of arguments as guessed, and return them."""
         self.guessed |= {f"{name}={shown(value)}": "--arg" for name, value in values.items()}
         return dict(values)
 
     def call(self, what: str, parameters: Parameters, known: Mapping[str, str]) -> dict[str, Input]:
-        """Inputs of the call in its order, by name.
+        """Return the inputs of the call by name, in its order.
 
-        Without ``known`` sizes q, k and v are (B, h, N, d), as a function takes them. Raises
-        :class:`RequestError` for a required one that nobody can guess.
+        Without ``known`` sizes (a function), q, k and v are (B, h, N, d). Raises
+        :class:`UnguessedError` for required ones that nobody can guess.
         """
         if not signatures.takes_any(parameters):
             signatures.checked_names(self.inputs, parameters, "--input", what)
         given: dict[str, dict[str, Input]] = {}
-        for name, own in self.inputs.items():
-            given.setdefault(base_of(name), {})[name] = own
+        for name, tensor in self.inputs.items():
+            given.setdefault(base_of(name), {})[name] = tensor
         needed = {name for name, item in parameters.items() if signatures.is_required(item)} or {
             *[name for name in FIRST if name in parameters and not given][:1]
         }
         if known and any(input_text(name, "", "").startswith("=") for name in needed - {*given}):
             known = {"tokens": "H*W", **known}
-        found: dict[str, Input] = {}
+        inputs: dict[str, Input] = {}
         unknown = []
         for name, item in parameters.items():
             if name in given or name in needed or name in NEEDED:
                 made = given.get(name) or self._guessed(item, known)
-                found |= made
+                inputs |= made
                 unknown += [] if made else [name]
         if unknown:
             first, tokens = unknown[0], f"B, N, {known.get('width', 'h*d')}"
@@ -193,22 +194,22 @@ class Request:
             raise UnguessedError(
                 what, f'{how} a value, like --input "{first}: None"', "--input", unknown
             )
-        if known and not {*map(base_of, (*found, *self.inputs))} - signatures.only_named(
+        if known and not {*map(base_of, (*inputs, *self.inputs))} - signatures.only_named(
             parameters
         ):
-            found = self._guessed(Parameter("x", Parameter.POSITIONAL_ONLY), known) | found
-        found |= self.inputs
-        if not found:
+            inputs = self._guessed(Parameter("x", Parameter.POSITIONAL_ONLY), known) | inputs
+        inputs |= self.inputs
+        if not inputs:
             raise RequestError(
                 f"{what} does not say what it takes: give its inputs in order, like --input "
                 '"q: B, h, N, d"'
             )
-        return found
+        return inputs
 
     def _guessed(self, item: Parameter, known: Mapping[str, str]) -> dict[str, Input]:
-        """What an input is by its name and type; nothing where nobody can guess."""
+        """Return the input that a parameter's name and annotation suggest, or nothing."""
         name, tokens = item.name, known.get("tokens", "N")
-        text = known.get("turned", "") if name in NEEDED else ""
+        text = known.get("rotary", "") if name in NEEDED else ""
         if name in TOKENS:
             text = known.get(f"={name}", "") or known.get("whole", "")
         text = (
@@ -224,16 +225,16 @@ class Request:
             text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
         if text.startswith("B, ") and (form := form_of_several(item)):
             text = form.format(f"({text}), ({text})")
-        found = texts.parse_inputs({name: text}) if text else {}
-        self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
-        return found
+        inputs = texts.parse_inputs({name: text}) if text else {}
+        self.guessed |= {f'"{item.spelled}"': "--input" for item in inputs.values()}
+        return inputs
 
     def pass_values(self, values: Mapping[str, Any]) -> None:
-        """Plain values, or sizes, become inputs of the call."""
+        """Make plain values, or sizes, inputs of the call."""
         self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
 
     def place_causal(self, parameters: Parameters, taken: Parameters) -> None:
-        """``--causal`` goes to the arguments or to the inputs, whichever take it."""
+        """Pass ``--causal`` to the constructor or to the call, whichever takes it."""
         if not self.causal:
             return
         argument = next((n for n in _CAUSAL if n in parameters and n not in self.given), None)
@@ -249,7 +250,7 @@ class Request:
             )
 
     def is_factory(self, function: Any) -> bool:
-        """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
+        """Return whether a function makes a module: it takes sizes (or nothing), no tensor."""
         parameters = signatures.parameters_of(function, self.what)
         tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
         if tensors or signatures.takes_any(parameters):
@@ -261,7 +262,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Repair:
-    """Guesses that take the place of others: values of arguments, texts of inputs."""
+    """A change of guesses: values of arguments, texts of inputs."""
 
     args: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -278,14 +279,14 @@ class Repair:
 
 
 def shown(value: Any) -> str:
-    """A value as ``--arg`` takes it."""
+    """Return a value as ``--arg`` takes it."""
     return value.text if isinstance(value, Expression) else str(value)
 
 
-def _of_a_grid(arguments: Any, taken: Parameters, known: Mapping[str, str]) -> Mapping[str, str]:
-    """What is known, and the sides of an image that a call and its constructor both take."""
-    found = [name for name in taken if input_text(name, "", "") == "=(H, W)"]
-    for name in found if known else ():
+def _with_grid(arguments: Any, taken: Parameters, known: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the known sizes, with an image's sides if call and constructor both take them."""
+    names = [name for name in taken if input_text(name, "", "") == "=(H, W)"]
+    for name in names if known else ():
         sides = arguments.get(name)
         if isinstance(sides, tuple | list) and len(sides) == 2:
             high, wide = (getattr(side, "text", side) for side in sides)

@@ -1,4 +1,4 @@
-"""What the line at which code fails, and the constructor, say of what the code takes."""
+"""Repairs read from source: from the line at which code fails, and from its constructor."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,14 +18,14 @@ from attnprof.trace.request.usual import (
 
 #: A size of a tensor that is compared with a name.
 _SIZE_OF = re.compile(r"\b(\w+)\.(?:shape\[|size\()(\d)[\])] *[!=]= *(?:self\.)?(\w+)")
-#: A flag that a condition asks for.
-_ASKED = re.compile(r"\bif .*?\bself\.(?:config\.)?(\w+)")
+#: A flag that a condition reads.
+_FLAG_READ = re.compile(r"\bif .*?\bself\.(?:config\.)?(\w+)")
 
 
 def sized(
     error: Exception, subject: Any, given: Mapping[str, Any], floats: Iterable[Input], width: str
 ) -> Iterator[Repair]:
-    """One size more where the failing line compares one with an argument: ``x.shape[1] == n``."""
+    """Yield inputs with one more size that the failing line compares: ``x.shape[1] == n``."""
     values = {n: x.default for n, x in signatures.parameters_of(subject, "").items()} | {**given}
     names = {item.name for item in floats}
     for name, place, what in _SIZE_OF.findall(lines_where(error)):
@@ -40,16 +40,16 @@ def sized(
 
 
 def unflagged(error: Exception, subject: Any, given: Mapping[str, Any]) -> Iterator[Repair]:
-    """The other value of a flag, where a condition before the failing line asks for it."""
+    """Yield the opposite value of a flag that a condition just before the failing line reads."""
     taken = signatures.parameters_of(subject, "")
-    for name in _ASKED.findall(lines_where(error, before=3)):
+    for name in _FLAG_READ.findall(lines_where(error, before=3)):
         default = taken[name].default if name in taken and name not in given else 0
         if default is None or isinstance(default, bool):
             yield Repair({name: not default if default is not None else False})
 
 
 def of_channels(text: str, subject: Any, floats: list[Input]) -> Iterator[Repair]:
-    """Images, or tokens, of as many channels as the constructor has by default."""
+    """Yield images, or tokens, with as many channels as the constructor has by default."""
     if not re.search(r"AssertionError|axis|axes|normalized_shape|mat1", text):
         return
     taken = signatures.parameters_of(subject, "")
@@ -60,13 +60,13 @@ def of_channels(text: str, subject: Any, floats: list[Input]) -> Iterator[Repair
 
 
 def context_text(name: str, usual: str, subject: Any, given: Mapping[str, Any]) -> str:
-    """Tokens of another source, or a vector for each sample, as wide as the constructor says."""
+    """Return an input for another source (tokens, or a vector), as wide as the constructor says."""
     taken = signatures.parameters_of(subject, "")
     numbers = {n: given.get(n, x.default) for n, x in taken.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
-    own = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
+    prefixed = [n for n in numbers if n.startswith((name, name.removesuffix("s")))]
     others = context_widths(numbers) if name in CONTEXTS else []
-    for width in [*(numbers[n] for n in own), *others][:1]:
+    for width in [*(numbers[n] for n in prefixed), *others][:1]:
         if usual[:2] == "B,":
             return re.sub(r"[^,]+$", f" {width}", usual)
         return usual or f"B, {width}"
@@ -76,7 +76,7 @@ def context_text(name: str, usual: str, subject: Any, given: Mapping[str, Any]) 
 def of_sides(
     name: str, text: str, taken: Iterable[str], inputs: Mapping[str, Input]
 ) -> dict[str, str]:
-    """The other side of an image whose height or width is given, and as many tokens as pixels."""
+    """Return an image's other side if height or width is an input, with H*W tokens to match."""
     if text not in ("=H", "=W"):
         return {}
     side = {"=H": "=W", "=W": "=H"}[text]
@@ -88,29 +88,29 @@ def of_sides(
 
 
 def with_class(inputs: Iterable[Input], width: str) -> Iterator[Repair]:
-    """A token for the class beside those of an image."""
+    """Yield inputs with one token more than an image has: that of the class."""
     for item in inputs:
         if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
             yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {width}"})
 
 
-#: How many times as wide as the model its parts are, or that they are narrower.
-_TIMES = (2, 3, 4, 8)
+#: Factors by which parts of a model are wider or narrower than the model.
+_WIDTH_FACTORS = (2, 3, 4, 8)
 
 
 def in_widths(number: int, old: str, value: Any) -> list[str]:
-    """A number as a multiple or a part of what stood there, where it is one, and as it stands.
+    """Return texts for a number: a multiple or part of ``old`` (``2*h*d``), then the number.
 
-    ``value`` is the width; lengths ("N") have no parts.
+    ``value`` is what ``old``, the width, is at the sizes of the run; a length ("N") has no parts.
     """
     if old == "N":
         return [str(number)]
-    found = [f"{times}*{old}" for times in _TIMES if number == times * value]
-    found += [f"{old}/{times}" for times in _TIMES if number * times == value]
-    return [*found, str(number)]
+    texts = [f"{times}*{old}" for times in _WIDTH_FACTORS if number == times * value]
+    texts += [f"{old}/{times}" for times in _WIDTH_FACTORS if number * times == value]
+    return [*texts, str(number)]
 
 
 def resized(bodies: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """Texts of inputs with another size."""
+    """Return the texts of inputs with the size ``old`` replaced by ``new``."""
     whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
     return {name: re.sub(whole, new, body) for name, body in bodies.items()}

@@ -1,4 +1,4 @@
-"""From a request to a target: a registered mechanism, somebody's module, a function."""
+"""Find what a name or an object stands for: the target of a mechanism, a module or a function."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from attnprof.blocks.cache import DecodingStep, positioned
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
-from attnprof.trace.request.alternatives import working
+from attnprof.trace.request.alternatives import target_that_runs
 from attnprof.trace.request.given import Request
 from attnprof.trace.request.modules import of_class, of_factory, of_function, of_instance
 from attnprof.trace.request.target import DEFAULT, Input, Sizes, Target
@@ -32,13 +32,12 @@ def target_of(
     name: str = "",
     width: int | None = None,
 ) -> Target:
-    """What is named, made ready to run: a mechanism's id, ``path.py:Name``, ``module:Name``.
+    """Return the target of a mechanism's id, ``path.py:Name``, ``module:Name`` or an object.
 
-    Or a Python object: a module class, a module (of model width ``width``), a function, a factory
-    of modules. ``args`` are constructor arguments (``name=expr`` texts or a mapping), ``inputs``
-    those of the call (``name: dims``); what is left out is guessed and told in the target's
-    ``notes``. ``params`` and ``scope`` belong to registered mechanisms. Raises
-    :class:`RequestError`.
+    An object is a module class, a module (of model width ``width``), a function, or a factory of
+    modules. ``args`` are constructor arguments (``name=expr`` texts or a mapping), ``inputs`` those
+    of the call (``name: dims``); what is left out is guessed, as the target's ``notes`` say.
+    ``params`` and ``scope`` belong to registered mechanisms. Raises :class:`RequestError`.
     """
     from torch import nn
 
@@ -50,30 +49,31 @@ def target_of(
         _refuse(f"is for your own modules; {name} takes --set name=value", arg=args, input=inputs)
         spec = registry.configured([name], params or {})[0]
         return mechanism_target(spec, scope or "layer", causal=causal, dtype=dtype)
-    told = f"is for registered mechanisms; {name} takes --arg and --input"
-    _refuse(told, set=params, scope=scope)
+    why = f"is for registered mechanisms; {name} takes --arg and --input"
+    _refuse(why, set=params, scope=scope)
     asked = parse_inputs(inputs)
     given = parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())})
     request = Request(name, given, asked, causal, dtype)
     if isinstance(thing, nn.Module):
         build = partial(of_instance, thing, width=width)
-        return build(request) if width else working(build, request, thing)
+        return build(request) if width else target_that_runs(build, request, thing)
     if is_class and issubclass(thing, nn.Module):
-        return working(partial(of_class, thing), request, thing)
+        return target_that_runs(partial(of_class, thing), request, thing)
     if is_class or not callable(thing):
         is_a = "a class, but no nn.Module" if is_class else repr(thing)[:60]
         raise RequestError(f"{name} is {is_a}: point at a module class, a module or a function")
     made = of_factory if request.is_factory(thing) else of_function
-    return working(partial(made, thing), request, thing)
+    return target_that_runs(partial(made, thing), request, thing)
 
 
 def _name(thing: Any) -> str:
-    """What to call a Python object."""
+    """Return a name for a Python object."""
     named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
     return "module" if named.__name__ == "<lambda>" else str(named.__name__)
 
 
 def _refuse(why: str, **flags: Any) -> None:
+    """Raise :class:`RequestError` for flags that were typed and do not apply."""
     for flag, value in flags.items():
         if value:
             raise RequestError(f"--{flag} {why}")
@@ -87,10 +87,10 @@ def mechanism_target(
     dtype: str = "float32",
     source: Any = None,
 ) -> Target:
-    """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d).
+    """Return a mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d).
 
-    ``source`` is its torch module, where the registry does not find it by the mechanism's name.
-    ``step`` of the target is one decoding step of token number N, where the mechanism decodes.
+    ``source`` is its torch module, if the registry does not find it by the mechanism's name. The
+    target's ``step`` decodes token number N, if the mechanism decodes.
     """
     source = source or registry.module_of(spec.name)
 
@@ -107,10 +107,10 @@ def mechanism_target(
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
     flag = Input("causal", value=causal, literal=True)
-    own = type(spec).__module__.startswith("attnprof.")
+    is_ours = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        own=own, in_blocks=own,
+        own=is_ours, in_blocks=is_ours,
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 
@@ -124,7 +124,7 @@ def _inputs(spec: Any, scope: str, tokens: str = "N") -> tuple[Input, ...]:
 
 
 def _step(spec: Any, target: Target, scope: str) -> Target:
-    """One token more, after N - 1 of them."""
+    """Return the decoding step on one token, after N - 1 earlier ones."""
     import torch
 
     step = replace(target, inputs=_inputs(spec, scope, "1"), keywords=frozenset())

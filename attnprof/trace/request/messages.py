@@ -1,4 +1,4 @@
-"""What code that fails says of what it takes: its text, the line, the numbers of sizes."""
+"""Read what failing code says: its source, the failing line, sizes in the error's message."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def source_of(function: Any) -> str:
-    """The text of its source; "" of a built-in function."""
+    """Return the source of a function, class or file; "" for built-in ones."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -19,46 +19,46 @@ def source_of(function: Any) -> str:
 
 
 def lines_where(error: Exception, before: int = 0) -> str:
-    """The last lines of somebody's code that an exception went through, and so many before."""
+    """Return the last two lines of user code in a traceback, with ``before`` lines above each."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    found = [
+    lines = [
         [linecache.getline(f.filename, n) for n in range((f.lineno or 1) - before, f.lineno or 1)]
         + [f.line or ""]
         for f in frames[-2:]
     ]
-    return "\n".join(chain(*found))
+    return "\n".join(chain(*lines))
 
 
 def words_where(error: Exception) -> set[str]:
-    """The words of those last lines."""
+    """Return the words of the failing lines."""
     return set(re.findall(r"\w+", lines_where(error)))
 
 
-def begun(error: Exception) -> bool:
-    """Whether an exception was raised in a module's call: what it was built with did."""
+def in_call(error: Exception) -> bool:
+    """Return whether an error was raised in a module's call: building the module had worked."""
     return any(f.name == "_call_impl" for f in traceback.extract_tb(error.__traceback__))
 
 
 def ranks(text: str, now: int) -> list[int]:
-    """How many sizes a tensor should have, as far as a message says."""
-    found = [
+    """Return numbers of dimensions that a message asks for; the tensor has ``now``."""
+    candidates = [
         now + int(wanted) - int(got)
         for wanted, got in re.findall(r"\(expected (?:at least )?(\d+), got (\d+)\)", text)
     ]
     if many := re.search(r"too many values to unpack \(expected (\d+)\)", text):
-        found += [int(many[1]), now - 1]
-    found += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
-    found += map(int, re.findall(r"expected (\d+) dims", text))
-    found += [
+        candidates += [int(many[1]), now - 1]
+    candidates += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
+    candidates += map(int, re.findall(r"expected (\d+) dims", text))
+    candidates += [
         now + int(b) - int(a)
         for a, b in re.findall(r"input.dim\(\) = (\d) is not equal to len\(dims\) = (\d)", text)
     ]
     shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", text)
-    found += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
+    candidates += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
     more = "index out of range|Dimension out of range|dimension specified as|number of dimensions"
     if re.search(more, text):
-        found += [now + 1]
-    return [rank for rank in dict.fromkeys(found) if rank != now] + (
+        candidates += [now + 1]
+    return [rank for rank in dict.fromkeys(candidates) if rank != now] + (
         [now, 4][: 1 + ("channels" in text and now == 3)]
         if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE)
         else []
@@ -66,13 +66,13 @@ def ranks(text: str, now: int) -> list[int]:
 
 
 def channels(text: str) -> int | None:
-    """How many channels a picture should have, if a message says."""
-    found = re.search(r"to have (\d+) channels", text)
-    return int(found[1]) if found else None
+    """Return how many channels an image should have, if a message says, else None."""
+    match = re.search(r"to have (\d+) channels", text)
+    return int(match[1]) if match else None
 
 
 def compared(name: str, owner: Any) -> str:
-    """The first text that code around a class compares an argument of this name with, if any."""
+    """Return the first text that a class's file compares an argument with: ``norm == "rms"``."""
     code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
     pairs = re.findall(r"\b(\w+) == ['\"](\w+)['\"]", code)
     alike = (text for word, text in pairs if name == word or name.endswith(f"_{word}"))
@@ -80,18 +80,18 @@ def compared(name: str, owner: Any) -> str:
 
 
 def may_be_none(name: str, owner: Any) -> bool:
-    """Whether the constructor of a class asks if an argument of this name is None."""
+    """Return whether a constructor tests if an argument of this name is None."""
     code = source_of(getattr(owner, "__init__", owner))
     return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
 
 
 def written(name: str, owner: Any) -> tuple[Any, ...]:
-    """The number or text that the class's own file gives an argument, if any: none, or one."""
-    own = getattr(owner, "__name__", "")
+    """Return the constant that a class's file passes for an argument, in a tuple; () for none."""
+    class_name = getattr(owner, "__name__", "")
     code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
     calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     given = (
-        word.value.value for call in calls if getattr(call.func, "id", "") == own
+        word.value.value for call in calls if getattr(call.func, "id", "") == class_name
         for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)
     )  # fmt: skip
     return tuple(value for value in given if value is not None)[:1]

@@ -1,4 +1,4 @@
-"""Modules, factories and functions of somebody's as targets: how to make them, what they take."""
+"""Targets of user code: a module class, a module, a function that makes one, or one of tensors."""
 
 import inspect
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.trace.request import signatures
-from attnprof.trace.request.configurations import turned
+from attnprof.trace.request.configurations import rotary_input
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.given import Request
 from attnprof.trace.request.target import (
@@ -27,7 +27,7 @@ from attnprof.user_code import contained, error_text
 
 
 def of_class(layer: Any, request: Request) -> Target:
-    """A module class: built with the given and guessed arguments, at any sizes."""
+    """Return the target of a module class, built with typed and guessed arguments at any sizes."""
     parameters, what = (
         signatures.parameters_of_class(layer, request.what),
         f"{request.what}.forward",
@@ -40,12 +40,13 @@ def of_class(layer: Any, request: Request) -> Target:
     arguments = request.arguments(layer, parameters)
     known = signatures.known_sizes(arguments, parameters)
     if "position_embeddings" in taken:
-        known["turned"] = turned(layer, arguments, known["head"])
-    found = request.target(partial(_made, layer, arguments), what, taken, arguments, known)
-    return with_step(found, taken, layer)
+        known["rotary"] = rotary_input(layer, arguments, known["head"])
+    target = request.target(partial(_build, layer, arguments), what, taken, arguments, known)
+    return with_step(target, taken, layer)
 
 
-def _made(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
+def _build(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
+    """Build a module with its arguments at these sizes."""
     from attnprof.trace.run.worlds import constructed
 
     values = {name: at(value, sizes) for name, value in arguments.items()}
@@ -53,7 +54,7 @@ def _made(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
 
 
 def of_instance(module: Any, request: Request, width: int | None) -> Target:
-    """A module that exists: its weights keep their sizes."""
+    """Return the target of a module that exists: its weights keep their sizes."""
     from torch import nn
 
     from attnprof.trace.run.worlds import current_mode, faked
@@ -63,9 +64,9 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
     what = f"{request.what}.forward"
     taken = signatures.parameters_of(module.forward, what)
     request.place_causal({}, taken)
-    own = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
+    widths = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    seen = next((size for size in (*own, *maps) if isinstance(size, int)), "h*d")
+    seen = next((size for size in (*widths, *maps) if isinstance(size, int)), "h*d")
     if seen == "h*d" and not request.inputs:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
@@ -75,7 +76,7 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
 
 
 def of_factory(build: Any, request: Request) -> Target:
-    """A function that returns a module: it is called once to see what the module takes."""
+    """Return the target of a function that makes a module, called once to see what that takes."""
     from torch import nn
 
     from attnprof.trace.run.worlds import fake_world
@@ -83,7 +84,7 @@ def of_factory(build: Any, request: Request) -> Target:
     parameters = signatures.parameters_of(build, request.what)
     request.place_causal(parameters, {})
     arguments = request.arguments(build, parameters)
-    make = partial(_made, build, arguments)
+    make = partial(_build, build, arguments)
     try:
         with contained(), fake_world(None, request.dtype):
             made = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
@@ -96,12 +97,12 @@ def of_factory(build: Any, request: Request) -> Target:
         )
     taken = signatures.parameters_of(made.forward, request.what)
     known = signatures.known_sizes(arguments, parameters)
-    found = request.target(make, f"{request.what}().forward", taken, arguments, known)
-    return with_step(found, taken, type(made))
+    target = request.target(make, f"{request.what}().forward", taken, arguments, known)
+    return with_step(target, taken, type(made))
 
 
 def of_function(function: Any, request: Request) -> Target:
-    """A function of tensors, and of sizes that ``--arg`` gives."""
+    """Return the target of a function of tensors, and of sizes that ``--arg`` gives."""
     parameters = signatures.parameters_of(function, request.what)
     if signatures.takes_any(parameters) and not request.inputs:
         parameters = signatures.documented(function) | parameters

@@ -1,4 +1,4 @@
-"""Shapes of inputs that fit to those that a message names."""
+"""Repairs of input shapes from the shapes and widths that an error message names."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,13 +7,13 @@ from attnprof.trace.request.given import Repair
 from attnprof.trace.request.target import EVEN, Input, at
 from attnprof.trace.request.texts import as_size
 
-#: Sizes at which a target is seen to fail.
+#: Sizes of the run that fails, to read its message by.
 FAILING = {**EVEN, "B": 3}
 _BROADCAST = re.compile(r"torch\.Size\(\[([\d, ]+)\]\).* broadcastable to \[([\d, ]+)\]")
 
 
 def wider(text: str, inputs: Iterable[Input], width: str) -> Iterator[Repair]:
-    """Twice or three times the width, where the message asks for that."""
+    """Yield inputs two or three times as wide, if the message names both widths."""
     wide = at(as_size(width), EVEN)
     for times in (2, 3):
         if not re.search(rf"\b{wide}\b.*\b{times * wide}\b", text):
@@ -25,11 +25,11 @@ def wider(text: str, inputs: Iterable[Input], width: str) -> Iterator[Repair]:
 
 
 def beside(text: str, inputs: Iterable[Input]) -> Iterator[Repair]:
-    """The sizes of a tensor that one of the inputs does not fit to, as of tables for each width."""
-    told = _BROADCAST.search(text)
-    if not told:
+    """Yield an input with the sizes of a larger tensor that it does not broadcast to."""
+    match = _BROADCAST.search(text)
+    if not match:
         return
-    have, wanted = ([int(size) for size in shape.split(", ")] for shape in told.groups())
+    have, wanted = ([int(size) for size in shape.split(", ")] for shape in match.groups())
     for item in inputs if len(have) < len(wanted) else ():
         sizes = {name: FAILING.get(name, 16) for dim in item.dims for name in dim.names}
         spelled = {at(dim, sizes): dim.text for dim in item.dims}

@@ -1,4 +1,4 @@
-"""What else could be guessed of code that fails, by what it says when it does."""
+"""Other guesses for code that fails, from its error message and the line at which it fails."""
 
 import re
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ from attnprof.trace.request.usual import (
     plain_value,
 )
 
-#: What is said of a value that should not be None, or be more than one number: a way to go on.
+#: Messages about None, or one number where several are needed: a repair may go on from there.
 UNSET = re.compile(r"None|'(int|bool)' object is not")
-#: Where sizes have to be numbers.
-_NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
+#: Sizes as numbers, for code that takes no symbols.
+_PLAIN_SIZES = {"B": 2, "N": 256, "h": 8, "d": 64}
 
 
-#: What may be a mask or bias where None does not do; a cache is none.
+#: Inputs that may be a mask or bias if None fails; a cache is none.
 _MASKS_OF = {
     name
     for name, usual in INPUTS.items()
@@ -41,7 +41,10 @@ _MASKS_OF = {
 
 @dataclass
 class Failed:
-    """A target whose run fails, by a change of first guesses, and what else could be guessed."""
+    """A target that fails with an error, and the repairs that the error suggests.
+
+    ``change`` led to it from the target of the ``first`` guesses.
+    """
 
     subject: Any
     request: Request
@@ -51,7 +54,7 @@ class Failed:
     change: Repair = field(default_factory=Repair)
 
     def repairs(self) -> Iterator[Repair]:
-        """Changes of its guesses, the likelier first."""
+        """Yield changes of the guesses, likelier ones first."""
         text = f"{type(self.error).__name__}: {self.error}"
         yield from self._parts()
         yield from lines.unflagged(self.error, self.subject, self._given)
@@ -76,7 +79,7 @@ class Failed:
 
     @property
     def _given(self) -> dict[str, Any]:
-        """Arguments that were given, guessed, or changed."""
+        """Arguments that were typed, guessed, or changed."""
         return {**self.guessed_args, **self.request.given, **self.change.args}
 
     @property
@@ -98,19 +101,19 @@ class Failed:
         return dims[0][-1].text if dims else "h*d"
 
     def _named(self, text: str) -> Iterator[Repair]:
-        """Arguments with a default that the message names as missing."""
+        """Yield values for optional arguments that the message names as missing."""
         names = [n for n in re.findall(r"[`'](\w+)[`']", text) if n not in self.request.given]
         taken = signatures.parameters_of(self.subject, "")
         known = {name: REQUIRED.get(name.lower()) for name in names}
         plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
-        found = {name: as_size(size) for name, size in known.items() if size}
-        found |= {name: value[0] for name, value in plain.items() if value}
-        if found:
-            yield Repair(found)
-        yield from (Repair({name: value}) for name, value in found.items() if len(found) > 1)
+        values = {name: as_size(size) for name, size in known.items() if size}
+        values |= {name: value[0] for name, value in plain.items() if value}
+        if values:
+            yield Repair(values)
+        yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
 
     def _defaults(self, text: str) -> Iterator[Repair]:
-        """Values for what is None by default, lists for numbers, as many layers as by default."""
+        """Yield values for None, lists for numbers, and default numbers of layers."""
         line = words_where(self.error)
         taken = {
             name: (last, item)
@@ -142,7 +145,7 @@ class Failed:
             yield Repair(usual)
 
     def _parts(self) -> Iterator[Repair]:
-        """Entries of inputs that the code takes as dicts, tensors of those it takes as tuples."""
+        """Yield entries for inputs that the code reads as dicts, parts for those it unpacks."""
         code = source_of(getattr(self.subject, "forward", self.subject))
         for name in self.guessed_inputs:
             keys = dict.fromkeys(re.findall(rf"\b{name}(?:\[|\.get\()['\"](\w+)['\"]", code))
@@ -155,7 +158,7 @@ class Failed:
                 yield Repair(inputs={name: ", ".join([f"(B, N, {self.width})"] * many)})
 
     def _pairs(self, text: str) -> Iterator[Repair]:
-        """Two numbers where one was guessed, or one that divides."""
+        """Yield pairs for guessed numbers, numbers for pairs, or numbers that divide."""
         numbers = {n: int(value) for n, value in self.guessed_args.items() if value.isdecimal()}
         pair = re.search(r"'int' object (is not|has no)|object of type 'int'|iterable|unpack", text)
         if len(numbers) > 1 and pair:
@@ -172,18 +175,18 @@ class Failed:
                 yield Repair({name: 16 if value != 16 else 8})
 
     def _missing(self, text: str) -> Iterator[Repair]:
-        """Tensors for inputs that are None, those that the failing line names first."""
+        """Yield tensors for inputs that are None, those that the failing line names first."""
         taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
-        told = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
-        if not (told or UNSET.search(text) or "missing" in text):
+        named = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
+        if not (named or UNSET.search(text) or "missing" in text):
             return
         given = {*map(base_of, self.request.inputs)}
         made = {base_of(item.name) for item in self.target.inputs if not item.literal}
         open_ones = [name for name in taken if name not in given | made and name != "self"]
-        line = words_where(self.error) | told
+        line = words_where(self.error) | named
         for name in sorted(open_ones, key=lambda name: name not in line):
             usual = input_text(name, self.width, "d")
-            if not usual and name in told and taken[name].default is None:
+            if not usual and name in named and taken[name].default is None:
                 usual = f"B, N, {self.width}"
             usual = lines.context_text(name, usual, self.subject, self._given)
             for one in (usual,) if usual not in ("None", "") else ():
@@ -193,13 +196,13 @@ class Failed:
                 yield from (Repair(inputs={name: one}) for one in MASKS)
 
     def _classes(self) -> Iterator[Repair]:
-        """Another kind of layer where one was guessed."""
+        """Yield BatchNorm2d for a guessed LayerNorm."""
         for name, value in self.guessed_args.items():
             if value == "torch.nn:LayerNorm":
                 yield Repair({name: Named("torch.nn:BatchNorm2d")})
 
     def _unset(self) -> Iterator[Repair]:
-        """Tokens for tensors that are None by default, whose names say nothing."""
+        """Yield (B, N, width) for optional tensors whose names say nothing."""
         taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
         given = {*map(base_of, (*self.request.inputs, *self.guessed_inputs))}
         for name, item in taken.items():
@@ -209,7 +212,7 @@ class Failed:
                     yield Repair(inputs={name: f"B, N, {self.width}"})
 
     def _layouts(self, text: str) -> Iterator[Repair]:
-        """As many sizes as the code expects, whole numbers, half a head's positions."""
+        """Yield other layouts: as many dimensions as asked for, integers, other masks."""
         inputs = self.guessed_inputs
         line = words_where(self.error)
         floats = [item for item in inputs.values() if item.dims and not item.dtype]
@@ -241,7 +244,7 @@ class Failed:
                 yield from (Repair(inputs={item.name: one}) for one in MASKS)
 
     def _pictures(self, floats: list[Input]) -> Iterator[Repair]:
-        """As many tokens, or pixels, as an argument with a default says."""
+        """Yield inputs with as many tokens or pixels as an argument's default says."""
         for name, item in signatures.parameters_of(self.subject, "").items():
             usual = plain_value("resolution", item)
             guess = usual if name in self.guessed_args else item.default
@@ -254,21 +257,21 @@ class Failed:
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """The sizes of a run that fails."""
+        """The sizes of the run that fails."""
         return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
 
     @property
     def _seen(self) -> set[Any]:
-        """The sizes of inputs in a run that fails."""
+        """The sizes of inputs in the run that fails, as numbers."""
         return {at(dim, self._sizes) for item in self.target.inputs for dim in item.dims}
 
     def _numbers(self, text: str) -> Iterator[Repair]:
-        """The tokens, or the width, that the message asks for."""
-        own, width = self._seen, at(as_size(self.width), self._sizes)
+        """Yield inputs with a number of the message for the length or the width."""
+        seen, width = self._seen, at(as_size(self.width), self._sizes)
         bodies = {name: item.spelled.partition(": ")[2]
                   for name, item in self.guessed_inputs.items() if not item.literal}  # fmt: skip
         asked = [n for n in dict.fromkeys(map(int, re.findall(r"\d+", text))) if 4 < n < 5000]
-        for number in [n for n in asked if n not in own][:4]:
+        for number in [n for n in asked if n not in seen][:4]:
             for old in ("N", self.width):
                 for new in lines.in_widths(number, old, width):
                     texts = lines.resized(bodies, old, new)
@@ -279,7 +282,7 @@ class Failed:
                         yield Repair(inputs=texts)
 
     def _twos(self) -> Iterator[Repair]:
-        """Two of what there is one of by default, as scales: some code runs with more alone."""
+        """Yield 2 for arguments that are 1 by default, as scales: some code needs several."""
         line = words_where(self.error)
         ones = [
             name
@@ -290,9 +293,9 @@ class Failed:
             yield Repair({name: 2})
 
     def _fixed(self, text: str) -> Iterator[Repair]:
-        """Numbers for all sizes of arguments."""
+        """Yield numbers for all guessed arguments that are sizes."""
         sizes = {name: as_size(value) for name, value in self.guessed_args.items()
                  if re.fullmatch(r"[\w*]*[hdN]", value)}  # fmt: skip
         same = self.target.spelled_inputs == self.first.spelled_inputs  # others have the old width
         if sizes and same and "." not in "".join(sizes):
-            yield Repair({name: at(size, _NUMBERS) for name, size in sizes.items()})
+            yield Repair({name: at(size, _PLAIN_SIZES) for name, size in sizes.items()})

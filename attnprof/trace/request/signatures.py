@@ -1,4 +1,4 @@
-"""What callables take, and the sizes that their arguments say."""
+"""Parameters of callables, and the model's sizes that their arguments give."""
 
 import inspect
 import re
@@ -23,16 +23,16 @@ from attnprof.trace.request.usual import (
 
 #: A callable's parameters by name.
 Parameters = Mapping[str, Parameter]
-#: How many channels images have, and what stands for images in models of those.
+#: Numbers of channels by which a model is taken to be one of images, or of their latents.
 _CHANNELS = (1, 3, 4, 16, 32)
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
-    """A callable's parameters.
+    """Return a callable's parameters by name.
 
-    Built-in functions do not say theirs: they take anything. Raises :class:`RequestError` for a
-    module without a forward pass.
+    A built-in function that does not say them takes ``*args`` and ``**kwargs``. Raises
+    :class:`RequestError` for a module without a forward pass.
     """
     if getattr(function, "__name__", "") == "_forward_unimplemented":
         raise RequestError(f"{what} is not defined: the module has no forward pass to derive")
@@ -46,44 +46,44 @@ def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
 
 
 def documented(function: Any) -> dict[str, Parameter]:
-    """The parameters that a built-in function's documentation begins with."""
+    """Return the required parameters that a built-in function's documentation begins with."""
     name, text = getattr(function, "__name__", ""), function.__doc__ or ""
-    found = re.search(rf"{re.escape(name)}\(([^()]*)\)", text)
-    parts = [part.strip() for part in found[1].split(",")] if name and found else []
+    match = re.search(rf"{re.escape(name)}\(([^()]*)\)", text)
+    parts = [part.strip() for part in match[1].split(",")] if name and match else []
     must = takewhile(lambda part: part.isidentifier(), parts)
     return {part: Parameter(part, Parameter.POSITIONAL_ONLY) for part in must}
 
 
 def parameters_of_class(layer: Any, what: str) -> dict[str, Parameter]:
-    """What a class is called with: what its parents take, where it takes anything by name."""
-    found = parameters_of(layer, what)
-    own = [base for base in layer.__mro__ if "__init__" in vars(base)]
-    for base in own[1:]:
-        kinds = {item.kind for item in found.values()}
+    """Return a class's parameters: its parents', where it only takes ``**kwargs``."""
+    parameters = parameters_of(layer, what)
+    bases = [base for base in layer.__mro__ if "__init__" in vars(base)]
+    for base in bases[1:]:
+        kinds = {item.kind for item in parameters.values()}
         if kinds != {Parameter.VAR_KEYWORD} or base.__module__.startswith("torch."):
             break
-        found = parameters_of(base, what)
-    return found
+        parameters = parameters_of(base, what)
+    return parameters
 
 
 def is_required(parameter: Parameter) -> bool:
-    """Whether a call must give it."""
+    """Return whether a call must give a parameter."""
     return parameter.default is Parameter.empty and parameter.kind not in _VARIADIC
 
 
 def takes_any(parameters: Parameters) -> bool:
-    """Whether it takes any number of tensors in order."""
+    """Return whether a callable takes any number of tensors, as ``*args``."""
     return any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values())
 
 
 def only_named(parameters: Parameters) -> set[str]:
-    """Those beside tensors in any number that are given by name."""
+    """Return the keyword-only parameters beside ``*args``; none without ``*args``."""
     named = {n for n, item in parameters.items() if item.kind is Parameter.KEYWORD_ONLY}
     return named if takes_any(parameters) else set()
 
 
 def checked_names(given: Mapping[str, Any], parameters: Parameters, flag: str, what: str) -> None:
-    """Raises :class:`RequestError` for a name that the callable does not take."""
+    """Raise :class:`RequestError` for a name that the callable does not take."""
     if any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values()):
         return
     takes = [name for name, item in parameters.items() if item.kind not in _VARIADIC]
@@ -96,39 +96,43 @@ def checked_names(given: Mapping[str, Any], parameters: Parameters, flag: str, w
 def sizes_at_default(
     parameters: Parameters, passed: Mapping[str, Any], used: Iterable[str]
 ) -> dict[str, str]:
-    """Heads and widths that would stay at a default although formulas speak of h or d.
+    """Return sizes for arguments that would stay at a default although formulas use h or d.
 
-    A formula over h of a module that keeps its class's eight heads would be that of another one.
+    A module with its class's default of eight heads is not one of h heads: ``{"num_heads": "h"}``.
     """
     if {"h", "d"}.isdisjoint(used):
         return {}
-    found = {}
+    sizes = {}
     for name, item in parameters.items():
         size, default = ARGUMENTS.get(name.lower(), "N"), item.default
         least = 8 if size == "h*d" else 1  # dim=-1 or dim=2 is an axis
         number = isinstance(default, int) and not isinstance(default, bool)
         if size != "N" and name not in passed and number and default >= least:
-            found[name] = size
-    return found
+            sizes[name] = size
+    return sizes
 
 
 def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, str]:
-    """The model width and the head width as texts: what is passed for them, or their defaults."""
-    found: dict[str, str] = {}
+    """Return the model's sizes by arguments or defaults: ``{"width": "h*d", "head": "d"}``.
+
+    ``whole`` is the input of a model of images or words, ``=context`` that of an argument
+    ``context``.
+    """
+    texts: dict[str, str] = {}
     for name, value in chain(*map(_fields, _values(arguments, parameters))):
         size = REQUIRED.get(name.lower(), "")
         wide = name.lower() in WIDTHS or (size == "h*d" and name in arguments)
         key = "width" if wide else {"d": "head", "h": "heads"}.get(size, "")
         if isinstance(value, Expression):
-            found.setdefault(key, value.text)
+            texts.setdefault(key, value.text)
         elif isinstance(value, int) and not isinstance(value, bool):
-            found.setdefault(key, str(value))
-    width, heads = found.get("width", "h*d"), found.get("heads", "h")
+            texts.setdefault(key, str(value))
+    width, heads = texts.get("width", "h*d"), texts.get("heads", "h")
     head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
     taken = _picture(arguments, parameters) or _words(parameters)
-    known = {"width": width, "head": found.get("head", head)}
+    known = {"width": width, "head": texts.get("head", head)}
     if not taken:
         return known
     widths = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
@@ -137,13 +141,13 @@ def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
 
 
 def _words(parameters: Parameters) -> str:
-    """Numbers of words, where the constructor must be told how many there are; "" else."""
+    """Return token ids as a model's input if it requires the size of a vocabulary, else ""."""
     must = [name.lower() for name, item in parameters.items() if is_required(item)]
     return "B, N int64" if any(REQUIRED.get(name) == WORDS for name in must) else ""
 
 
 def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
-    """An image as it is given to what is built for some channels and sides; "" for another."""
+    """Return an image as a model's input if it has channels and sides, else ""."""
     values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
     channels = next((values[name] for name in CHANNELS if name in values), None)
     side = next((values[name] for name in SIDES if name in values), None)
@@ -153,19 +157,22 @@ def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
 
 
 def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:
-    """Arguments in the order of a call, with their defaults, the usual names first."""
-    found = {name: arguments.get(name, item.default) for name, item in parameters.items()}
-    yield from sorted(found.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
+    """Yield arguments in the order of a call, with defaults, the usual names of a width first."""
+    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
+    yield from sorted(values.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
 
 
 def _fields(argument: tuple[str, Any]) -> Iterable[tuple[str, Any]]:
-    """An argument, or the fields of one that has some."""
+    """Return an argument, or the fields of a configuration."""
     fields = getattr(argument[1], "fields", None)
     return fields.items() if isinstance(fields, Mapping) else [argument]
 
 
 def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
-    """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
+    """Return the inputs to pass by name: keyword-only ones, and those after a gap.
+
+    A callable with ``*args`` gets its tensors in order.
+    """
     if takes_any(parameters):
         named = only_named(parameters)
         return frozenset(base_of(n) for n, x in found.items() if x.literal or base_of(n) in named)

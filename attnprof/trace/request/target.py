@@ -1,4 +1,4 @@
-"""What is derived: how to make it, its inputs, and their sizes, as expressions over symbols."""
+"""A target, which is code to derive: how to make it, its inputs, their sizes as expressions."""
 
 import math
 import operator
@@ -17,38 +17,38 @@ from attnprof.trace.request.tuples import folded
 
 #: Sizes of a request that says nothing else: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
-#: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even,
+#: Sizes by which a symbolic run chooses its branches: all different, above one, heads even,
 #: sides of images several windows long.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32, "H": 37, "W": 43}
-#: Around which runs are interpolated: a length that blocks divide and that is no power of two, few
-#: samples, and more heads, which some code compares; where runs are on real tensors, smaller.
+#: Sizes around which runs are interpolated: a length that blocks divide and that is no power of
+#: two, few samples, and more heads, which some code compares; smaller on real tensors.
 ANCHOR = {"B": 2, "N": 768, "h": 8, "d": 32}
 REAL_ANCHOR = {"B": 2, "N": 160, "h": 4, "d": 16}
-#: Sizes that divide what code likes to be divided, where it does not run at those; at first short.
+#: Powers of two, for code that does not run at other sizes; a short length first.
 EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
 EVEN_ANCHOR = {**EVEN, "N": 512}
-#: Lengths to begin with where code does not run at those, as where its tables are shorter.
+#: Lengths for code that does not run at longer ones, as its tables are shorter.
 SHORTER = (96, 64, 48, 24, 12)
 #: Large and apart, so that orders of growth show.
 LARGE = {"N": 10**6, "h": 8, "d": 64, "B": 2}
-#: Up to where formulas are tried; where they hold no further, that is said.
+#: The largest sizes at which formulas are tried.
 FURTHEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
-#: Signs of one size of a request.
+#: Most characters of one size as typed.
 LONGEST_SIZE = 400
 _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
 Sizes = Mapping[str, Any]
 
 
 class Sized:
-    """What has another value at other sizes; ``parts`` are the expressions in it."""
+    """A value that depends on sizes; ``parts`` are the expressions in it."""
 
     @property
     def parts(self) -> "Iterable[Expression]":
-        """Those that say which sizes it uses."""
+        """Expressions that say which sizes the value uses."""
         return ()
 
     def at(self, sizes: Sizes) -> Any:
-        """Its value there."""
+        """Return the value at sizes."""
         raise NotImplementedError
 
 
@@ -61,52 +61,52 @@ class Expression(Sized):
 
     @property
     def parts(self) -> "Iterable[Expression]":
-        """Itself."""
+        """The expression alone."""
         return (self,)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sizes it uses."""
+        """The symbols in the expression."""
         return names_in(parse(self.text))
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
-        """Its value for ints, SymInts or sympy symbols: exact where it is whole.
+        """Return the value for ints, SymInts or sympy symbols: exact where it is whole.
 
-        Raises :class:`RequestError` where it has none, like a division by 0.
+        Raises :class:`RequestError` where there is none, like a division by 0.
         """
         values = {**self.given, **sizes}
         try:
             if any(hasattr(value, "free_symbols") for value in values.values()):
                 return expression_of(parse(self.text), meanings=values)
-            found = evaluate(parse(self.text), values.__getitem__, SIZES)
+            result = evaluate(parse(self.text), values.__getitem__, SIZES)
         except FormulaError as error:
             raise RequestError(f"'{short(self.text)}' at {sizes_text(values)}: {error}") from error
-        return float(found) if isinstance(found, Fraction) else found
+        return float(result) if isinstance(result, Fraction) else result
 
     def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
-        """The same as a tensor's size; :class:`RequestError` for what is none."""
-        found, values = self.at(sizes), {**self.given, **sizes}
-        outside = isinstance(found, int) and not 0 <= found <= arguments.LARGEST
-        if isinstance(found, float) or outside:
+        """Return the value as a tensor's size; raise :class:`RequestError` if it is none."""
+        size, values = self.at(sizes), {**self.given, **sizes}
+        outside = isinstance(size, int) and not 0 <= size <= arguments.LARGEST
+        if isinstance(size, float) or outside:
             raise RequestError(
-                f"{where}: '{short(self.text)}' is {found} at {sizes_text(values)}; "
+                f"{where}: '{short(self.text)}' is {size} at {sizes_text(values)}; "
                 f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
             )
-        return found
+        return size
 
 
 def at(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """A given value at sizes: an expression's number, anything else as it is."""
+    """Return a value at sizes: an expression's number, anything else as it is."""
     return value.at(sizes) if isinstance(value, Sized) else value
 
 
 def sizes_text(values: Mapping[str, Any]) -> str:
-    """``B=2, N=64``."""
+    """Return sizes as text: ``B=2, N=64``."""
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "no sizes"
 
 
 def parsed(text: str, where: str) -> Expression:
-    """An arithmetic expression over symbols; RequestError for anything else."""
+    """Return a text as an arithmetic expression over symbols; RequestError for anything else."""
     try:
         tree = parse(text.strip(), longest=LONGEST_SIZE)
         if not names_in(tree):
@@ -120,20 +120,20 @@ def parsed(text: str, where: str) -> Expression:
 
 
 def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
-    """A value for every symbol: the asked one, or a number that coincides with no other."""
+    """Return a number for every symbol: the asked one, or one that is no other symbol's."""
     others = iter(_OTHERS)
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
 
 def divided_hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
-    """The same of sizes that blocks divide, of 7 pixels too, for code that runs at no others."""
+    """Return numbers that blocks and windows of 7 pixels divide, for code that needs it."""
     others = iter(_OTHERS)
     usual = {name: ANCHOR.get(name) or 112 * next(others, 37) for name in sorted(names)}
     return {**usual, **asked}
 
 
 def largest(name: str, hint: int = 0) -> int:
-    """Up to where a size is tried, and at least twice a hint."""
+    """Return the largest number to try for a size: at least twice its hint."""
     return max(FURTHEST.get(name, 4096), 2 * hint)
 
 
@@ -153,7 +153,7 @@ class Input:
 
     @property
     def spelled(self) -> str:
-        """As ``--input`` takes it: ``x: B, N, h*d``, ``mask: N, N bool``, ``causal: True``."""
+        """The input as typed: ``x: B, N, h*d``, ``mask: N, N bool``, ``causal: True``."""
         if self.literal:
             size = isinstance(self.value, Expression)
             value = f"={self.value.text}" if size else repr(self.value)
@@ -163,7 +163,7 @@ class Input:
         return f"{self.name}: {body} {self.dtype}".rstrip()
 
     def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
-        """The tensor (zeros: values do not matter) or the value."""
+        """Return the tensor (zeros: values do not matter) or the plain value."""
         import torch
 
         if self.literal:
@@ -174,16 +174,17 @@ class Input:
 
 @dataclass(frozen=True)
 class Target:
-    """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
+    """Code to derive: ``make`` builds the module (or gives the function) that takes ``inputs``.
 
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
-    inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
-    are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
-    ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those;
-    ``own``: the code is attnprof's, which does the same on both; ``in_blocks``: mechanisms of
-    attnprof's are in it, which run in blocks; ``routed``: experts are taken to
-    be chosen evenly; ``data``: floating inputs are data, which no gradient is asked of. ``advice``
-    ends the message where it does not run.
+    inputs and parameters. ``notes`` say what was guessed, ``asked`` are the arguments and inputs
+    that were typed; ``advice`` ends the message if the code does not run. ``step`` is what phase
+    ``decode`` runs, if anything.
+
+    ``real``: runs on real tensors, as it does something else on fake ones; ``own``: attnprof's
+    code, which is alike on both; ``in_blocks``: has mechanisms of attnprof, which loop over blocks
+    of tokens; ``routed``: experts are taken to be chosen evenly; ``data``: floating inputs have no
+    gradients.
     """
 
     name: str
@@ -204,23 +205,23 @@ class Target:
 
     @property
     def spelled_inputs(self) -> list[str]:
-        """Every input as ``--input`` takes it."""
+        """The inputs as ``--input`` takes them."""
         return [item.spelled for item in self.inputs]
 
     def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
-        """Positional and named arguments of the call."""
+        """Return positional and named arguments of the call."""
         return self.placed(
             {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
         )
 
     def placed(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The same of the inputs' values, by name."""
+        """Return positional and named arguments of the call, from values by input."""
         made = folded(values)
         positional = [value for name, value in made.items() if name not in self.keywords]
         return positional, {name: made[name] for name in self.keywords}
 
     def fixed(self, **sizes: int) -> Self:
-        """The same with some sizes given: what remains are symbols."""
+        """Return the target with numbers for some sizes: the others stay symbols."""
 
         def fixed(x: Any) -> Any:
             return replace(x, given={**x.given, **sizes}) if hasattr(x, "given") else x
@@ -241,14 +242,14 @@ class Target:
 
 
 def _either(exact: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
-    """By the exact rule, or by torch's where one of the values is symbolic."""
+    """Apply the exact rule, or torch's if a value is symbolic."""
     if not any(hasattr(arg, "node") for arg in args):
         return exact(*args)
     return symbolic(*(float(arg) if isinstance(arg, Fraction) else arg for arg in args))
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """A power whose value at the sizes that the run looks at ends."""
+    """Return a power, if its value at the hints is short enough to compute."""
     seen = [value.node.hint if hasattr(value, "node") else value for value in (base, exponent)]
     if all(isinstance(value, int) for value in seen):
         check_power(bits_of(seen[0]), seen[1])
@@ -256,7 +257,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """A quotient; of sizes a size where it is whole, which the run then relies on."""
+    """Return a quotient; of sizes that divide at the hints a size, which guards the run."""
     import torch
 
     whole = all(isinstance(value, int | torch.SymInt) for value in (a, b))
@@ -264,7 +265,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _called(name: str, *args: Any) -> Any:
-    """By a function of torch's for symbolic sizes."""
+    """Apply torch's function of this name to symbolic sizes."""
     import torch
 
     function = getattr(torch, name)

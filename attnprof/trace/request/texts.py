@@ -1,4 +1,4 @@
-"""What is typed of arguments and inputs, and what stands for what is left out."""
+"""Parse ``--arg`` and ``--input``: ``d_model=h*d``, ``x: B, N, h*d``, ``mask: None``."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ INPUT_HOW = (
 #: Sizes that a tensor may have: torch takes no more.
 MOST_SIZES = 64
 Texts = Sequence[str] | Mapping[str, Any] | None
-#: Longer values are no arguments that anybody types.
+#: Most characters of a literal value.
 LONGEST_VALUE = 4000
 
 
@@ -43,13 +43,13 @@ class Named(Sized):
         return self.text
 
     def at(self, sizes: Sizes) -> Any:
-        """What it names, at any sizes."""
+        """Return the class or function, at any sizes."""
         return loaded(self.text)
 
 
 @dataclass(frozen=True)
 class Several(Sized):
-    """A list, tuple or dict that may have sizes, classes or modules in it."""
+    """A list, tuple or dict as an argument, with sizes, classes or modules in it."""
 
     values: Any
 
@@ -63,13 +63,13 @@ class Several(Sized):
 
     @property
     def parts(self) -> Iterable[Expression]:
-        """The sizes in it."""
-        found: list[Expression] = []
-        _each(self.values, lambda x: found.extend(x.parts if isinstance(x, Sized) else ()))
-        return found
+        """The expressions in it."""
+        sizes: list[Expression] = []
+        _each(self.values, lambda x: sizes.extend(x.parts if isinstance(x, Sized) else ()))
+        return sizes
 
     def at(self, sizes: Sizes) -> Any:
-        """The same with its values there."""
+        """Return the list, tuple or dict with the values at sizes."""
         return _each(self.values, lambda x: at(x, sizes))
 
 
@@ -83,7 +83,7 @@ class _AsWritten(str):
 
 
 def _each(value: Any, of: Callable[[Any], Any]) -> Any:
-    """What lists, tuples and dicts have, each replaced."""
+    """Return lists, tuples and dicts with each leaf replaced by ``of(leaf)``."""
     if isinstance(value, dict):
         return {name: _each(x, of) for name, x in value.items()}
     if type(value) in (list, tuple):
@@ -92,40 +92,40 @@ def _each(value: Any, of: Callable[[Any], Any]) -> Any:
 
 
 def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
-    """``name=value`` texts (or a mapping from Python) as expressions and plain values.
+    """Return ``name=value`` texts (or a mapping from Python) as expressions and plain values.
 
-    One word is a size where ``known`` has it or it is one letter, else text. Raises
-    :class:`RequestError` for what is neither.
+    One word is a size if ``known`` has it or it is one letter, else text. Raises
+    :class:`RequestError` for texts that are neither.
     """
     how = "--arg {}: type a name, '=' and a value, like d_model=h*d"
     return {name: _value(name, value, known) for name, value in _pairs(texts, "=", how)}
 
 
 def _pairs(texts: Texts, sign: str, how: str) -> Iterator[tuple[str, Any]]:
-    """Names, and what stands behind the sign; what a mapping has, as it is."""
+    """Yield names with the text behind the sign; entries of a mapping as they are."""
     if isinstance(texts, Mapping):
         yield from texts.items()
         return
     for text in texts or ():
-        name, found, value = (part.strip() for part in text.partition(sign))
-        if not found or not _path(name) or not value:
+        name, mark, value = (part.strip() for part in text.partition(sign))
+        if not mark or not _path(name) or not value:
             raise RequestError(how.format(short(text)))
         yield _path(name), value
 
 
 def _path(text: str) -> str:
-    """A name, perhaps with parts, as in ``config.width``, ``x.0``, ``x[0]``; "" for none."""
+    """Return a name, perhaps with parts (``config.width``, ``x.0``, ``x[0]``); "" if it is none."""
     first, *rest = re.split(r"(?=[.\[])", text)
     parts = [part if _NUMBERED.fullmatch(part) else name_of(part[1:]) for part in rest]
-    own = [part if _NUMBERED.fullmatch(part) else f".{part}" for part in parts]
-    return "".join((name_of(first), *own)) if name_of(first) and all(parts) else ""
+    steps = [part if _NUMBERED.fullmatch(part) else f".{part}" for part in parts]
+    return "".join((name_of(first), *steps)) if name_of(first) and all(parts) else ""
 
 
 _NUMBERED = re.compile(r"\.\d+|\[\d+\]")
 
 
 def _value(name: str, given: Any, known: set[str]) -> Any:
-    """An expression over sizes, a Python literal, or a bare word as text."""
+    """Return a typed value as an expression, a Python literal, a class, or text (a bare word)."""
     if not isinstance(given, str):
         return given
     text = given.strip()
@@ -151,7 +151,7 @@ _NONE = object()
 
 
 def _literal(text: str) -> Any:
-    """The value of True, None, 0.1, 4 or "text"; ``_NONE`` for what is none."""
+    """Return the value of True, None, 0.1, 4 or "text"; ``_NONE`` for anything else."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if len(text) > LONGEST_VALUE:
@@ -163,28 +163,28 @@ def _literal(text: str) -> Any:
 
 
 def parse_inputs(texts: Texts) -> dict[str, Input]:
-    """``name: dims`` texts (or a mapping of names to dims from Python) as inputs, by name.
+    """Return ``name: dims`` texts (or a mapping of names to dims) as inputs, by name.
 
     Several shapes, like ``(B, N, d), (B, M, d)``, are a tuple of tensors: ``name.0``, ``name.1``.
     Raises :class:`RequestError` for anything else.
     """
-    found = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
-    return {item.name: item for several in found for item in several}
+    groups = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
+    return {item.name: item for several in groups for item in several}
 
 
 def _inputs(name: str, given: Any) -> Iterator[Input]:
-    """The tensors of one argument: one, or those of a tuple, a list, a dict."""
+    """Yield the tensors of one argument: one, or those of a tuple, a list, a dict."""
     if isinstance(given, Mapping):
         for key, value in given.items():
             yield from _inputs(f"{name}.{key}", value)
     elif isinstance(given, str) and given.startswith("="):
-        body, brackets = _bare(given[1:])
+        body, brackets = _without_brackets(given[1:])
         values = [parsed(piece, f"--input {name}") for piece in parts_of(body)]
         for at, value in enumerate(values):
             place = f"[{at}]" if brackets == "[" else f".{at}" if brackets else ""
             yield Input(name + place, value=value, literal=True)
     elif isinstance(given, str):
-        body, brackets = _bare(given)
+        body, brackets = _without_brackets(given)
         pieces = [piece for piece in parts_of(body) if piece]
         several = any(_is_shape(piece) for piece in pieces) and (len(pieces) > 1 or brackets)
         if not several or len(pieces) > MOST_SIZES:
@@ -201,8 +201,8 @@ def _inputs(name: str, given: Any) -> Iterator[Input]:
         yield _input(name, given)
 
 
-def _bare(text: str) -> tuple[str, str]:
-    """What stands in the one pair of brackets that a text may be in, and the first of them."""
+def _without_brackets(text: str) -> tuple[str, str]:
+    """Return a text without the brackets around all of it, and the opening bracket or ""."""
     body = text.strip()
     depths = list(accumulate((sign in "([") - (sign in ")]") for sign in body))
     if body[:1] in ("(", "[") and 0 in depths and depths.index(0) == len(body) - 1:
@@ -211,8 +211,8 @@ def _bare(text: str) -> tuple[str, str]:
 
 
 def _is_shape(piece: str) -> bool:
-    """Whether it is sizes in brackets, perhaps with a number format."""
-    body, brackets = _bare(_FORMAT.sub("", piece))
+    """Return whether a text is sizes in brackets, perhaps with a number format."""
+    body, brackets = _without_brackets(_FORMAT.sub("", piece))
     return bool(brackets) and len(parts_of(body)) > 1
 
 
@@ -226,14 +226,14 @@ def _input(name: str, given: Any) -> Input:
         return Input(name, value=plain, literal=True)
     body, dtype = _dtype(name, given)
     where = f'--input "{name}: {short(given)}"'
-    pieces = [piece for piece in parts_of(_bare(body)[0]) if piece]
+    pieces = [piece for piece in parts_of(_without_brackets(body)[0]) if piece]
     if len(pieces) > MOST_SIZES:
         raise RequestError(f"{where}: more than {MOST_SIZES} sizes")
     return Input(name, tuple(parsed(piece, where) for piece in pieces), dtype)
 
 
 def _dtype(name: str, text: str) -> tuple[str, str]:
-    """Sizes and the number format behind them, if there is one."""
+    """Return a text split into sizes and the number format behind them, if it has one."""
     body, _, last = text.rpartition(" ")
     if body and last in DTYPES:
         return body, DTYPES[last]
@@ -246,13 +246,13 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
 
 
 def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
-    """The symbols that inputs and arguments use: batch, tokens, heads, width, then others."""
-    own = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
-    sizes = [part for value in own if isinstance(value, Sized) for part in value.parts]
-    found = [name for size in sizes for name in size.names]
-    return tuple(dict.fromkeys((*(name for name in DEFAULT if name in found), *found)))
+    """Return the symbols of inputs and arguments: batch, tokens, heads, width, then others."""
+    leaves = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
+    sizes = [part for value in leaves if isinstance(value, Sized) for part in value.parts]
+    names = [name for size in sizes for name in size.names]
+    return tuple(dict.fromkeys((*(name for name in DEFAULT if name in names), *names)))
 
 
 def as_size(text: str) -> Any:
-    """A size: an expression, or the number that it is."""
+    """Return a size as a number, if it is one, or as an expression."""
     return int(text) if text.isdecimal() else Expression(text)

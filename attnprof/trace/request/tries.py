@@ -1,4 +1,4 @@
-"""A search among other guesses where the first ones do not run."""
+"""A search for guesses with which code runs: each failure suggests the next ones to change."""
 
 import time
 from collections.abc import Callable
@@ -7,23 +7,23 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request.given import Repair, Request
-from attnprof.trace.request.messages import begun
+from attnprof.trace.request.messages import in_call
 from attnprof.trace.request.repairs import UNSET, Failed
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
 
-#: How many guesses may be changed at once.
-_DEEPEST = 5
+#: Guesses changed at once, at most.
+_MOST_CHANGES = 5
 #: A request made ready to run.
 Build = Callable[[Request], Target]
 
 
 @dataclass
 class Tries:
-    """Changes of the guesses of a request, tried until one target does not fail.
+    """Changes of a request's guesses, tried until one target does not fail; ``seen`` has them.
 
-    ``fails`` is what a target raises, if anything; there are at most so many tries, in so many
-    seconds of processor time.
+    ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
+    ``seconds`` of processor time.
     """
 
     build: Build
@@ -35,7 +35,12 @@ class Tries:
     seen: list[Repair] = field(default_factory=list)
 
     def until_one_runs(self, first: Target, error: Exception) -> Target | None:
-        """The first that runs, where ``first`` fails with an error."""
+        """Return the first target that runs, or None; ``first`` fails with ``error``.
+
+        A change that fails has repairs of its own. They are tried next if it got further than the
+        one before (it failed in the call instead of the constructor, or replaced a None), else
+        last.
+        """
         root = Failed(self.subject, self.request, first, error, first)
         waiting = [(Repair(), root.repairs(), error)]
         end = time.process_time() + self.seconds
@@ -46,20 +51,21 @@ class Tries:
                 waiting.pop(0)
             elif (ours := change | repair) not in self.seen:
                 self.seen.append(ours)
-                found, cause = self._tried(ours)
-                if found and cause is None:
-                    return found
-                if found and cause and len(ours) < _DEEPEST:
+                target, cause = self._build_and_run(ours)
+                if target and cause is None:
+                    return target
+                if target and cause and len(ours) < _MOST_CHANGES:
                     lacking = UNSET.search(str(why)) or "NoneType" in str(cause)
-                    further = (lacking or begun(cause) > begun(why)) and str(cause) != str(why)
-                    failed = Failed(self.subject, self.request, found, cause, first, ours)
+                    further = (lacking or in_call(cause) > in_call(why)) and str(cause) != str(why)
+                    failed = Failed(self.subject, self.request, target, cause, first, ours)
                     more = ours, failed.repairs(), cause
                     waiting.insert(0 if further else len(waiting), more)
         return None
 
-    def _tried(self, change: Repair) -> tuple[Target | None, Exception | None]:
+    def _build_and_run(self, change: Repair) -> tuple[Target | None, Exception | None]:
+        """Return the target of a change and its error, or None twice if it cannot be built."""
         try:
-            target = self.build(self.request.instead(change.args, parse_inputs(change.inputs)))
+            target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
         except AttnprofError:
             return None, None
         return target, self.fails(target)

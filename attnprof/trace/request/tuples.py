@@ -6,24 +6,24 @@ from typing import Any
 
 
 def folded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, those of ``x.0`` and ``x.1`` in a tuple, of ``x[0]`` in a list.
+    """Return values by argument: ``{"x.0": 1, "x.1": 2}`` is ``{"x": (1, 2)}``.
 
-    Those of any other ``x.name`` are in a dict.
+    Names like ``x[0]`` make a list, any other ``x.name`` a dict.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         first, rest = _STEP.match(name).groups()  # type: ignore[union-attr]  # it matches anything
         if rest:
             inside.setdefault(first, {})[rest.removeprefix(".")] = value
-        found[first] = value
+        result[first] = value
     for name, entries in inside.items():
-        own = folded(entries)
-        if all(key.startswith("[") for key in own):
-            found[name] = list(own.values())
+        parts = folded(entries)
+        if all(key.startswith("[") for key in parts):
+            result[name] = list(parts.values())
         else:
-            found[name] = tuple(own.values()) if all(map(str.isdigit, own)) else own
-    return found
+            result[name] = tuple(parts.values()) if all(map(str.isdigit, parts)) else parts
+    return result
 
 
 #: The first name of ``x.0``, of ``[0].name``, and the rest.
@@ -31,5 +31,5 @@ _STEP = re.compile(r"(\[?[^.[]*)(.*)", re.DOTALL)
 
 
 def base_of(name: str) -> str:
-    """The argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
+    """Return the argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
     return next(iter(folded({name: None})))

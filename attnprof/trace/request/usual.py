@@ -1,4 +1,4 @@
-"""What arguments and inputs of attention modules are usually called, and what they then are."""
+"""Usual names of arguments and inputs, and their sizes, shapes or values: ``num_heads`` is h."""
 
 import re
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ _NAMES = {
     "d": "head_dim dim_head d_head d_k d_v head_size head_width head_channels",
     "N": "seq_len max_len max_seq_len block_size n seq_length max_length context_length",
 }
-#: Constructor arguments that say a size, and which.
+#: Constructor arguments that are sizes, with the size: ``{"num_heads": "h"}``.
 ARGUMENTS = {name: size for size, names in _NAMES.items() for name in names.split()}
 WIDTHS = _NAMES["h*d"].split()
-_MORE = {
+_OTHERS = {
     "h*d": "channels in_chs in_features in_channels input_dim in_dim dim_in query_dim out_features "
     "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
@@ -40,16 +40,16 @@ _MORE = {
     "16": "num_experts n_routed_experts num_local_experts moe_num_experts num_routed_experts",
     "1000": "vocab_size n_vocab num_tokens ntoken n_tokens num_embeddings vocab num_words",
 }
-#: The same, where an argument must be given; ``ARGUMENTS`` also where it has a default.
-REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
-#: How many words there are, where that must be given.
+#: Sizes of required arguments; those of ``ARGUMENTS`` also replace defaults.
+REQUIRED = {name: size for size, names in _OTHERS.items() for name in names.split()} | ARGUMENTS
+#: The size of a vocabulary, where it must be given.
 WORDS = "1000"
-#: How the names of other sizes end, of arguments that must be given.
+#: Endings of other names of required arguments that are sizes.
 _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
             "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
-#: As many experts are enough, where the default is more.
+#: Experts, where the default is more.
 FEW = "16"
-#: Plain values of arguments that must be given, and bear on no size, or on few.
+#: Values for required arguments that are no sizes, with patterns of their names.
 _VALUES: dict[str, tuple[Any, str]] = {
     "place": (0, r"(layer|block)_?(idx|index|id|number|num|i)|idx|layer_n|layer"),
     "share": (0.0, r".*drop(out)?(_?(rate|prob|p|path))?|.*_pdrop|p"),
@@ -80,11 +80,11 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
     "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
 }
-#: An annotation for several values.
+#: An annotation of a list.
 _LISTED = re.compile(r"(typing\.)?(list|sequence)\[", re.IGNORECASE)
-#: Which layer of a model it is.
+#: Arguments for the number of a layer in its model.
 PLACES = ("layer_idx", "layer_id")
-#: Tokens of another source that a model looks at.
+#: Inputs that are tokens of another source.
 CONTEXTS = ("encoder_hidden_states", "context")
 _OF_CONTEXTS = r"(caption|joint|cross|context|text|encoder|kv)\w*_(channels|dim|width)|text_dim"
 #: Arguments of a call that are (batch, tokens, width).
@@ -94,13 +94,13 @@ TOKENS = {
     "features", "tokens_embeds", "x_in", "query_states", "residual", "input_tensor", "tgt_emb",
     "cross_attention_states", "latents", "image_hidden_states", "vision_hidden_states",
 }  # fmt: skip
-#: The same in a layer, but (batch, heads, tokens, head width) in a function.
+#: Inputs of that shape in a layer, but (batch, heads, tokens, head width) in a function.
 HEADS = {
     "q", "k", "v", "query", "key", "value", "queries", "keys", "values", "xq", "xk", "xv", "qk",
     "q_input", "k_input", "v_input", "g", "gk", "gate", "gates", "decay", "log_decay", "beta",
     "dt", "w", "u",
 }  # fmt: skip
-#: Other inputs that must be given; ``{d}`` is the head width, ``{w}`` the model width.
+#: Other required inputs; ``{d}`` is the head width, ``{w}`` the model width.
 _INPUTS = {
     "B, N int64": "input_ids ids tokens idx token_ids input_tokens src_tokens decoder_input_ids "
     "prev_output_tokens inp token input_id position_ids positions pos_ids token_type_ids pos "
@@ -125,7 +125,7 @@ _INPUTS = {
     "B, h, N, N": "rel_pos rel_2d_pos relative_position_bias",
 }  # fmt: skip
 INPUTS = {name: text for text, names in _INPUTS.items() for name in names.split()}
-#: Layouts of tokens with so many sizes; ``{w}`` is the model width.
+#: Layouts of tokens by number of dimensions; ``{w}`` is the model width.
 LAYOUTS = {
     1: ("N,",),
     2: ("B, {w}", "N, {w}", "B, N"),
@@ -135,37 +135,37 @@ LAYOUTS = {
     5: ("B, {w}, M, H, W", "B, M, H, W, {w}", "B, M, {w}, H, W", "B, M, h, N, d"),
     6: ("B, H, W, 7, 7, {w}", "B, {w}, H, 7, W, 7"),
 }  # fmt: skip
-#: Images as high as wide, where a length is one of their sides.
+#: Layouts of square images, if the length N is one side.
 SQUARES = ("B, {w}, N, N", "B, N, N, {w}")
-#: What masks and biases of scores are, and pairs of cosines and sines.
+#: Shapes of masks and biases of scores, and of cosines and sines.
 MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
 POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N, d)",
              "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
-#: Arguments of what takes images: how many channels they have, and how many pixels.
+#: Constructor arguments for the channels of images, and for their sides in pixels.
 CHANNELS = ("in_chans", "in_channels", "channels", "num_channels", "input_channels")
 SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
-#: Inputs with a default that code needs all the same.
+#: Inputs with a default that code needs nevertheless.
 NEEDED = ("position_embeddings",)
-#: What a call of which nothing must be given takes first.
+#: Inputs of which a call without required ones gets the first that it has.
 FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")
 
 
 def size_of(name: str) -> str:
-    """The size that an argument which must be given is by its name; "" for none."""
+    """Return the size that a required argument stands for by its name; "" for none."""
     name = name.lower()
     ends = (size for size, ending in _ENDINGS.items() if re.fullmatch(ending, name))
     return REQUIRED.get(name) or next(ends, "")
 
 
 def context_widths(arguments: Mapping[str, Any]) -> list[int]:
-    """How wide those of another source are, by the names of arguments, the likelier first."""
+    """Return widths of another source's tokens, by names of arguments, likelier ones first."""
     named = (n for n in arguments if re.fullmatch(_OF_CONTEXTS, n) and "head" not in n)
     order = sorted(named, key=lambda n: ("caption" not in n, "joint" not in n))
     return [arguments[n] for n in order if type(arguments[n]) is int]
 
 
 def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
-    """What stands for an argument that must be given and is no size: none, or one value."""
+    """Return a value for a required argument that is no size, in a tuple; () for none."""
     kind = str(getattr(item.annotation, "__name__", item.annotation))
     for value, pattern in _VALUES.values():
         if re.fullmatch(pattern, name.lower()) and not (kind == "int" and type(value) is bool):
@@ -176,7 +176,7 @@ def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
 
 
 def _as_annotated(value: Any, item: Parameter) -> Any:
-    """One of several where one is asked for, two where a list is."""
+    """Return one number of a tuple where an int is asked for, two where a list is."""
     if isinstance(value, tuple) and item.annotation is int:
         return value[0]
     listed = _LISTED.match(str(item.annotation)) and not isinstance(value, tuple)
@@ -184,7 +184,7 @@ def _as_annotated(value: Any, item: Parameter) -> Any:
 
 
 def form_of_several(item: Parameter) -> str:
-    """How several tensors are written that an argument takes; "" where it takes one."""
+    """Return how an argument's several tensors are written, ``[{}]`` or ``({})``; "" for one."""
     text = str(item.annotation)
     if "Tensor" not in text:
         return ""
@@ -193,7 +193,7 @@ def form_of_several(item: Parameter) -> str:
 
 
 def input_text(name: str, width: str, head: str, tokens: str = "N") -> str:
-    """What an input of this name is usually; "" for an unknown one.
+    """Return what an input of this name usually is, like ``B, N, h*d``; "" for an unknown one.
 
     Without ``width`` q, k and v are (B, h, N, d), as a function takes them.
     """

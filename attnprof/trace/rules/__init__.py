@@ -1,7 +1,7 @@
-"""What every ATen operation costs: one table, one small function a family.
+"""What every ATen operation costs: a table of rules, with a small function for each family.
 
-Moves and views have no FLOPs; an operation without a rule is named, never silently zero. What a
-kernel makes of other operations, and torch counts as one, is expanded into them.
+Moves and views have no FLOPs; an operation without a rule is named as uncounted, never zero. An
+operation that its kernel composes of others is expanded into them.
 """
 
 from attnprof.trace.rules import (

@@ -1,8 +1,8 @@
-"""Fused attention kernels on CPU and CUDA, forward and backward, and what those of the CPU take.
+"""Rules for fused attention kernels on CPU and CUDA, and the scratch memory of those on the CPU.
 
-A causal kernel counts the triangle of pairs that its rows see, whatever blocks it computes. Memory
-is that of torch's ``FlashAttentionKernel.cpp``: each thread has a block of scores, in the format
-sums are kept in; a half-precision kernel has it in its own format too.
+A causal kernel counts the triangle of pairs that its rows see, whatever blocks it computes. Scratch
+memory is that of torch's ``FlashAttentionKernel.cpp``: each thread has a block of scores in the
+format of sums; for half-precision inputs also a block in that format.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ TOP_LEFT, BOTTOM_RIGHT = "top left", "bottom right"
 
 
 def triangle(n: Size, m: Size, corner: str = TOP_LEFT) -> Size:
-    """Pairs of n queries and m keys below the diagonal, with it: N(N+1)/2 of a square."""
+    """Return the pairs of n queries and m keys on and below the diagonal: N(N+1)/2 of a square."""
     if n == m:
         return exact_div(n * (n + 1), 2)
     side = minimum(n, m)
@@ -34,19 +34,19 @@ def triangle(n: Size, m: Size, corner: str = TOP_LEFT) -> Size:
 
 
 def pairs(q: Any, k: Any, causal: bool, corner: str = TOP_LEFT) -> Size:
-    """Query-key pairs of (…, heads, tokens, width) tensors."""
+    """Return the query-key pairs of (…, heads, tokens, width) tensors."""
     n, m = size_of(q.shape[-2]), size_of(k.shape[-2])
     return product(q.shape[:-2]) * (triangle(n, m, corner) if causal else n * m)
 
 
 def forward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Scores scaled (and a mask added), softmax, dropout's factor, two products."""
+    """Count scores scaled (and a mask added), softmax, dropout's factor, two products."""
     each = M + OTHER + 2 * A + E + D + _extras(call, 1)
     return each * seen + MAC * (seen * size_of(q.shape[-1] + v.shape[-1]))
 
 
 def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Weights again (scaled, shifted by logsumexp, exp); five products; a row's sum of g·out."""
+    """Count weights made again (scale, shift, exp), five products, a row's sum of g·out."""
     grad = call.grad_out if hasattr(call, "grad_out") else call.grad_out_
     each = 3 * M + 2 * A + E + _extras(call, 2)
     five = MAC * (seen * size_of(3 * q.shape[-1] + 2 * v.shape[-1]))
@@ -54,14 +54,14 @@ def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
 
 
 def _extras(call: Any, dropped: int) -> Counts:
-    """An addition a pair for a mask of numbers, a multiplication for each use of dropout."""
+    """Count an addition a pair for a mask of numbers, a multiplication for each use of dropout."""
     masks = (getattr(call, name, None) for name in ("attn_mask", "attn_bias", "bias"))
     masked = any(mask is not None and is_floating(mask) for mask in masks)
     return A * masked + M * (dropped if call.dropout_p else 0)
 
 
 def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRule:
-    """One on (batch, heads, tokens, width)."""
+    """Return a rule for kernels on (batch, heads, tokens, width)."""
 
     def counts(_out: Any, call: Any) -> Counts:
         seen = pairs(call.query, call.key, call.is_causal, corner)
@@ -70,8 +70,11 @@ def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRu
     return counts
 
 
-def _inner(count: Callable[..., Counts]) -> OperationRule:
-    """One below those, on (batch, tokens, heads, width); lengths in a tensor, windows: unknown."""
+def _inner_kernel(count: Callable[..., Counts]) -> OperationRule:
+    """Return a rule for kernels on (batch, tokens, heads, width).
+
+    Calls with windows, or with lengths in a tensor, stay uncounted.
+    """
     unknown = ("cum_seq_q", "cu_seqlens_q", "seqused_k", "seqlen_k", "block_table", "window_size",
                "window_size_left", "window_size_right")  # fmt: skip
 
@@ -91,13 +94,13 @@ rules(
         f"{_SDPA}flash_attention_for_cpu {_SDPA}efficient_attention {_SDPA}cudnn_attention "
         f"{_SDPA}fused_attention_overrideable": _kernel(forward_counts),
         f"{_SDPA}flash_attention": _kernel(forward_counts, BOTTOM_RIGHT),
-        "_flash_attention_forward _efficient_attention_forward": _inner(forward_counts),
+        "_flash_attention_forward _efficient_attention_forward": _inner_kernel(forward_counts),
         f"{_SDPA}flash_attention_for_cpu_backward {_SDPA}efficient_attention_backward "
         f"{_SDPA}cudnn_attention_backward {_SDPA}fused_attention_overrideable_backward": (
             _kernel(_backward)
         ),
         f"{_SDPA}flash_attention_backward": _kernel(_backward, BOTTOM_RIGHT),
-        "_flash_attention_backward _efficient_attention_backward": _inner(_backward),
+        "_flash_attention_backward _efficient_attention_backward": _inner_kernel(_backward),
         # biases added to queries, keys and values; queries scaled
         "_transform_bias_rescale_qkv": lambda _, c: (
             A * numel(c.qkv) + M * exact_div(numel(c.qkv), 3)
@@ -105,32 +108,32 @@ rules(
     }
 )
 
-#: Keys of a block; queries of a block, from so many queries on.
+#: Keys of a block; queries of a block, from a number of queries on.
 _KEYS = 512
 _QUERIES = ((768, 256), (192, 64), (0, 32))
 
 
-def _forward_inside(_out: Any, call: Any) -> Size:
-    """Scores, row maxima, row sums and results of a block of queries for each thread."""
+def _forward_scratch(_out: Any, call: Any) -> Size:
+    """Return bytes of scores, row maxima, row sums and results of a block for each thread."""
     q, width = call.query, size_of(call.query.shape[3])
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
     return threads() * rows * (sum_width(q) * (keys + 2 + width) + (2 * keys if half else 0))
 
 
-def _backward_inside(_out: Any, call: Any) -> Size:
-    """Weights and their gradients of a block for each thread, a sum for each of its rows.
+def _backward_scratch(_out: Any, call: Any) -> Size:
+    """Return bytes of a block's weights and their gradients for each thread, and row sums.
 
-    Threads need a head to work on; the gradient is laid out anew unless heads lie inside tokens.
+    A thread works on a head; the gradient is copied unless heads lie inside tokens.
     """
     q = call.query
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
-    own = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
+    blocks = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
     busy = minimum(size_of(q.shape[0]) * size_of(q.shape[1]), threads())
-    return own + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
+    return blocks + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
 
 
 def _block(q: Any) -> Size:
-    """Queries of a block: fewer than a step's where there are not so many."""
+    """Return the queries of a block: all of them if a step's blocks are longer."""
     n = size_of(q.shape[2])
     if isinstance(n, int):
         return min(n, next(rows for start, rows in _QUERIES if n >= start))
@@ -142,7 +145,7 @@ def _block(q: Any) -> Size:
 
 workspaces(
     {
-        f"{_SDPA}flash_attention_for_cpu": _forward_inside,
-        f"{_SDPA}flash_attention_for_cpu_backward": _backward_inside,
+        f"{_SDPA}flash_attention_for_cpu": _forward_scratch,
+        f"{_SDPA}flash_attention_for_cpu_backward": _backward_scratch,
     }
 )

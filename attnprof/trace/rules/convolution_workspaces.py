@@ -1,9 +1,9 @@
-"""What convolutions take for themselves on the CPU.
+"""Scratch memory of convolutions on the CPU, in torch's own kernels and in oneDNN's.
 
-Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
-the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
-channels as a vector register holds numbers. What it takes for the gradients of a dense kernel of up
-to 14 columns, and of the input under one that skips places, is not predicted.
+Torch chooses the library (``use_mkldnn`` in its ``Convolution.cpp``). Its own kernels copy the
+entries under the kernel to columns; oneDNN copies input, kernel and result to blocks of as many
+channels as a vector register holds. Not predicted: oneDNN's gradients of dense kernels of up to 14
+columns, and those of the input under a stride.
 """
 
 import os
@@ -26,21 +26,21 @@ from attnprof.trace.rules.workspaces import (
 )
 from attnprof.trace.sizes import nbytes, product, size_of
 
-#: oneDNN aligns what it takes besides tensors.
+#: Bytes to which oneDNN aligns a buffer that is no tensor.
 ALIGNED = 128
-#: Results in a row that its kernel by channel makes at once, with AVX-512.
+#: Results in a row that oneDNN's kernel by channel makes at once, with AVX-512.
 _REACH = 6
-#: It goes another way where columns would be so many times the tensors (its
-#: ``gemm_convolution_utils``).
-_TIMES = 15
-#: Columns of taps up to which it has kernels of its own for a dense kernel's gradient.
-_WIDEST = 14
-#: Results of a sample for each thread from which samples are done one after the other.
-_FEW = 512
+#: oneDNN takes another algorithm where columns are so many times the tensors
+#: (``gemm_convolution_utils``).
+_REFUSED_FROM = 15
+#: Columns of taps up to which oneDNN has kernels for a dense kernel's gradient.
+_WIDEST_DENSE = 14
+#: Results of a sample per thread from which samples run one after the other.
+_MANY = 512
 
 
 class Convolution:
-    """One convolution's tensors (input, kernel, result) and settings.
+    """A convolution's tensors (input, kernel, result) and settings.
 
     ``by_channel``: each channel has a kernel of its own; ``split``: there is more than one group.
     """
@@ -56,12 +56,12 @@ class Convolution:
 
     @property
     def in_onednn(self) -> bool:
-        """Torch's choice for float32; a list of tokens is an image one token high."""
+        """Whether torch runs it in oneDNN; a list of tokens is an image one token high."""
         return self.large and (not self.by_samples or _at_least(self.a.shape[0], 16))
 
     @property
     def by_samples(self) -> bool:
-        """Whether that takes many samples, too: a sum of channels that nothing else shares."""
+        """Whether oneDNN needs 16 samples: a 1x1 kernel without strides on one thread."""
         moved = any(s != 1 for s in (*self.stride, *self.dilation))
         return self.one_by_one and not moved and threads() == 1
 
@@ -72,23 +72,23 @@ class Convolution:
 
     @property
     def far(self) -> bool:
-        """Whether it begins further outside than oneDNN's kernel by channel reaches."""
+        """Whether it is padded by more than oneDNN's kernel by channel reaches."""
         return self.by_channel and self.padding[-1] > _REACH
 
     @property
     def lowered(self) -> Size:
-        """Bytes of a channel's columns, for each thread."""
+        """Bytes of one channel's columns, for each thread."""
         return team() * 4 * product(self.weight.shape[2:]) * product(self.result.shape[2:])
 
     @property
     def low(self) -> bool:
-        """Whether an image has fewer rows than the kernel: its gradient is another one's work."""
+        """Whether an image has fewer rows than the kernel, whose gradient then runs elsewhere."""
         rows, taps = self.a.shape[2], self.weight.shape[2]
         return self.a.dim() > 3 and taps > 1 and not _at_least(rows, taps)
 
     @property
     def large(self) -> bool:
-        """Whether there is enough to do for it."""
+        """Whether torch finds it large enough for oneDNN."""
         present = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if self.a.dtype != torch.float32 or not present:
             return False
@@ -98,9 +98,9 @@ class Convolution:
                 or _at_least(self.a.numel(), 20481))  # fmt: skip
 
     def blocked(self, *, few: bool = True) -> tuple[Size, Size, Size]:
-        """Bytes of input, kernel and result in oneDNN's layout.
+        """Return the bytes of input, kernel and result in oneDNN's layout.
 
-        ``few``: a kernel for few channels, where there is one, reads them as they lie.
+        ``few``: the kernel for few channels, if there is one, reads the input as it lies.
         """
         channels, results = self.channels, self.results
         taps, result = product(self.weight.shape[2:]), _rounded(results) * _rest(self.result)
@@ -117,12 +117,12 @@ class Convolution:
 
 
 def _rest(tensor: Any) -> Size:
-    """Samples times places: everything but channels."""
+    """Return samples times places: all sizes but channels."""
     return size_of(tensor.shape[0]) * product(tensor.shape[2:])
 
 
 def _register() -> int:
-    """float32 numbers in a vector register, of the widest kind oneDNN finds."""
+    """Return how many float32 numbers the widest vector register holds that oneDNN finds."""
     if cpu._is_avx512_supported():
         return 16
     if cpu._is_avx2_supported():
@@ -131,19 +131,19 @@ def _register() -> int:
 
 
 def _rounded(channels: Size) -> Size:
-    """Channels in whole blocks."""
+    """Return channels in whole blocks."""
     return _register() * ceil_div(channels, _register())
 
 
 def _at_least(size: Any, limit: int) -> bool:
-    """Of a size of torch's: on a symbolic one the run relies from then on."""
+    """Return whether a size reaches a limit; a symbolic one becomes a guard of the run."""
     return bool(size >= limit)
 
 
 def pixels(image: Any) -> Size | None:
-    """Bytes to lay an image's pixels out one after the other; None where its channels come first.
+    """Return bytes to copy an image whose channels come last; None if they come first.
 
-    Lists of tokens are laid out channel by channel before they are read.
+    Lists of tokens are copied channel by channel before they are read.
     """
     sizes = layout(image)
     if len(sizes) < 4 or not same(sizes[1][1], 1) or is_contiguous(image):
@@ -155,7 +155,10 @@ def pixels(image: Any) -> Size | None:
 
 
 def _by_pixel(shape: Convolution, laid: Size, *, kernels: Size | None) -> Size:
-    """The same of pixels that stay where they lie; ``kernels`` are sums of its own, if known."""
+    """Return bytes of a convolution that reads an image with channels last as it lies.
+
+    ``laid`` are bytes of copies before, ``kernels`` are bytes of sums, if known.
+    """
     if not shape.in_onednn and shape.by_samples and shape.large:
         return laid
     plainly = shape.by_channel and not (shape.far or shape.dilated)
@@ -165,21 +168,21 @@ def _by_pixel(shape: Convolution, laid: Size, *, kernels: Size | None) -> Size:
 
 
 def forward(out: Any, call: Any) -> Size:
-    """Return what a convolution takes."""
+    """Return the bytes that a convolution takes."""
     asked = Convolution(call, out)
     if (laid := pixels(call.input)) is not None:
         return _by_pixel(asked, laid, kernels=0)
-    own = one_group(asked, _columns(asked), call.input)
-    own = copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
+    plain = one_group(asked, _columns(asked), call.input)
+    plain = copied(call.input) + maximum(plain, nbytes(out) if asked.split else 0)
     samples = size_of(call.input.shape[0])
     if not asked.by_samples or isinstance(samples, int) or not asked.large:
-        return blocked_forward(asked, out, call) if asked.in_onednn else own
+        return blocked_forward(asked, out, call) if asked.in_onednn else plain
     many = not_dearer(16, samples)  # either, with no condition on the samples
-    return many * blocked_forward(asked, out, call) + (1 - many) * own
+    return many * blocked_forward(asked, out, call) + (1 - many) * plain
 
 
 def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
-    """Return what oneDNN takes for it."""
+    """Return the bytes that a convolution in oneDNN takes."""
     if asked.far:
         if _register() != 16 or _is_refused(asked.lowered, team(), call.input, call.weight, out):
             raise UnknownWorkspaceError(copied(call.input) + nbytes(out))
@@ -193,7 +196,7 @@ def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
 
 
 def one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
-    """What torch takes at once: a group's columns, and copies of its channels of what is read."""
+    """Return the bytes of one group, which torch does at a time: columns, copies of channels."""
     if not asked.split:  # it is read where it lies; so are the channels of one sample
         return columns
     several = _at_least(asked.a.shape[0], 2)
@@ -202,7 +205,7 @@ def one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
 
 
 def _columns(asked: Convolution) -> Size:
-    """Every entry under the kernel, for every result; a kernel of one reads the input itself."""
+    """Return the bytes of all entries under the kernel; 0 for a 1x1 kernel that reads the input."""
     if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
         return 0
     taps = asked.channels * product(asked.weight.shape[2:])
@@ -210,9 +213,9 @@ def _columns(asked: Convolution) -> Size:
 
 
 def backward(out: Any, call: Any) -> Size:
-    """Return what its gradients take: first the input's, then the kernel's.
+    """Return the bytes that a convolution's gradients take: the input's first, then the kernel's.
 
-    Each lays everything out anew.
+    Each copies its tensors anew.
     """
     a, weight, asked = call.input, call.weight, call.output_mask
     shape = Convolution(call, call.grad_output)
@@ -227,12 +230,12 @@ def backward(out: Any, call: Any) -> Size:
         return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
-        own = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
-        own = maximum(own, gradients if shape.split else 0)
-        return copied(a, call.grad_output) + own
+        taken = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
+        taken = maximum(taken, gradients if shape.split else 0)
+        return copied(a, call.grad_output) + taken
     source, kernel, result = shape.blocked(few=False)
     held = gradients
-    wide = not shape.split and sides[-1] > _WIDEST
+    wide = not shape.split and sides[-1] > _WIDEST_DENSE
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0] and shape.by_channel and shape.dilated:
         held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + ALIGNED))
@@ -250,20 +253,20 @@ def backward(out: Any, call: Any) -> Size:
     elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
-    own = copied(a, call.grad_output) + held - gradients
+    taken = copied(a, call.grad_output) + held - gradients
     if strided or (asked[1] and not wide and not shape.by_channel):
-        raise UnknownWorkspaceError(own)
-    return own
+        raise UnknownWorkspaceError(taken)
+    return taken
 
 
 def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
-    """Whether columns are so many times the tensors that oneDNN goes another way."""
-    most = _TIMES * crew * sum(map(nbytes, tensors), start=0)
+    """Return whether oneDNN takes another algorithm, as columns are too many times the tensors."""
+    most = _REFUSED_FROM * crew * sum(map(nbytes, tensors), start=0)
     return isinstance(inside, int) and isinstance(most, int) and inside > most
 
 
 def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
-    """Threads that have no channels of their own sum up other samples, in a kernel each."""
+    """Return bytes of the kernels in which threads without channels sum up samples."""
     if not shape.by_channel:
         return 0
     channels = _rounded(shape.results)
@@ -274,17 +277,17 @@ def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
 
 
 def _columns_team(shape: Convolution) -> int:
-    """Return how many threads lay out columns; of a dense kernel each takes samples of its own."""
+    """Return how many threads make columns; of a dense kernel each has samples of its own."""
     if shape.by_channel:
         return team()
     places = prod(shape.result.shape[2:])
     if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
         raise UnknownWorkspaceError(copied(shape.a, shape.result))
-    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _FEW * team()):
+    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _MANY * team()):
         return 1
     return team()
 
 
 def team() -> int:
-    """Threads of oneDNN: no more than processors."""
+    """Return the number of oneDNN's threads: no more than processors."""
     return min(threads(), len(os.sched_getaffinity(0)))

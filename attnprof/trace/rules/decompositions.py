@@ -1,4 +1,4 @@
-"""Triangular solves and decompositions of square matrices, by their textbook algorithms.
+"""Rules for triangular solves and decompositions of square matrices, by textbook algorithms.
 
 A solve of n unknowns for a column is n(n-1)/2 multiplications and additions, and n divisions; a
 Cholesky or LU decomposition subtracts products step by step. LAPACK's blocks do the same sums.
@@ -19,18 +19,18 @@ def _batch(a: Any) -> Size:
 
 
 def _solves(n: Size, columns: Size, *, divided: bool = True) -> Counts:
-    """Triangular solves of n unknowns for so many columns in all."""
+    """Count triangular solves of n unknowns for a number of columns."""
     return ((M + A) * exact_div(n * (n - 1), 2) + D * n * divided) * columns
 
 
 def _cholesky(n: Size) -> Counts:
-    """Column by column: what the columns before explain is subtracted; a root, and divisions."""
+    """Count a decomposition column by column: subtract earlier columns, take a root, divide."""
     each = exact_div(n * (n - 1) * (n + 1), 6)
     return (M + A) * each + D * exact_div(n * (n - 1), 2) + OTHER * n
 
 
 def _lu(rows: Size, columns: Size, *, pivoted: bool = True) -> Counts:
-    """Step by step: the largest of a column is sought, the rest divided by it, and subtracted."""
+    """Count a decomposition step by step: find the largest of a column, divide by it, subtract."""
     steps = minimum(rows, columns)
     below = steps * rows - exact_div(steps * (steps + 1), 2)
     squares = exact_div((steps - 1) * steps * (2 * steps - 1), 6)
@@ -43,7 +43,7 @@ def _lu(rows: Size, columns: Size, *, pivoted: bool = True) -> Counts:
 
 
 def _real(rule: OperationRule) -> OperationRule:
-    """A rule for real numbers; complex ones are named."""
+    """Return a rule for real numbers only; complex ones stay uncounted."""
     return lambda out, call: None if first_of(out).is_complex() else rule(out, call)
 
 
@@ -52,7 +52,7 @@ def _width(a: Any) -> Size:
 
 
 def _triangular(out: Any, call: Any) -> Counts:
-    """Unknowns are rows of the result, or, from the right, columns."""
+    """Count a solve for rows of the result as unknowns, or, from the right, for columns."""
     left = getattr(call, "left", True)
     n = size_of(out.shape[-2 if left else -1])
     return _solves(n, _batch(out) * size_of(out.shape[-1 if left else -2]),
@@ -60,7 +60,7 @@ def _triangular(out: Any, call: Any) -> Counts:
 
 
 def _solved(out: Any, n: Size) -> Counts:
-    """By an LU decomposition: once with ones on the diagonal, once without."""
+    """Count two solves by an LU decomposition: one, with ones on the diagonal, divides nothing."""
     columns = exact_div(numel(out), n)
     return _solves(n, columns, divided=False) + _solves(n, columns)
 
@@ -100,7 +100,7 @@ rules({names: _real(rule) for names, rule in {
 
 # -- what the kernels take on a CPU ------------------------------------------------------
 def _laid_out(out: Any, call: Any) -> Size:
-    """A triangle for each of the results, where those it is given do not lie so."""
+    """Return bytes of a triangle copied for each result, where the given ones lie otherwise."""
     a = call.self
     n = _width(a)
     in_order = is_contiguous(a) or is_contiguous(a.mT)
@@ -109,7 +109,7 @@ def _laid_out(out: Any, call: Any) -> Size:
 
 
 def _pivots(call: Any) -> Size:
-    """Entries of a row each."""
+    """Return the number of pivots: one for each row."""
     return exact_div(numel(call.A), _width(call.A))
 
 

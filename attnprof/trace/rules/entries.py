@@ -1,4 +1,4 @@
-"""Entry by entry: arithmetic, comparisons, elementary functions, activations, losses.
+"""Rules for operations entry by entry: arithmetic, comparisons, functions, activations, losses.
 
 Counted as torch's CPU kernels compute them: a sign change inside a kernel is free; both sides of a
 branch are computed, and counted.
@@ -12,7 +12,7 @@ from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, ru
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.sizes import is_floating, numel, size_of
 
-#: torch's numbers for what becomes of losses; the third is their sum.
+#: torch's numbers for a loss's reduction; 2 is a sum.
 _NONE, _MEAN = 0, 1
 
 per_entry("mul", M, 4 * M + 2 * A)
@@ -70,7 +70,7 @@ per_entry("mse_loss_backward", A + 2 * M)
 
 @rule("div")
 def _divided(out: Any, call: Any) -> Counts:
-    """A complex one times the conjugate, over the squared modulus; by a real tensor two."""
+    """Count a division; a complex one multiplies by the conjugate over the squared modulus."""
     if out.is_complex():
         real = hasattr(call.other, "is_complex") and not call.other.is_complex()
         return (2 * D if real else 6 * M + 3 * A + 2 * D) * numel(out)
@@ -80,7 +80,7 @@ def _divided(out: Any, call: Any) -> Counts:
 
 @rule("pow")
 def _power(out: Any, call: Any) -> Counts | None:
-    """Whole exponents as repeated products, halves as roots; else one operation."""
+    """Count whole exponents as repeated products, halves as roots; others as one operation."""
     exponent = call.exponent
     if not is_floating(out):
         return NOTHING
@@ -101,7 +101,7 @@ def _weighted(call: Any) -> Counts:
 
 
 def _reduced(of: Any, call: Any) -> Counts:
-    """Losses added up; their mean."""
+    """Count the sum of losses, and the division by their number for a mean."""
     return A * numel(of) * (call.reduction != _NONE) + D * (call.reduction == _MEAN)
 
 

@@ -1,7 +1,8 @@
-"""Operations that torch makes of others below the level where they can be watched.
+"""Operations that torch composes of others below the level that a dispatch mode sees.
 
-Spelt out here as the kernels do it. Sources: torch's aten/src/ATen/native:
-transformers/{attention,transformer}.cpp, {ReduceOps,SoftMax,Dropout,Distance}.cpp.
+Each is written here as its kernel does it, so that its parts are recorded. Sources: torch's
+aten/src/ATen/native: transformers/{attention,transformer}.cpp,
+{ReduceOps,SoftMax,Dropout,Distance}.cpp.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ _INFINITE = float("inf")
 
 
 def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
-    """Softmax with zeros for rows that are masked in full."""
+    """Return a softmax with zeros in rows that are masked in full."""
     out = torch.softmax(x, dim, dtype)
     masked = x.eq(-_INFINITE)
     rows = torch.all(masked, dim, keepdim=True)
@@ -31,7 +32,7 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
 
 
 def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:
-    """The maximum taken out, unless it is infinite."""
+    """Return the logarithm of a sum of exponentials, their maximum taken out if it is finite."""
     tops = torch.amax(x, dims, keepdim=True)
     given = tops if keepdim else tops.squeeze(dims)
     given.masked_fill_(given.abs() == _INFINITE, 0)
@@ -39,7 +40,7 @@ def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:
 
 
 def _euclidean(a: Any, b: Any) -> Any:
-    """|a|² + |b|² - 2ab as one product of rows with two columns more."""
+    """Return distances as |a|² + |b|² - 2ab: one product of rows with two columns more."""
     norms = [x.pow(2).sum(-1, True) for x in (a, b)]
     ones = [torch.ones_like(norm) for norm in norms]
     left = torch.cat([a.mul(-2), norms.pop(0), ones.pop(0)], -1)
@@ -52,7 +53,7 @@ def _multi_head(
     weight: Any, bias: Any, mask: Any = None, need_weights: bool = True,
     average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The fast path of ``nn.MultiheadAttention``: (batch, tokens, width)."""
+    """Run the fast path of ``nn.MultiheadAttention``: (batch, tokens, width)."""
     qkv = _projected(query, key, value, qkv_weight)
     split = aten._transform_bias_rescale_qkv.default
     if isinstance(heads, torch.SymInt):  # which the operation's schema would fix
@@ -90,7 +91,7 @@ def _projected(query: Any, key: Any, value: Any, weight: Any) -> Any:
 
 
 def _encoder_layer(*args: Any, **kwargs: Any) -> Any:
-    """The fast path of ``nn.TransformerEncoderLayer``."""
+    """Run the fast path of ``nn.TransformerEncoderLayer``."""
     call = bound(aten._transformer_encoder_layer_fwd.default, args, kwargs)
     first = (call.norm_weight_1, call.norm_bias_1, call.eps)
     second = (call.norm_weight_2, call.norm_bias_2, call.eps)
@@ -112,19 +113,19 @@ def _normed(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def _dropout(x: Any, p: float, train: bool | None = None) -> tuple[Any, Any]:
-    """A random mask, times it, times the scale; nothing but a copy outside of training."""
+    """Return the input times a random mask and a scale, and the mask; a copy if not training."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
     return x.mul(mask).mul_(0 if p == 1 else 1 / (1 - p)), mask
 
 
-#: Also torch's own names of these functions: called so, they take symbolic sizes.
+#: Fast paths by torch's name, by which they are called with symbolic sizes.
 FAST_PATHS: dict[str, Any] = {
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
 }
-#: By operation, in the overload without results to write to.
+#: Expansions by operation, for the overload without ``out``.
 EXPANSIONS: dict[str, Expansion] = {
     **FAST_PATHS,
     "_safe_softmax": _safe_softmax,
@@ -135,12 +136,15 @@ EXPANSIONS: dict[str, Expansion] = {
 }
 
 
-#: Operations that are one piece, though torch can make them of others: questions, one kernel.
+#: Operations that torch could compose of others, but that are one kernel or only ask for a size.
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 
 
 def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Expansion | None:
-    """What an operation is made of; None where it is one piece, or has a rule of somebody's."""
+    """Return a function of the operations that this one is made of, or None.
+
+    None for an operation that is one kernel, or for which a user has registered a rule.
+    """
     if isinstance(func, HigherOrderOperator):
         if func._name == "cond" and isinstance(args[0], torch.SymBool):
             return _branch  # which sizes choose

@@ -1,8 +1,8 @@
-"""FlexAttention with a block mask: its kernel, which computes the blocks that the mask leaves.
+"""Rule for FlexAttention with a block mask, whose kernel computes the blocks that the mask keeps.
 
-Pairs are the entries of those blocks (inside the tokens that there are), each as in other fused
-kernels. Which blocks: of a mask that is a band around the diagonal, like a causal one or a window,
-a formula; of another one what the mask's own numbers say, where they are known.
+Its pairs are all entries of those blocks (of tokens that exist), each as in other fused kernels. If
+the mask is a band around the diagonal, as a causal one or a window is, blocks are a formula; else
+they are read from the mask's own numbers, if those have values.
 """
 
 from collections.abc import Sequence
@@ -21,26 +21,26 @@ from attnprof.trace.rules.table import HIGHER, cost_of, tensors_in
 from attnprof.trace.rules.units import Counts
 from attnprof.trace.sizes import nbytes, product, size_of
 
-#: No mask at all has one block of this size, or more.
+#: A block at least as large means that there is no mask.
 _WHOLE = 2**30
-#: Blocks of the matrix in which a mask is looked at.
+#: Blocks in a side of the matrix on which a mask is tried.
 _BLOCKS = 64
-#: A place so far away that a mask that leaves it has no end.
+#: A token so far away that a mask that keeps it has no end.
 _FAR = 2**40
 
 #: Blocks computed left and right of the diagonal one in each row; None: all there are.
 Band = tuple[int | None, int | None]
-#: Those of masks that were looked at, by the size of blocks.
+#: Bands of masks, by size of blocks.
 _BANDS: WeakKeyDictionary[Any, dict[int, Band | None]] = WeakKeyDictionary()
 
 
 def is_sparse(args: Sequence[Any]) -> bool:
-    """Whether a call has a block mask whose computed blocks are known."""
+    """Return whether a call has a block mask whose computed blocks are known."""
     return args[4][-2] < _WHOLE and pairs(args) is not None
 
 
 def pairs(args: Sequence[Any]) -> Size | None:
-    """Entries of the blocks that are computed for all heads; None where they are not known."""
+    """Return the entries of computed blocks in all heads; None if the blocks are unknown."""
     query, key, mask = args[0], args[1], args[4]
     rows, columns, block = query.shape[-2], key.shape[-2], mask[-2]
     numbers = [x for x in (mask[2], mask[4]) if x is not None]
@@ -51,7 +51,7 @@ def pairs(args: Sequence[Any]) -> Size | None:
     square = rows == columns and alike == 1 and mask[-3] == block
     band = _band(mask[-1], block) if square else None
     if band is not None:
-        of_band, entries = _of_band(band, rows, block)
+        of_band, entries = _blocks_in_band(band, rows, block)
         if blocks in (None, of_band):
             return heads * entries
     if blocks is None:
@@ -64,29 +64,30 @@ def _is_blank(tensor: Any) -> bool:
 
 
 def _band(mask_mod: Any, size: int) -> Band | None:
-    """The band of blocks that a mask leaves; None where it leaves others, or needs values."""
+    """Return the band of blocks that a mask keeps; None if it keeps others, or needs values."""
     known = _BANDS.setdefault(mask_mod, {})
     if size not in known:
         try:
-            known[size] = _looked_at(mask_mod, size)
+            known[size] = _measured_band(mask_mod, size)
         except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
             known[size] = None
     return known[size]
 
 
-def _looked_at(mask_mod: Any, size: int) -> Band | None:
+def _measured_band(mask_mod: Any, size: int) -> Band | None:
+    """Return the band that a mask keeps in six of 64 rows of blocks and far away, or None."""
     last, middle = _BLOCKS - 1, _BLOCKS // 2
-    found = {row: _blocks_of(mask_mod, row, size) for row in (0, 1, 2, middle, last - 1, last)}
-    if not found[last] or not found[0]:
+    kept = {row: _blocks_of(mask_mod, row, size) for row in (0, 1, 2, middle, last - 1, last)}
+    if not kept[last] or not kept[0]:
         return None
-    left = None if found[last][0] == 0 else last - found[last][0]
-    right = None if found[0][-1] == last else found[0][-1]
+    left = None if kept[last][0] == 0 else last - kept[last][0]
+    right = None if kept[0][-1] == last else kept[0][-1]
     with unset_fake_temporarily():
         near, far = torch.zeros((), dtype=torch.int64), torch.full((), _FAR)
         ends = [bool(mask_mod(near, near, *pair)) for pair in ((far, near), (near, far))]
     if [x is None for x in (left, right)] != ends:
         return None  # wider than was looked at
-    for row, blocks in found.items():
+    for row, blocks in kept.items():
         first = 0 if left is None else max(0, row - left)
         end = last if right is None else min(last, row + right)
         if blocks != list(range(first, end + 1)):
@@ -95,7 +96,7 @@ def _looked_at(mask_mod: Any, size: int) -> Band | None:
 
 
 def _blocks_of(mask_mod: Any, row: int, size: int) -> list[int]:
-    """The blocks of a row of blocks in which any entry is left."""
+    """Return the blocks in a row of blocks of which the mask keeps any entry."""
     with unset_fake_temporarily(), torch.no_grad():
         none = torch.zeros((), dtype=torch.int64)
         queries = torch.arange(row * size, (row + 1) * size).unsqueeze(1)
@@ -105,8 +106,8 @@ def _blocks_of(mask_mod: Any, row: int, size: int) -> list[int]:
         return [place for place, kept in enumerate(some.tolist()) if kept]
 
 
-def _of_band(band: Band, rows: Any, size: int) -> tuple[Size, Size]:
-    """Blocks of a band in a square of so many tokens, and their entries that are tokens."""
+def _blocks_in_band(band: Band, rows: Any, size: int) -> tuple[Size, Size]:
+    """Return the blocks of a band in a square of ``rows`` tokens, and the entries in them."""
     count = (rows + size - 1) // size
     n, missing = size_of(count), size_of(count * size - rows)
     # a width that does not fit is all there is: a condition on symbolic sizes
@@ -119,7 +120,7 @@ def _of_band(band: Band, rows: Any, size: int) -> tuple[Size, Size]:
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what operations count."""
+    """A dispatch mode that adds up the counts of operations."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -133,8 +134,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _changed(score_mod: Any) -> Counts:
-    """What a change of one score counts."""
+def _score_mod_counts(score_mod: Any) -> Counts:
+    """Count the operations by which ``score_mod`` changes one score."""
     with unset_fake_temporarily(), torch.no_grad():
         score, place = torch.zeros(()), torch.ones((), dtype=torch.int64)
         counting = _Counting()
@@ -144,12 +145,12 @@ def _changed(score_mod: Any) -> Counts:
 
 
 def cost(args: Sequence[Any], out: Any) -> tuple[Counts | None, Size]:
-    """What the kernel counts, None for scores that are changed by values; bytes it moves."""
+    """Return the kernel's counts (None if ``score_mod`` needs values) and the bytes it moves."""
     query, _, value, score_mod = args[:4]
     seen = pairs(args)
     moved = sum((nbytes(x) for x in [*tensors_in(args[:3]), out[0], out[1]]), start=0)
     try:
-        counts = _changed(score_mod) * seen
+        counts = _score_mod_counts(score_mod) * seen
     except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
         return None, moved
     return counts + forward_counts(seen, query, value, SimpleNamespace(dropout_p=0)), moved

@@ -1,19 +1,19 @@
-"""Gradients that torch computes in another way where no mode watches it.
+"""Gradients of products and extremes, as torch computes them without a dispatch mode.
 
-Products and extremes of all entries take a longer way, right for any values, under a dispatch mode.
-Here is that of plain tensors without zeros and what is no number. Source: torch's
-torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/ReduceOps.cpp.
+Under a mode torch takes a longer way, right for any values. These formulas are those of plain
+tensors without zeros and NaNs. Source: torch's torch/csrc/autograd/FunctionsManual.cpp and
+aten/src/ATen/native/ReduceOps.cpp.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-#: Of a node: its input, its result and the gradient of that.
+#: The input's gradient, from the node, its input, its result and the result's gradient.
 Gradient = Callable[[Any, Any, Any, Any], Any]
 
 
 def _dimension(node: Any) -> int:
-    """Negative ones are shown as unsigned numbers."""
+    """Return the node's dimension; a negative one is saved as an unsigned number."""
     dim: int = node._saved_dim
     return dim - 2**64 if dim >= 2**63 else dim
 
@@ -55,14 +55,14 @@ def _summed_from_the_end(x: Any, dim: int) -> Any:
 
 
 def _extreme(_node: Any, x: Any, y: Any, grad: Any) -> Any:
-    """Among all entries that are the largest."""
+    """Return the gradient of a maximum, minimum or median, shared by all entries equal to it."""
     y.isnan()
     where = x.eq(y)
     zeros = grad.new_zeros(x.shape)
     return zeros.masked_fill_(where, grad / where.sum())
 
 
-#: By the name of autograd's node; each gives the gradient of ``self``.
+#: Gradients of ``self``, by the name of autograd's node.
 _GRADIENTS: dict[str, Gradient] = {
     "ProdBackward0": _product,
     "ProdBackward1": _products,
@@ -73,20 +73,20 @@ _GRADIENTS: dict[str, Gradient] = {
     "NanmedianBackward0": _extreme,
 }
 _PRODUCTS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
-#: The gradient of a value that fills masked entries: those are picked out, however many.
+#: The node for the value that fills masked entries: it picks those out, however many.
 _SELECTING = "MaskedFillBackward1"
 
 
 def depends_on_values(nodes: list[Any]) -> list[str]:
-    """A note where a gradient takes more for some values."""
+    """Return a note if the gradient of one of the nodes takes longer for some values."""
     if not any(node.name() in _PRODUCTS for node in nodes):
         return []
-    said = "the backward pass of prod and cumprod is that of entries none of which is zero"
-    return [f"{said}; with zeros torch takes a longer way"]
+    note = "the backward pass of prod and cumprod is that of entries none of which is zero"
+    return [f"{note}; with zeros torch takes a longer way"]
 
 
 def told_apart(output: Any) -> list[Any]:
-    """The nodes behind an output whose gradient is another one without a mode."""
+    """Return the nodes behind an output whose gradient differs without a mode."""
     seen, waiting = set[Any](), [output.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -97,12 +97,12 @@ def told_apart(output: Any) -> list[Any]:
 
 
 def selects(node: Any) -> str:
-    """The operation by which a node picks out entries, as many as the values say; or none."""
+    """Return the operation by which a node picks as many entries as values say, or ""."""
     return "masked_select" if node.name() == _SELECTING else ""
 
 
 def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    """The gradients as they run without a mode; ``found`` are those that a mode has seen."""
+    """Return a node's gradients as without a mode; ``found`` are those under the mode."""
     if selects(node):  # what is picked out is not known
         return (None if found[0] is None else grad.clone(), *found[1:])
     saved = (node._raw_saved_self, node._raw_saved_result)

@@ -1,8 +1,9 @@
-"""What torch does in another way where a mode watches it, mostly out of place, not in place.
+"""Find the operations that torch runs in place unless a dispatch mode watches it.
 
-Backward formulas, the sum of gradients that meet, and a few functions made of others ask whether
-any tensor "looks like a subclass"; under a mode all do. Here they are put back. Sources: torch's
-aten/src/ATen/TensorSubclassLikeUtils.h and who includes it, autograd/input_buffer.cpp.
+Backward formulas, sums of gradients that meet, and some composed functions ask whether any tensor
+"looks like a subclass"; under a mode all do, and they work out of place. :class:`Watch` gives the
+operations as they run without the mode. Sources: torch's aten/src/ATen/TensorSubclassLikeUtils.h
+and who includes it, autograd/input_buffer.cpp.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,22 +23,22 @@ from attnprof.trace.rules.table import tensors_in
 
 aten = torch.ops.aten
 
-#: Formulas put gradients into zeros that they have just made.
+#: Operations by which backward formulas write a gradient into zeros made just before.
 _PLACING = frozenset({
     aten.scatter_add.default, aten.scatter.src, aten.index_add.default, aten.index_put.default,
     aten.put.default, aten.masked_scatter.default, aten.index_fill.int_Scalar,
 })  # fmt: skip
 _ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
-#: Nodes that go on in what they have just made, and with which operations.
-_GOING_ON = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"})
+#: Nodes that go on in a tensor they have just made, and the operations by which they do.
+_CONTINUING = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"})
 _STEPS = frozenset({
     aten.sub.Tensor, aten.mul.Tensor, aten.logical_and.default, aten.logical_or.default,
 })  # fmt: skip
-#: Nodes that add up what they have made, none of it in place.
+#: Nodes that add up tensors they have made, never in place.
 _SUMMING = frozenset({
     "Atan2Backward0", "LinalgCholeskyExBackward0", "StdMeanBackward0", "VarMeanBackward0",
 })  # fmt: skip
-#: Functions that add to what they have just made; recurrent layers do so in their linear maps.
+#: Functions that add to their own result in place; recurrent layers do so in linear maps.
 _ADDING = ("linear", "scaled_dot_product_attention")
 _RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
 #: Functions of singular values, for which a watched torch computes singular vectors, too.
@@ -47,12 +48,15 @@ _INSIDE: ContextVar[str] = ContextVar("inside", default="")
 
 @cache
 def in_place_of(func: Any) -> Any:
-    """The operation that writes to its first argument: ``add_`` for ``add``."""
+    """Return the operation that writes to its first argument: ``add_`` for ``add``."""
     return getattr(getattr(aten, func._schema.name.partition("::")[2] + "_"), func._overloadname)
 
 
 class Watch:
-    """Whether torch, unwatched, would do an operation in place; made where the run is made."""
+    """The state of a run that tells which operations torch would do in place without a mode.
+
+    Make it in the context of the run.
+    """
 
     def __init__(self) -> None:
         self._zeros: Any = 0
@@ -60,12 +64,12 @@ class Watch:
         self._own = set[Any]()
         key = torch._C.DispatchKey.PythonDispatcher
         dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(key)
-        self._alone = _alone(type(torch.zeros(0)), bool(dispatcher))
+        self._engine_only = _engine_only(type(torch.zeros(0)), bool(dispatcher))
 
     def unwatched(
         self, func: Any, args: tuple[Any, ...], frame: FrameType | None
     ) -> tuple[Any, tuple[Any, ...]]:
-        """The operation, called by the code of a frame, and its arguments as without a mode."""
+        """Return an operation, called from ``frame``, and its arguments as without a mode."""
         if func is aten._linalg_svd.default and _INSIDE.get() in _SINGULAR and not _trains(args[0]):
             return func, (args[0], False, False)
         # by the engine where no Python code but autograd's own is between it and the operation
@@ -77,17 +81,17 @@ class Watch:
             adds = inside in _ADDING or (inside in _RECURRENT and args[1].dim() == 1)
             meets = isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim()
             # the engine reuses a gradient that nobody else holds
-            meets &= by_engine and _holders(args[0]) == self._alone
+            meets &= by_engine and _holders(args[0]) == self._engine_only
             placed = adds or (meets and _node_name() not in _SUMMING)
         else:
             new = by_engine and func in _PLACING and zeros == args[0].untyped_storage()._cdata
-            placed = new or (by_engine and self._goes_on(func, args))
+            placed = new or (by_engine and self._continues(func, args))
         return in_place_of(func) if placed else func, args
 
-    def _goes_on(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether a node goes on in a tensor of its own."""
+    def _continues(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Return whether a backward node goes on in a tensor that it has made itself."""
         node = _current_autograd_node()
-        if node is None or node.name() not in _GOING_ON:
+        if node is None or node.name() not in _CONTINUING:
             self._node = None
             return False
         if node is not self._node:
@@ -95,7 +99,7 @@ class Watch:
         return func in _STEPS and args[0].untyped_storage()._cdata in self._own
 
     def ran(self, func: Any, out: Any) -> None:
-        """Remember zeros: what comes next may be put into them."""
+        """Remember zeros that an operation made: the next one may write into them."""
         if func in _ZEROS:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
@@ -112,13 +116,14 @@ def _trains(tensor: Any) -> bool:
 
 
 def _holders(tensor: Any) -> tuple[int, int]:
+    """Return how often a tensor and its storage are held."""
     storage = tensor.untyped_storage()
     return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
 
 
 @cache
-def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
-    """How often a tensor is held inside a mode of which only the engine knows: tried once."""
+def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
+    """Return how often a tensor is held, under a mode, of which only autograd's engine knows."""
     seen: list[tuple[int, int]] = []
 
     class Look(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -143,25 +148,28 @@ def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
 
 @contextmanager
 def adding_in_place() -> Iterator[None]:
-    """Inside, functions that run in another way where a mode watches are known by their call."""
+    """Inside the context, mark functions that run differently under a mode while they run."""
     places = [
         (functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT),
         (torch.linalg, _SINGULAR[:-1]), (torch, _SINGULAR[-1:]), (torch._VF, _SINGULAR[-1:]),
     ]  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "max_pool1d", _pooled(torch.max_pool1d)))
-        kept = _kept(torch.get_rng_state)  # by checkpoints
+        kept = _reporting_state(torch.get_rng_state)  # by checkpoints
         stack.enter_context(patch.object(torch, "get_rng_state", kept))
         for place, names in places:
             for name in names:
-                marked = _marked(name, getattr(place, name))
+                marked = _with_name(name, getattr(place, name))
                 stack.enter_context(patch.object(place, name, marked, create=True))
         yield
 
 
 @cache
-def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, known by its name while it runs; also to ``torch.jit.script``."""
+def _with_name(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is known by its name (``_INSIDE``) while it runs.
+
+    ``torch.jit.script`` takes it for the original one.
+    """
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.maybe_current_level() is not None:  # torch.vmap and its like
@@ -178,7 +186,10 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``max_pool1d`` without gradients as one kernel; watched it would be ``max_pool2d``."""
+    """Return ``max_pool1d`` that records one kernel if there are no gradients.
+
+    Under a mode it would run as ``max_pool2d``.
+    """
 
     def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
         mode = _python_dispatch._get_current_dispatch_mode()
@@ -192,8 +203,8 @@ def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def _kept(function: Callable[[], Any]) -> Callable[[], Any]:
-    """``get_rng_state`` makes a tensor that no operation shows."""
+def _reporting_state(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Return ``get_rng_state`` that reports the tensor it makes, which no operation shows."""
 
     def kept() -> Any:
         state = function()

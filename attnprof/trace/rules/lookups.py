@@ -1,9 +1,9 @@
-"""Bytes of lookups and of writes at an index: only entries that are picked are read or written.
+"""Bytes of lookups and of indexed writes: only entries that are picked are read or written.
 
-An embedding reads the rows of its tokens, not its table, and a cache is written where the new
-token stands. So the table, which other operations would read or write whole, counts as often as
-places of it are picked: a row that is picked twice is read twice. ``gather`` and ``scatter``, whose
-index is about as large as their table, read and write it whole.
+An embedding reads the rows of its tokens, not its table; a cache is written where the new token
+stands. The table counts as often as entries of it are picked: a row that is picked twice is read
+twice. ``gather`` and ``scatter``, whose index is about as large as their table, read and write all
+of it.
 """
 
 from typing import Any
@@ -14,24 +14,25 @@ from attnprof.trace.events import Size
 from attnprof.trace.rules.workspaces import is_mask, words
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
-#: Operations that read a table only where it is looked up, and give what they read.
+#: Operations that read some entries of a table, and return these.
 LOOKUPS = words("""
     embedding index_select index _unsafe_index _unsafe_masked_index take masked_select
 """)
-#: Operations that, in place, write only some places.
+#: Operations that, in place, write only some entries.
 WRITES = words("""
     index_copy index_add index_reduce index_fill scatter_add scatter_reduce
     index_put _index_put_impl put
 """)
-#: Those of them that always read what they add to.
+#: In-place operations that always read what they add to.
 _ADDS = words("index_add index_reduce scatter_add scatter_reduce")
 
 
 def unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
-    """Return what an operation that picks entries leaves alone of the operands and results.
+    """Return the bytes of operands and results that a lookup or indexed write leaves alone.
 
-    To be taken off the bytes of all operands, read once, and of all results, written once.
-    ``name`` ends with ``_`` if it works in place; what makes a new result copies all of it.
+    They are subtracted from the bytes of all operands, read once, and of all results, written once.
+    ``name`` ends with ``_`` if the operation works in place; one that makes a new result copies
+    all.
     """
     if base in LOOKUPS:
         table = call.weight if base == "embedding" else call.self
@@ -47,7 +48,7 @@ def unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
 
 
 def _places(base: str, call: Any) -> Size:
-    """Return how many entries an operation writes; where a mask does not say, all."""
+    """Return how many entries an operation writes; all, where a mask does not say."""
     if base == "index_fill":
         dim = call.dim % max(1, call.self.dim())
         others = [size for place, size in enumerate(call.self.shape) if place != dim]
@@ -60,11 +61,11 @@ def _places(base: str, call: Any) -> Size:
 
 
 def addressed(call: Any) -> Size:
-    """Return how many entries indices address (those of the values, where an index is a mask)."""
+    """Return how many entries indices address; for a mask as index, the entries of the values."""
     used = [x for x in call.indices if x is not None]
     if any(is_mask(x) for x in used):
         return numel(call.values)
-    found = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
+    entries = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
     left = [size for place, size in enumerate(call.self.shape)
             if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
-    return found * product(left)
+    return entries * product(left)

@@ -1,4 +1,4 @@
-"""What norms and histograms take for themselves on the CPU: sums of threads, copies."""
+"""Scratch memory of norms and histograms on the CPU: sums of threads, and copies."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ from attnprof.trace.sizes import nbytes, product, size_of
 
 
 def _batch_norm(_out: Any, call: Any) -> Size:
-    """Scale and shift of each channel; sums of each thread where channels are last."""
+    """Return bytes of each channel's scale and shift; of sums by thread with channels last."""
     training = getattr(call, "training", False)
     sums = threads() if training and is_channels_last(call.input) else 0
     return (2 + sums) * size_of(call.input.shape[1]) * sum_width(call.input)
 
 
 def _batch_norm_backward(_out: Any, call: Any) -> Size:
-    """Laid out alike, a gradient of that layout; otherwise a sum for each channel."""
+    """Return bytes of a gradient laid out as its operands, or of a sum by channel."""
     both = call.grad_out, call.input
     if not (all(map(is_contiguous, both)) or all(map(is_channels_last, both))):
         return size_of(call.input.shape[1]) * sum_width(call.input)

@@ -1,6 +1,6 @@
-"""What pooling and padding take for themselves on the CPU: copies, where entries lie otherwise.
+"""Scratch memory of pooling and padding on the CPU: copies of tensors that lie in neither way.
 
-Kernels know two ways for entries to lie: in order, and with channels beside each other.
+Kernels read entries in order, or with the channels of a pixel beside each other.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from attnprof.trace.sizes import nbytes, numel
 
 
 def _relaid(x: Any) -> Size:
-    """Bytes of a tensor that lies in neither way."""
+    """Return the bytes of a tensor that is copied, as it lies in neither way."""
     return 0 if is_channels_last(x) else copied(x)
 
 
 def _backward(_out: Any, call: Any) -> Size:
-    """All is laid as the gradient is: the result, too, which at first lies as the input does."""
+    """Return bytes of tensors copied to the gradient's layout, the result's among them."""
     gradient, chosen = call.grad_output, getattr(call, "indices", None)
     held = _relaid(gradient)
     if is_channels_last(gradient) != is_channels_last(call.self):

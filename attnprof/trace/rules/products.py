@@ -1,6 +1,6 @@
-"""Matrix products in every spelling; convolutions, every tap counted; pooling; transforms.
+"""Rules for matrix products, convolutions (every tap counts), pooling and Fourier transforms.
 
-Integer products count nothing; of a convolution taps on padding count, too.
+Integer products count nothing; of a convolution, taps on padding count, too.
 """
 
 import math
@@ -17,25 +17,25 @@ from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, pr
 from attnprof.trace.rules.workspaces import collapses, layout, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 
-#: Windows of an adaptive pool that a formula adds up.
+#: Windows of an adaptive pool, at most, that are added up one by one.
 _WINDOWS = 64
 
 
 def _product(out: Any, call: Any) -> Counts:
-    """Of the last two tensors."""
+    """Count the product of the last two tensors."""
     a, b = tensors_in(vars(call))[-2:]
     return macs(out) * numel(a) * (size_of(b.shape[-1]) if b.dim() > 1 else 1)
 
 
 def _added(out: Any, call: Any) -> Counts:
-    """One addition a result where something is added; a multiplication for each factor not 1."""
+    """Count one addition a result if something is added; a multiplication for each factor not 1."""
     added = sums(out) * numel(out) + products(out) * numel(call.self) * is_factor(call.beta)
     return added * bool(call.beta != 0) + products(out) * numel(out) * is_factor(call.alpha)
 
 
 @rule("_grouped_mm")
 def _grouped_product(out: Any, call: Any) -> Counts:
-    """Each row, or column, is multiplied in its group alone."""
+    """Count products of each row, or column, with the matrix of its group alone."""
     a, b = call.self, call.mat2
     columns = numel(b) if b.dim() < a.dim() else size_of(b.shape[-1])
     rows = size_of(a.shape[-2]) if b.dim() < a.dim() else numel(a)
@@ -58,7 +58,7 @@ def _linear_backward(_out: Any, call: Any) -> Counts:
 
 @rule("_trilinear")
 def _trilinear(out: Any, call: Any) -> Counts:
-    """Two products: the first with the second, summed over what the third does not have."""
+    """Count two products: the first with the second, summed over what the third does not have."""
     one, two, three = map(list, (call.i1.shape, call.i2.shape, call.i3.shape))
     expanded = (call.expand1, call.expand2, call.expand3)
     for sizes, places in zip((one, two, three), expanded, strict=True):
@@ -87,13 +87,13 @@ def _convolved(out: Any, call: Any) -> Counts:
 
 
 def _taps(a: Any, out: Any, weight: Any, transposed: bool) -> Counts:
-    """Those of every result (of every input entry, transposed): weight (out, in/groups, …)."""
+    """Count the taps of every result (if transposed, input entry): weight (out, in/groups, …)."""
     return macs(out) * numel(a if transposed else out) * product(weight.shape[1:])
 
 
 @rule("convolution_backward convolution_backward_overrideable")
 def _convolved_backward(_out: Any, call: Any) -> Counts:
-    """As many products for each gradient as forward; the bias' is a sum."""
+    """Count as many products for each gradient as forward; the bias' is a sum."""
     grad = call.grad_output
     once = _taps(call.input, grad, call.weight, call.transposed)
     to_input, to_weight, to_bias = call.output_mask
@@ -101,12 +101,12 @@ def _convolved_backward(_out: Any, call: Any) -> Counts:
 
 
 def _averaged(a: Any, taps: Size | None) -> Counts | None:
-    """A sum over each window, and a division; windows that padding cuts count in full."""
+    """Count a sum over each window and a division; windows that padding cuts count in full."""
     return None if taps is None else sums(a) * taps + D * numel(a)
 
 
 def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
-    """Entries under all windows, two of which share one where none ends; None for symbols."""
+    """Return the entries under all windows, which share one where they meet; None for symbols."""
     shape, results = ([size_of(size) for size in each] for each in (a.shape, sizes))
     if not all(isinstance(size, int) and size <= _WINDOWS for size in results):
         return None
@@ -122,7 +122,7 @@ def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
 # multiplications and 6 additions; one between real points and half a spectrum is half of that.
 # The factor of a normalisation is taken to be part of the last level.
 def _complex(shape: Any, dims: Any) -> Counts:
-    """Transforms along every one of these dimensions, one after another."""
+    """Count transforms along each of these dimensions, one after another."""
     if not dims:
         return NOTHING
     deep: Size = sum((levels(size_of(shape[dim])) for dim in dims), start=0)
@@ -130,7 +130,7 @@ def _complex(shape: Any, dims: Any) -> Counts:
 
 
 def _real(tensor: Any, dim: int) -> Counts:
-    """Half of the butterflies: 3/2 additions a point and level, rounded down."""
+    """Count half the butterflies: 3/2 additions a point and level, rounded down."""
     points = numel(tensor)
     if isinstance(points, int):
         half = points // 2
@@ -142,7 +142,7 @@ def _real(tensor: Any, dim: int) -> Counts:
 
 
 def _to_spectrum(out: Any, call: Any) -> Counts:
-    """The last dimension from real points; the others over the spectrum that is computed."""
+    """Count the last dimension from real points, the others over the spectrum computed."""
     *others, last = call.dim
     shape = list(out.shape)
     if not call.onesided:
@@ -151,7 +151,7 @@ def _to_spectrum(out: Any, call: Any) -> Counts:
 
 
 def _relaid(a: Any, transformed: Any) -> Size:
-    """What does not lie as a list of lines, in some order, is laid out anew (``_exec_fft``)."""
+    """Return the bytes of a copy if a tensor is no list of lines, in any order (``_exec_fft``)."""
     dims = layout(a)
     inside = {dim % len(dims) for dim in transformed}
     rest = [pair for i, pair in enumerate(dims) if i not in inside]
@@ -159,7 +159,7 @@ def _relaid(a: Any, transformed: Any) -> Size:
 
 
 def _inverse(out: Any, call: Any) -> Size:
-    """Of several dimensions the last is transformed last, from the others' result."""
+    """Return the bytes of copies; of several dimensions the last is transformed last."""
     a, (*others, last) = call.self, call.dim
     if not others:
         return _relaid(a, [last])

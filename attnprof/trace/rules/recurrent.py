@@ -1,7 +1,7 @@
-"""One layer of ``nn.LSTM`` in float32, which oneDNN runs as one operation; cells, step by step.
+"""Recurrent layers: ``nn.LSTM`` in float32, one operation in oneDNN; cells and layers step by step.
 
-What a layer takes was measured, and is what oneDNN's ``cpu/rnn/rnn_utils.cpp`` says: lines of
-numbers fill cache lines and are no multiple of 1 KiB, arrays whole pages.
+The scratch memory of a layer was measured, and agrees with oneDNN's ``cpu/rnn/rnn_utils.cpp``:
+lines of numbers fill cache lines and are no multiple of 1 KiB, arrays fill whole pages.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, workspaces
 from attnprof.trace.sizes import numel, size_of
 
-#: Its name of a long short-term memory among recurrent layers.
+#: oneDNN's number for an LSTM among recurrent layers.
 _LSTM = 2
 _GATES = 4
 _least: Any = torch.sym_min
@@ -24,18 +24,18 @@ _most: Any = torch.sym_max
 
 
 def _line(width: Any) -> Any:
-    """Numbers of a line in memory."""
+    """Return the numbers in a line in memory."""
     whole = -(-width // 16) * 16
     return whole + 16 * (1 - _least(whole % 256, 1))
 
 
 def _pages(numbers: Any) -> Any:
-    """Bytes of so many numbers in whole pages."""
+    """Return the bytes of whole pages that hold so many numbers."""
     return -(-4 * numbers // 4096) * 4096
 
 
 def _saved(x: Any, width: Any) -> Any:
-    """Bytes of gates, outputs and states of all steps, which a backward pass reads again."""
+    """Return the bytes of gates, outputs and states of all steps, kept for the backward pass."""
     steps, batch, inputs = x.shape
     rows, states = steps * batch, 2 * (steps + 1) * batch
     widest = _line(_most(inputs, width))
@@ -44,7 +44,7 @@ def _saved(x: Any, width: Any) -> Any:
 
 
 def forward(x: Any, *args: Any) -> tuple[Any, ...]:
-    """The result, the last states, and what a backward pass reads again: shapes alone."""
+    """Return shapes of the result, the last states, and what the backward pass reads again."""
     h, c = args[4:6]
     y = x.new_empty(*x.shape[:2], h.shape[-1])
     keeps = torch.is_grad_enabled()
@@ -53,7 +53,7 @@ def forward(x: Any, *args: Any) -> tuple[Any, ...]:
 
 
 def backward(x: Any, *args: Any) -> tuple[Any, ...]:
-    """Gradients of the input, of weights and biases, and of the first states."""
+    """Return shapes of gradients of the input, of weights and biases, and of the first states."""
     likes = (x, *args[:4], args[4], args[5])
     return tuple(torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes)
 
@@ -63,8 +63,8 @@ def _products(call: Any) -> Counts:
     return MAC * (steps * batch) * _GATES * width * (inputs + width)
 
 
-def _counted(out: Any, call: Any) -> Counts | None:
-    """Three sigmoids and two tangents of a cell, and what they weigh; biases are added up first."""
+def _lstm_counts(out: Any, call: Any) -> Counts | None:
+    """Count three sigmoids and two tangents of a cell, their products, and one sum of biases."""
     if call.mode != _LSTM:
         return None
     each = (E + A + D) * 3 + OTHER * 2 + 3 * M + A + (A * _GATES if call.has_biases else A * 0)
@@ -73,18 +73,19 @@ def _counted(out: Any, call: Any) -> Counts | None:
     return _products(call) + (each + gates) * numel(out[0]) + once
 
 
-def _counted_backward(_out: Any, call: Any) -> Counts | None:
-    """By the product rule, cell by cell; gradients of states, and those of biases, are summed."""
+def _lstm_counts_backward(_out: Any, call: Any) -> Counts | None:
+    """Count the product rule, cell by cell; gradients of states and biases are summed."""
     if call.mode != _LSTM:
         return None
     each = 16 * M + 6 * A + OTHER + A + A * _GATES
     return _products(call) * 2 + each * numel(call.output)
 
 
-def _inside(call: Any, *, backward: bool) -> Size:
-    """Biases added up, weights laid out anew, and scratch; a gradient of each for a while.
+def _lstm_scratch(call: Any, *, backward: bool) -> Size:
+    """Return bytes of biases added up, weights copied, scratch, and a gradient of each for a while.
 
-    Outside of training it has other ways, by the processor: what it keeps of all steps is known.
+    Outside of training the kernel depends on the processor: only what it keeps of all steps is
+    known.
     """
     x, width = call.input, call.hx_.shape[-1]
     if call.mode != _LSTM or x.dtype != torch.float32:
@@ -110,23 +111,23 @@ def _inside(call: Any, *, backward: bool) -> Size:
     return size_of(held) + copied(call.grad_output)
 
 
-rules({"mkldnn_rnn_layer": _counted, "mkldnn_rnn_layer_backward": _counted_backward})
+rules({"mkldnn_rnn_layer": _lstm_counts, "mkldnn_rnn_layer_backward": _lstm_counts_backward})
 workspaces({
-    "mkldnn_rnn_layer": lambda _, call: _inside(call, backward=False),
-    "mkldnn_rnn_layer_backward": lambda _, call: _inside(call, backward=True),
+    "mkldnn_rnn_layer": lambda _, call: _lstm_scratch(call, backward=False),
+    "mkldnn_rnn_layer_backward": lambda _, call: _lstm_scratch(call, backward=True),
 })  # fmt: skip
 
 
-def chosen(_input: Any, hx: Any, params: Any) -> Any:
-    """How torch decomposes a layer, as without symbols: oneDNN's, if that is what would run."""
-    numbers = {x.dtype for x in (_input, *hx, *(w for own in params for w in own))}
+def lstm_function(_input: Any, hx: Any, params: Any) -> Any:
+    """Return the function that runs a layer as torch does without symbols: oneDNN's, maybe."""
+    numbers = {x.dtype for x in (_input, *hx, *(w for group in params for w in group))}
     in_onednn = torch._C._get_mkldnn_enabled() and numbers == {torch.float32}
     whole = in_onednn and hx[0].size(2) == hx[1].size(2)
     return _layer if whole else decompositions.one_layer_lstm
 
 
 def _layer(x: Any, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> Any:
-    """The operation of a layer; it would make a number of its width, which nothing needs here."""
+    """Run the operation of a layer; torch's code would make a number of its symbolic width."""
     w = params if has_biases else [*params, *(x.new_zeros(w.shape[0]) for w in params)]
     first = [state.contiguous() for state in hidden]
     how: Any = (reverse, [], _LSTM, 0, 1, has_biases, False, False, False)
@@ -152,17 +153,17 @@ def _gru_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None)
 
 def _gru_step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any) -> Any:
     width = w_h.shape[1]
-    given, own = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
-    reset = own[0].add_(given[0]).sigmoid_()
-    kept = own[1].add_(given[1]).sigmoid_()
-    new = given[2].add(own[2].mul_(reset)).tanh_()
+    given, hidden = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
+    reset = hidden[0].add_(given[0]).sigmoid_()
+    kept = hidden[1].add_(given[1]).sigmoid_()
+    new = given[2].add(hidden[2].mul_(reset)).tanh_()
     return (hx - new).mul_(kept).add_(new)
 
 
 def _simple(name: str) -> Any:
     def cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
-        own, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
-        return getattr(own.add_(given), name)()
+        hidden, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
+        return getattr(hidden.add_(given), name)()
 
     return cell
 
@@ -198,7 +199,7 @@ def _steps(
 
 
 def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> Any:
-    """One layer, in one direction or in both: what both take is held until they are one."""
+    """Run one layer in one direction or both, whose tensors are held until they are joined."""
     if len(hidden) == 1:
         y, end = layer_fn(x, hidden[0], params[0], *rest)
         return y, [end]
@@ -214,17 +215,17 @@ def _layers(
 ) -> Any:  # fmt: skip
     x, ends, ways = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
     for first in range(0, ways * num_layers, ways):
-        own = slice(first, first + ways)
-        x, found = _layer_of(layer_fn, x, hidden[own], params[own], has_biases)
-        ends += found
-        if train and dropout and own.stop < ways * num_layers:
+        span = slice(first, first + ways)
+        x, last = _layer_of(layer_fn, x, hidden[span], params[span], has_biases)
+        ends += last
+        if train and dropout and span.stop < ways * num_layers:
             x = torch.dropout(x, dropout, train=True)
     return x.transpose(0, 1) if batch_first else x, ends
 
 
-#: Torch's own under symbolic sizes, which drop nothing between layers and lay steps out anew.
+#: Functions to patch: torch's own drop nothing between layers, and copy steps, on symbolic sizes.
 LAYERS: dict[str, Any] = {
-    "select_one_layer_lstm_function": chosen,
+    "select_one_layer_lstm_function": lstm_function,
     "one_layer_rnn": _steps,
     "_rnn_helper": _layers,
     "gru_cell": _gru_step,

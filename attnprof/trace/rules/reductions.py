@@ -1,6 +1,6 @@
-"""What takes many entries to fewer, or places them: sums, extremes, norms, scatters, softmax.
+"""Rules for reductions, scatters, norms and softmax, and for layers that normalise.
 
-And layers that normalise: mean and variance count by their definition (``moments``).
+Mean and variance count by their definition (``moments``).
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ per_entry("logcumsumexp _logcumsumexp", 3 * OTHER + 2 * A + E)
 
 
 def moments(count: Size, rows: Size) -> Counts:
-    """Mean and variance by definition: a mean of the entries, one of squared deviations."""
+    """Count a mean and a variance by definition: a mean of entries, one of squared deviations."""
     return (3 * A + M) * count + 2 * D * rows
 
 
@@ -37,7 +37,7 @@ def _variance(out: Any, call: Any, of_row: Counts = NOTHING) -> Counts | None:
 
 
 def _norms(count: Size, rows: Size, order: float | None) -> Counts:
-    """Norms of ``rows`` groups of entries, ``count`` entries in all; most of them are roots."""
+    """Count norms of ``rows`` groups of entries, ``count`` entries in all; most are roots."""
     order = 2 if order is None else order
     rooted = order not in (0, 1, _INFINITE, -_INFINITE)
     return _NORMS.get(order, A + 2 * OTHER) * count + OTHER * rows * rooted
@@ -55,21 +55,21 @@ def _distance(_out: Any, call: Any) -> Counts | None:
 
 @rule("_cdist_forward")
 def _distances(out: Any, call: Any) -> Counts:
-    """A difference for each pair and dimension, then its norm."""
+    """Count a difference for each pair and dimension, then its norm."""
     n = numel(out) * size_of(call.x1.shape[-1])
     return A * n + _norms(n, numel(out), call.p)
 
 
 @rule("_cdist_backward")
 def _distances_backward(_out: Any, call: Any) -> Counts | None:
-    """(a - b)·gradient/distance, or the gradient with the difference's sign, added up."""
+    """Count (a - b)·gradient/distance, or the gradient with the difference's sign, summed."""
     last = {2: D, 1: OTHER}.get(call.p)
     n = numel(call.grad) * size_of(call.x1.shape[-1])
     return None if last is None else (2 * A + M + last) * n
 
 
 def _reduced_to(out: Any, kind: str | None, placed: Any) -> Counts:
-    """A move, or one operation an entry; a mean divides each result."""
+    """Count a move, or one operation an entry; a mean divides each result."""
     if kind is None:
         return NOTHING
     once = {"sum": A, "add": A, "mean": A, "prod": M, "multiply": M}.get(kind, OTHER)
@@ -141,13 +141,13 @@ rules(
 
 # -- layers that normalise, as torch's CPU kernels compute them --------------------------
 def _rows(call: Any) -> tuple[Size, Size]:
-    """Entries, and rows: entries over those of the normalised shape, exactly."""
+    """Return entries, and rows: entries over those of the normalised shape, exactly."""
     n, width = numel(call.input), product(call.normalized_shape)
     return n, n // width if isinstance(n, int) and isinstance(width, int) else n / width
 
 
 def _groups(call: Any) -> tuple[Size, Size, Size]:
-    """Entries, groups and channels of all samples."""
+    """Return entries, groups and channels of all samples."""
     samples, groups, channels = map(size_of, (call.N, call.group, call.C))
     return numel(call.input), samples * groups, samples * channels
 

@@ -1,6 +1,6 @@
-"""Results of operations that torch cannot make without values, or makes with another layout.
+"""Results of operations that fake tensors cannot run, or run with another layout than the CPU.
 
-Shapes and strides are those of the kernels of a processor. Sources: torch's aten/src/ATen/native:
+Shapes and strides are those of CPU kernels. Sources: torch's aten/src/ATen/native:
 {layer_norm,Normalization,Loss,Activation,SoftMax,GroupedMMUtils}.cpp.
 """
 
@@ -20,14 +20,14 @@ StandIn = Callable[..., Any]
 
 
 def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
-    """Shapes alone: three (batch, heads, tokens, head width), in one storage."""
+    """Return three (batch, heads, tokens, head width) without values, in one storage."""
     batch, tokens, width = qkv.shape
     made = qkv.new_empty(3, batch, heads, tokens, width // (3 * heads))
     return tuple(made.unbind(0))
 
 
 def _reduced_loss(name: str, place: int) -> StandIn:
-    """What adds up its losses leaves the sum in their storage: all of that lives as long."""
+    """Return a loss whose sum stays in the storage of all losses, which lives as long."""
     func = getattr(aten, name).default
 
     def reduced(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,10 @@ def _reduced_loss(name: str, place: int) -> StandIn:
 def _grouped_product(
     a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None
 ) -> Any:
-    """In any number format, rows padded to 16 bytes: torch's own stand-in knows CUDA's bfloat16."""
+    """Return the product in any number format, rows padded to 16 bytes.
+
+    Torch's own stand-in knows CUDA's bfloat16 alone.
+    """
     groups = list(offs.shape) if a.dim() == b.dim() == 2 else list(a.shape[:-2]) * (b.dim() == 3)
     shape = [*groups, a.shape[-2], b.shape[-1]]
     padded = -(-shape[-1] * a.element_size() // 16) * 16 // a.element_size()
@@ -55,7 +58,7 @@ def _is_symbolic(*sizes: Any) -> bool:
 
 
 def _resized(name: str) -> StandIn:
-    """The gradient of an image of another size; torch's own takes no symbolic sizes."""
+    """Return the gradient of a resized image; torch's own takes no symbolic sizes."""
     func = getattr(aten, name).default
 
     def gradient(grad: Any, size: Any, before: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,14 +70,14 @@ def _resized(name: str) -> StandIn:
 
 
 def _as_a_product(*args: Any, **_kwargs: Any) -> Any:
-    """A result laid out like any of two operands; torch's own is made by a choice between them."""
+    """Return a result laid out as a product; torch's own chooses between two operands."""
     return aten.mul.Tensor(*(x for x in args if isinstance(x, torch.Tensor)))
 
 
 def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) -> StandIn:
-    """Results of contiguous operands, whatever these are, as the kernels of a processor make them.
+    """Return an operation whose results are those of contiguous operands, as CPU kernels make them.
 
-    Or of operands in the format that is chosen for each.
+    Or of operands in the memory format that is chosen for each.
     """
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -87,14 +90,14 @@ def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) 
 
 
 def _without_moments(x: Any, *args: Any) -> tuple[Any, Any, Any]:
-    """Outside of training no moments are kept, which those without a device are made for."""
+    """Return a batch norm that keeps no moments outside of training."""
     out, *moments = _in_rows("native_batch_norm", suggest_memory_format)(x, *args)
     training = args[4]
     return (out, *moments) if training else (out, x.new_empty(0), x.new_empty(0))
 
 
-def _looked_up(table: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Rows by whole numbers alone: torch 2.11 takes any where there are no values."""
+def _embedding(table: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return rows by whole numbers only: torch 2.11 takes any index if there are no values."""
     if indices.is_floating_point():
         raise RuntimeError("indices of an embedding must be whole numbers: Long or Int")
     return aten.embedding.default(table, indices, *args, **kwargs)
@@ -112,7 +115,7 @@ STAND_INS: dict[str, StandIn] = {
         f"{name}_backward": _as_a_product
         for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
     },
-    "embedding": _looked_up,
+    "embedding": _embedding,
     "_log_softmax_backward_data": lambda _, out, *args: aten._log_softmax_backward_data.default(
         out, out, *args
     ),
@@ -139,34 +142,34 @@ STAND_INS: dict[str, StandIn] = {
 }  # fmt: skip
 
 
-def _written(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
-    """What a result is written to; torch 2.11 makes numbers of its sizes to compare them."""
+def _write_to_out(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
+    """Return ``out`` if the result fits it; torch 2.11 makes numbers of symbolic sizes for that."""
     made = plain(*args, **kwargs)
     return out if made.shape == out.shape else func(*args, out=out, **kwargs)
 
 
 @cache
 def _plain_of(func: Any) -> Any:
-    """The overload that returns what this one writes to ``out``; None where that is not so."""
+    """Return the overload that returns what this one writes to ``out``; None if there is none."""
     schema = getattr(func, "_schema", None)  # an operation of higher order has none
     if schema is None or [item.name for item in schema.arguments if item.is_out] != ["out"]:
         return None
     packet = func.overloadpacket
     others = (getattr(packet, name) for name in packet.overloads())
     others = (other for other in others if other is not func)
-    return next((other for other in others if _taken(other) == _taken(func)), None)
+    return next((other for other in others if _inputs_of(other) == _inputs_of(func)), None)
 
 
-def _taken(func: Any) -> list[tuple[str, str]]:
-    """What an operation takes, by name and type, without what it writes to."""
+def _inputs_of(func: Any) -> list[tuple[str, str]]:
+    """Return the arguments of an operation, by name and type, without those it writes to."""
     return [(item.name, str(item.type)) for item in func._schema.arguments if not item.is_out]
 
 
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operation's result; of fake tensors also where torch has none."""
+    """Return an operation's result; for fake tensors also where torch has none."""
     plain = _plain_of(func)
     if plain is not None and _is_symbolic(*kwargs["out"].shape):
-        return _written(plain, func, args, **kwargs)
+        return _write_to_out(plain, func, args, **kwargs)
     stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
     if stand_in is not None and (isinstance(args[0], FakeTensor) or args[0].is_meta):
         return stand_in(*args, **kwargs)

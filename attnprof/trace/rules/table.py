@@ -1,7 +1,7 @@
-"""The table of rules: what every operation counts, and what its kernel takes for itself.
+"""The table of rules: counts of every operation, the bytes it moves, its kernel's scratch memory.
 
-A rule gets the result and the call (the schema's argument names, defaults filled in) and gives
-counts, or None where it does not know the case: the operation is then named.
+A rule gets the result and the call (arguments by the schema's names, defaults filled in) and
+returns counts, or None for a case it does not know: the operation is then named as uncounted.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
 from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, size_of
 
-#: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
+#: Operations that move nothing: views, memory not yet written, questions about a tensor.
 VIEWS = words("""
     view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select split
     split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold _reshape_alias
@@ -37,7 +37,7 @@ VIEWS = words("""
     _nested_tensor_from_mask_left_aligned
 """)
 
-#: Work without real operations: their bytes count.
+#: Operations without FLOPs whose bytes count.
 MOVES = words("""
     clone copy _to_copy fill zero zeros ones full arange range linspace logspace eye
     zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full lift
@@ -65,7 +65,7 @@ MOVES = words("""
     exponential geometric cauchy log_normal normal_functional
 """)
 
-#: Products by a matrix of weights, which return at once where no row is there.
+#: Products with a matrix of weights, which read nothing if there is no row.
 _PRODUCTS = frozenset({"mm", "addmm", "linear"})
 
 #: In-place operations that do not read what they overwrite.
@@ -78,7 +78,7 @@ OVERWRITES = words("""
 OperationRule = Callable[[Any, Any], Counts | None]
 
 RULES: dict[str, OperationRule] = {}
-#: Operations on functions: counts, None where they are not known, and bytes, of a call.
+#: Rules of operations on functions: counts (None if unknown) and bytes of a call.
 HIGHER: dict[str, Callable[[Any, Any], tuple[Counts | None, Any]]] = {}
 
 
@@ -93,7 +93,7 @@ def rule(names: str) -> Callable[[OperationRule], OperationRule]:
 
 
 def rules(table: Mapping[str, OperationRule]) -> None:
-    """Enter several; names are separated by spaces."""
+    """Enter several rules; names are separated by spaces."""
     for names, function in table.items():
         for name in names.split():
             if name in RULES:
@@ -102,7 +102,7 @@ def rules(table: Mapping[str, OperationRule]) -> None:
 
 
 def per_entry(names: str, real: Counts, of_complex: Counts | None = None) -> None:
-    """So many operations for each entry of the (first) result, where it is floating point."""
+    """Enter a rule of fixed counts for each entry of the (first) result, if floating point."""
 
     def counts(out: Any, _call: Any) -> Counts | None:
         first = first_of(out)
@@ -113,17 +113,17 @@ def per_entry(names: str, real: Counts, of_complex: Counts | None = None) -> Non
 
 
 def first_of(out: Any) -> Any:
-    """The result, or the first of several."""
+    """Return the result, or the first of several."""
     return out[0] if isinstance(out, tuple | list) else out
 
 
 def is_factor(value: Any) -> bool:
-    """Whether a scalar costs a multiplication: one of symbolic sizes, or neither 1 nor -1."""
+    """Return whether a scalar costs a multiplication: if symbolic, or neither 1 nor -1."""
     return hasattr(value, "node") or bool(abs(value) != 1)
 
 
 def has_reals(call: Any) -> bool:
-    """Whether any operand is floating point."""
+    """Return whether any operand is floating point."""
     return any(map(is_floating, tensors_in(vars(call))))
 
 
@@ -131,17 +131,17 @@ def cost_of(
     func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choices: Any = None,
     **seen: Any,
 ) -> Call:  # fmt: skip
-    """One dispatched operation and what it costs; ``seen`` is what is known of it besides.
+    """Return a dispatched operation with what it costs; ``seen`` are further fields of the call.
 
-    ``choices`` know how many of so many experts each row chose, where rows of all are so many.
+    ``choices`` know how many of the experts each row chose, in models that route tokens.
     """
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
     if full in HIGHER:
-        found, moved = HIGHER[full](args, out)
-        if found is None:
+        known_counts, moved = HIGHER[full](args, out)
+        if known_counts is None:
             seen |= {"uncounted": full, "touched": moved}
-        return Call(counts=found or {}, bytes_moved=moved, scratch=full, **seen)
+        return Call(counts=known_counts or {}, bytes_moved=moved, scratch=full, **seen)
     if isinstance(func, HigherOrderOperator):
         touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
         return Call(
@@ -155,10 +155,10 @@ def cost_of(
     moved = _moved(name, base, out, args, given, choices) - unpicked_bytes(name, base, out, asked)
     workspace, known = workspace_of(base, out, asked)
     if registered.registered(func._schema.name):
-        told = registered.counts_of(func._schema.name, vars(asked), out)
-        counts: Counts | None = Counts({kind: told[kind] for kind in KINDS if kind in told})
-        moved = told.get("bytes_moved", moved)
-        workspace, known = told.get("workspace_bytes", workspace), "workspace_bytes" in told
+        values = registered.counts_of(func._schema.name, vars(asked), out)
+        counts: Counts | None = Counts({kind: values[kind] for kind in KINDS if kind in values})
+        moved = values.get("bytes_moved", moved)
+        workspace, known = values.get("workspace_bytes", workspace), "workspace_bytes" in values
     else:
         counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
     if counts is None:
@@ -170,7 +170,7 @@ def cost_of(
 
 
 def _moved(name: str, base: str, out: Any, args: Any, given: Any, choices: Any) -> Size:
-    """Return bytes that an operation reads and writes; in products of experts, of those met."""
+    """Return the bytes an operation reads and writes; of experts only those that tokens meet."""
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         return 0
     # every operand is read once, every result written once; rows left alone are not
@@ -195,24 +195,24 @@ def _unmet_bytes(rows: Any, weights: Any, choices: Any) -> Size:
 
 
 def check_registered() -> None:
-    """Raises :class:`RequestError` for a rule of somebody's for what is no operation, or is ours.
+    """Raise :class:`RequestError` for a user's rule for no operation, or one of ours.
 
     Operations of a library that nobody has imported are not known here.
     """
     for name in registered.names():
-        library, _, own = name.partition("::")
+        library, _, op = name.partition("::")
         known = [x.partition("::")[2] for x in torch._C._dispatch_get_all_op_names()
                  if x.startswith(f"{library}::")]  # fmt: skip
         defined = sorted({x.partition(".")[0] for x in known})
-        if defined and own not in defined:
-            hint = closest(own, defined)
-            raise RequestError(f"there is a rule for {name}, but {library} has no '{own}': {hint}")
-        if library == "aten" and {own, own.removesuffix("_")} & (RULES.keys() | MOVES | VIEWS):
+        if defined and op not in defined:
+            hint = closest(op, defined)
+            raise RequestError(f"there is a rule for {name}, but {library} has no '{op}': {hint}")
+        if library == "aten" and {op, op.removesuffix("_")} & (RULES.keys() | MOVES | VIEWS):
             raise RequestError(f"{name} has a rule of attnprof's own, which another cannot replace")
 
 
 def name_of(func: Any) -> str:
-    """``aten.mm``, ``mylib.op``, ``higher_order.cond``."""
+    """Return an operation's name: ``aten.mm``, ``mylib.op``, ``higher_order.cond``."""
     if isinstance(func, HigherOrderOperator):
         return f"higher_order.{func._name}"
     return str(func._schema.name).replace("::", ".")
@@ -220,7 +220,7 @@ def name_of(func: Any) -> str:
 
 @cache
 def _names(func: Any) -> tuple[str, str, frozenset[str]]:
-    """Name; name shared with the in-place spelling; arguments that only receive results."""
+    """Return the name, that without the final ``_`` of in-place ones, and arguments for results."""
     name: str = func._schema.name.removeprefix("aten::")  # others keep their library's
     base = name.strip("_") if name.startswith("__") else name.removesuffix("_")
     outs = frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
@@ -235,10 +235,10 @@ def _is_marker(func: Any) -> bool:
 
 
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
-    """The call's arguments by the schema's names, defaults filled in."""
-    told = dict(_defaults(func))
-    told.update(zip(told, args, strict=False), **{k: x for k, x in given.items() if k in told})
-    return SimpleNamespace(**told)
+    """Return a call's arguments by the schema's names, defaults filled in."""
+    taken = dict(_defaults(func))
+    taken.update(zip(taken, args, strict=False), **{k: x for k, x in given.items() if k in taken})
+    return SimpleNamespace(**taken)
 
 
 @cache
@@ -250,7 +250,7 @@ def _defaults(func: Any) -> dict[str, Any]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Tensors in arguments or results, in order (pytrees know more containers, and take longer)."""
+    """Return tensors in arguments or results, in order (faster than pytrees, for fewer types)."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""What transposed convolutions take for themselves on the CPU.
+"""Scratch memory of transposed convolutions on the CPU.
 
-One is the input's gradient of a convolution that reads its result and gives its input: oneDNN runs
-it as that, and torch's own kernel makes the columns of that. What oneDNN takes of a dense kernel
-that skips places is not predicted, but for two results that it makes inside.
+A transposed convolution is the input's gradient of a convolution from its result to its input.
+OneDNN runs it as that; torch's own kernel makes that one's columns. Of oneDNN's dense kernels with
+a stride only two results inside are predicted, as a lower bound.
 """
 
 from types import SimpleNamespace
@@ -25,8 +25,8 @@ def _forward(out: Any, call: Any) -> Size:
     copies = copied(call.input)
     if not asked.in_onednn:
         samples = size_of(call.input.shape[0])
-        own = one_group(asked, samples * _columns(asked, out), call.input)
-        return copies + maximum(own, nbytes(out) if asked.split else 0)
+        taken = one_group(asked, samples * _columns(asked, out), call.input)
+        return copies + maximum(taken, nbytes(out) if asked.split else 0)
     strided, dilated = (any(s != 1 for s in x) for x in (call.stride, call.dilation))
     if (not asked.split and strided) or (asked.by_channel and dilated):
         raise UnknownWorkspaceError(copies + (1 + strided) * nbytes(out))
@@ -50,8 +50,8 @@ def _backward(out: Any, call: Any) -> Size:
     copies = copied(a, grad)
     if not shape.in_onednn:
         plainly = shape.one_by_one and all(s == 1 for s in call.stride) and not any(call.padding)
-        own = one_group(shape, 0 if plainly else _columns(shape, grad), a, grad)
-        return copies + maximum(own, gradients if shape.split else 0)
+        taken = one_group(shape, 0 if plainly else _columns(shape, grad), a, grad)
+        return copies + maximum(taken, gradients if shape.split else 0)
     if shape.split and not shape.by_channel:
         raise UnknownWorkspaceError(copies)
     held, mirrored = gradients, _mirrored(call, grad)

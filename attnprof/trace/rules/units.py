@@ -1,4 +1,4 @@
-"""What counts are made of: a number of each kind of operation, and what numbers of a kind take."""
+"""Counts: numbers of operations by kind, and those of one product or sum in a number format."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ class Counts(dict[str, Size]):
         return Counts({**self, **sums})
 
     def __mul__(self, times: Size) -> "Counts":
-        """So often each; of a condition, nothing where it is false."""
+        """Return so many times the counts; a condition counts them or nothing."""
         if isinstance(times, bool):
             return self if times else Counts()
         return Counts({kind: count * times for kind, count in self.items()})
@@ -32,15 +32,15 @@ MAC = M + A + 2 * MM
 
 
 def products(of: Any) -> Counts:
-    """The product of two numbers of a tensor's kind; integers count nothing."""
+    """Return the counts of a product of two numbers of a tensor's format; none for integers."""
     return (4 * M + 2 * A if of.is_complex() else M) * is_floating(of)
 
 
 def sums(of: Any) -> Counts:
-    """The sum of two."""
+    """Return the counts of a sum of two numbers of a tensor's format; none for integers."""
     return (2 * A if of.is_complex() else A) * is_floating(of)
 
 
 def macs(of: Any) -> Counts:
-    """The multiply-add of a matrix product; a complex one is four real ones."""
+    """Return the counts of a multiply-add in a matrix product; a complex one is four real ones."""
     return (4 * MAC if of.is_complex() else MAC) * is_floating(of)

@@ -1,8 +1,8 @@
-"""Memory that a CPU kernel takes inside itself and gives back before it returns.
+"""Scratch memory: bytes that a CPU kernel takes inside itself and frees before it returns.
 
 Each formula was found by running the operation alone under torch's profiler, and read in torch's
-source where it is not obvious; tests hold them to the allocator at random shapes. Operations of
-``UNKNOWN_WORKSPACE`` take memory that is not predicted: a peak with one of them is "at least".
+source where it is not obvious; tests compare them with the allocator at random shapes. Operations
+of ``UNKNOWN_WORKSPACE`` are not predicted: a peak with one of them is "at least".
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ WORKSPACES: dict[str, Workspace] = {}
 
 
 def words(text: str) -> frozenset[str]:
-    """Names separated by spaces."""
+    """Return names separated by spaces."""
     return frozenset(text.split())
 
 
-#: What these take depends on values, or on a library's own choice of algorithm.
+#: Operations whose scratch memory depends on values, or on a library's choice of algorithm.
 UNKNOWN_WORKSPACE = words("""
     masked_select nonzero_static unique_consecutive unique_dim _unique2 multinomial linalg_qr
     linalg_eig _linalg_svd _linalg_eigh linalg_pinv linalg_matrix_exp linalg_lstsq
@@ -37,7 +37,7 @@ UNKNOWN_WORKSPACE = words("""
     upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d allclose mvlgamma
     affine_grid_generator linalg_svdvals
 """)
-#: Where a library decides by the processor if they are in half precision.
+#: Operations for which, in half precision, a library chooses by the processor.
 _PRODUCTS = words("""
     mm bmm addmm baddbmm addbmm mv addmv convolution _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward
@@ -46,7 +46,7 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
-    """Bytes an operation holds only while it runs, and whether that is all of it."""
+    """Return the bytes an operation holds only while it runs, and whether that is all of it."""
     try:
         held = WORKSPACES[base](out, call) if base in WORKSPACES else 0
     except UnknownWorkspaceError as error:
@@ -57,7 +57,7 @@ def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
 
 
 class UnknownWorkspaceError(Exception):
-    """A formula does not reach this far, or gives only what is taken at least."""
+    """Raised where a formula does not reach, or gives only a lower bound (``at_least``)."""
 
     def __init__(self, at_least: Size = 0) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ def workspaces(table: Mapping[str, Workspace]) -> None:
 
 
 def is_mask(index: Any) -> bool:
-    """Whether an index says yes or no, entry by entry."""
+    """Return whether an index is a mask: yes or no, entry by entry."""
     return index.dtype in (torch.bool, torch.uint8)
 
 
 def rows_of(tensor: Any, dim: int) -> Size:
-    """Entries over those along one dimension."""
+    """Return the number of rows: entries over those along one dimension."""
     last = dim % max(tensor.dim(), 1)
     return product(size for place, size in enumerate(tensor.shape) if place != last)
 
@@ -85,30 +85,30 @@ def _tensors(call: Any) -> list[Any]:
 
 
 def sum_width(tensor: Any) -> int:
-    """Bytes of a number in the format that sums are kept in."""
+    """Return the bytes of a number in the format that sums are kept in."""
     return max(4, tensor.element_size())
 
 
 # -- how tensors lie: strides of int or symbolic size, no guards -------------------------
 def layout(tensor: Any) -> _Layout:
-    """(size, stride) of each dimension."""
+    """Return (size, stride) of each dimension."""
     return list(zip(map(size_of, tensor.shape), map(_stride, tensor.stride()), strict=True))
 
 
 def _stride(stride: Any) -> Size:
-    """Without torch's max(1, size): it differs only for tensors without entries."""
-    found = size_of(stride)
-    if isinstance(found, int):
-        return found
+    """Return a stride without torch's max(1, size), which matters only for empty tensors."""
+    size = size_of(stride)
+    if isinstance(size, int):
+        return size
     import sympy
 
     least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
-             for part in found.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
-    return found.xreplace(least) if least else found
+             for part in size.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
+    return size.xreplace(least) if least else size
 
 
 def same(one: Size, other: Size) -> bool:
-    """Whether two sizes are the same number, or the same expression."""
+    """Return whether two sizes are the same number, or the same expression."""
     if isinstance(one, int) and isinstance(other, int):
         return one == other
     import sympy
@@ -117,13 +117,13 @@ def same(one: Size, other: Size) -> bool:
 
 
 def is_contiguous(tensor: Any) -> bool:
-    """Whether entries lie in order without gaps."""
+    """Return whether entries lie in order without gaps."""
     wide = [(size, stride) for size, stride in layout(tensor) if size != 1]
     return collapses(wide) and (not wide or same(wide[-1][1], 1))
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether the channels of each pixel lie beside each other."""
+    """Return whether the channels of each pixel lie beside each other."""
     if tensor.dim() < 4 or is_contiguous(tensor):
         return False
     samples, channels, *pixels = layout(tensor)
@@ -131,20 +131,20 @@ def is_channels_last(tensor: Any) -> bool:
 
 
 def collapses(dims: _Layout) -> bool:
-    """Whether dimensions can be seen as one."""
+    """Return whether dimensions can be seen as one."""
     wide = [(size, stride) for size, stride in dims if size != 1]
     return all(same(outer, size * stride) for (_, outer), (size, stride) in pairwise(wide))
 
 
 def copied(*tensors: Any) -> Size:
-    """Bytes of those tensors that are laid out anew before they are read."""
+    """Return the bytes of the tensors that are copied, as they are not contiguous."""
     anew = (x for x in tensors if x is not None and not is_contiguous(x))
     return sum(map(nbytes, anew), start=0)
 
 
 # -- what kernels take -----------------------------------------------------------------
 def _promoted(_out: Any, call: Any) -> Size:
-    """Operands of other number formats are converted first (TensorIterator, on CPU)."""
+    """Return bytes of operands converted to a common number format (TensorIterator, on CPU)."""
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KINDS
     from torch._prims_common import elementwise_dtypes
 
@@ -161,21 +161,21 @@ def _promoted(_out: Any, call: Any) -> Size:
 
 
 def _middle(_out: Any, call: Any) -> Size:
-    """A copy that is partitioned; along a dimension that lies in order it is a result."""
+    """Return bytes of a copy that is partitioned; 0 along a dimension that lies in order."""
     a, dim = call.self, getattr(call, "dim", None)
     in_order = dim is not None and (not a.dim() or same(layout(a)[dim][1], 1))
     return 0 if in_order else nbytes(a)
 
 
 def _means(_out: Any, call: Any) -> Size:
-    """Means take numbers of entries and quotients besides."""
+    """Raise for a mean, which takes numbers of entries and quotients; return 0 for others."""
     if call.reduce == "mean":
         raise UnknownWorkspaceError
     return 0
 
 
 def _distances(_out: Any, call: Any) -> Size:
-    """Long lists of points are compared by a product of points with two columns more."""
+    """Return bytes of two factors with two columns more, as long lists of points multiply."""
     both = (call.x1, call.x2)
     few = all(x.shape[-2] <= 25 for x in both)
     if getattr(call, "p", 2) != 2 or getattr(call, "compute_mode", None) == 2 or few:
@@ -185,15 +185,15 @@ def _distances(_out: Any, call: Any) -> Size:
 
 
 def _with_gaps(call: Any) -> list[Any]:
-    """Factors (the last two tensors) that are laid out anew.
+    """Return the factors (of the last two tensors) that are copied.
 
-    Of those neither rows nor columns lie in order without overlapping (as expanded ones do).
+    Neither rows nor columns of these lie in order without overlapping (as expanded ones do).
     """
     return [x for x in _tensors(call)[-2:] if not _in_lines(*layout(x)[-2:])]
 
 
 def _in_lines(rows: tuple[Size, Size], columns: tuple[Size, Size]) -> bool:
-    """Whether entries of one dimension lie beside each other, and their lines apart."""
+    """Return whether entries of one dimension lie beside each other, and their lines apart."""
     if any(isinstance(n, int) and n == 1 for n, _ in (rows, columns)):
         return True
     return any(
@@ -203,7 +203,7 @@ def _in_lines(rows: tuple[Size, Size], columns: tuple[Size, Size]) -> bool:
 
 
 def _batch_of_products(_out: Any, call: Any) -> Size:
-    """Factors with gaps are laid out one matrix at a time, those of very small products never."""
+    """Return bytes of factors with gaps, one matrix each; 0 for very small products."""
     gaps = [nbytes(x[0]) for x in _with_gaps(call)]
     if not gaps:
         return 0
@@ -212,9 +212,9 @@ def _batch_of_products(_out: Any, call: Any) -> Size:
 
 
 def _triangles(out: Any, call: Any) -> Size:
-    """A copy where matrices do not lie one after the other; in place another one, of the result.
+    """Return bytes of a copy if matrices do not lie one after the other; two copies in place.
 
-    There it does not matter for three dimensions, nor for the first one if that is repeated
+    In place it does not matter for three dimensions, nor for the first one if that is repeated
     (checkTrilTriuBatchContiguous in torch's TriangularOpsUtils.h).
     """
     *batches, rows, columns = layout(call.self)
