@@ -1,1 +1,1 @@
-"""One run of a target, recorded operation by operation."""
+"""What one run of a target does: every ATen operation, its cost, storages made and freed."""

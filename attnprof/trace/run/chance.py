@@ -35,7 +35,7 @@ def draws_seen() -> Draws:
 
 @contextmanager
 def drawn(word: int | None) -> Iterator[None]:
-    """Inside, draws begin with extreme numbers; with None they are what they are."""
+    """Make random draws inside begin with extreme numbers (LOW or HIGH); None leaves them alone."""
     if word is None:
         yield
         return

@@ -38,7 +38,7 @@ def follow(name: str, operands: list[Any], results: list[Any]) -> None:
 def unread_bytes(rows: Any, weights: Any) -> tuple[Size, Route | None]:
     """Return the bytes of weights that a product leaves unread on average, and by which choice.
 
-    None is left unread of products whose rows are not the share of one expert.
+    Products whose rows are not the share of one expert leave no bytes unread.
     """
     route: Route | None = getattr(rows, ROWS, None)
     if route is None or not isinstance(experts := size_of(route.experts), int):

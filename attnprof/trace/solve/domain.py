@@ -125,7 +125,7 @@ class Domain(SizeConditions):
             for old, new in environment.replacements.items()
             if old.free_symbols - new.free_symbols
         ]
-        self._classes = environment.told().named(translated)
+        self._classes = environment.learned_classes().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
         if environment.in_blocks:  # other code has formulas for blocks and a rest
             given = [*map(of_a_factor, given)]
