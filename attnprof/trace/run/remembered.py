@@ -79,7 +79,7 @@ class Remembering(TorchDispatchMode):
             return out  # it wrote to what was of another shape
         results = list(out) if isinstance(out, list | tuple) else [out]
         if asked is not None and all(isinstance(x, torch.Tensor) for x in results):
-            ways = [way for x in results if (way := self._how_to_make(x, tensors))]
+            ways = [way for x in results if (way := self._way(x, tensors))]
             if len(ways) == len(results) and _share_no_storage(results, tensors):
                 self._made[asked] = None if results[0] is out else type(out), ways
         return out
@@ -109,7 +109,7 @@ class Remembering(TorchDispatchMode):
         """Return the device that a fake tensor stands for; None for meta tensors."""
         return tensor.fake_device if self._fake else None
 
-    def _how_to_make(self, result: Any, tensors: list[Any]) -> Making | None:
+    def _way(self, result: Any, tensors: list[Any]) -> Making | None:
         """Return a function that makes such a result again; None where that is unknown."""
         for place, tensor in enumerate(tensors):
             if tensor is result:
