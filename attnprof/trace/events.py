@@ -169,7 +169,7 @@ def flops_of(calls: Iterable[Call]) -> Size:
 
 
 def peak(trace: Trace, phase: str) -> Size:
-    """Most bytes held at once; a backward pass starts with what its forward pass left alive."""
+    """Return the most bytes held at once; backward begins with all that forward left alive."""
     held: list[Size] = []
     steps: list[tuple[Size, Size, Size]] = []
     for call in trace.calls:

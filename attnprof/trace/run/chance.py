@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-#: Words of a twister's state, and how many of them are extreme: what rejects draws must end.
+#: Words of a twister's state, and how many are extreme: code that redraws extremes must end.
 _WORDS, _EXTREME = 624, 64
 #: The words of a state that give the smallest 32-bit number, and the largest.
 LOW, HIGH = 0, 0x12DD9BB3

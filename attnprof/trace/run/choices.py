@@ -12,7 +12,7 @@ _CHOICES = frozenset({"aten.topk", "aten.max", "aten.sort", "aten.argmax"})
 
 
 class Choices:
-    """By number of experts, the rows that last chose among so many; ``notes`` say what is assumed.
+    """The number of rows that last chose among each number of experts, and ``notes`` on them.
 
     In a ``routed`` run the rows of an expert are followed to the products that read its weights.
     """
@@ -36,7 +36,7 @@ class Choices:
             self._rows[size_of(scores.shape[dim])] = product(others)
 
     def each(self, experts: Size, places: Size) -> int:
-        """Return how many experts each row has chosen, where ``places`` are those of all rows.
+        """Return how many experts each row has chosen, if all rows together chose ``places``.
 
         1 if that is not known: each place is then taken for another row. A note says which bytes
         are read.

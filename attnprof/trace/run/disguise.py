@@ -88,7 +88,7 @@ def disguised() -> Iterator[None]:
         stack.callback(_PICKLED.reset, _PICKLED.set(held))
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
         stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
-        # what is asked of a copied size counts, as what is asked of the size
+        # guards on a copied size count, as guards on the size itself
         stack.enter_context(patch.multiple(SymNode, create=True, __deepcopy__=lambda size, _: size))
         yield
 

@@ -14,7 +14,7 @@ from attnprof.trace.rules.workspaces import words
 from attnprof.trace.run.experts import ROWS, Route, as_number
 from attnprof.trace.sizes import expected_bytes, nbytes, size_of
 
-#: Operations that give some of the rows, or those that whole numbers pick.
+#: Operations that give some rows of their operand, or rows that an operand of indices picks.
 _PICKS = words("""
     index index_select embedding gather masked_select split split_with_sizes unbind slice select
     narrow tensor_split chunk

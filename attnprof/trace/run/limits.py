@@ -78,9 +78,9 @@ class TooSlowError(TooLongError):
 
 
 class Limit:
-    """Called before each operation of a run: TooLongError after so many, or processor seconds.
+    """A check before each operation of a run: TooLongError after ``most`` of them or ``seconds``.
 
-    Those of :func:`patience` count, too.
+    Processor seconds of :func:`patience` end the run, too.
     """
 
     def __init__(self, most: float = inf, seconds: float = inf) -> None:

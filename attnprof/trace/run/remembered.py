@@ -203,6 +203,6 @@ def _is_by_offset(func: Any) -> bool:
 
 @cache
 def _is_made_again(func: Any) -> bool:
-    """Return whether the layouts of an operation's operands decide those of its results."""
+    """Return whether the layouts of its operands alone decide an operation's results."""
     is_aten = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
     return is_aten and _OTHERS.isdisjoint(tag.name for tag in func.tags)

@@ -16,7 +16,7 @@ from attnprof.trace.sizes import numel
 
 
 class Submodules:
-    """The submodules of what runs; ``own`` are the parameter entries that each holds itself."""
+    """The submodules of a module; ``own`` are the parameter entries that each holds itself."""
 
     def __init__(self, subject: Any) -> None:
         is_module = isinstance(subject, nn.Module)

@@ -56,7 +56,7 @@ _OURS = ("attnprof.trace", "attnprof.algebra")
 
 @dataclass
 class Conversions:
-    """The lines at which sizes became numbers in one run, and torch's symbols for those sizes.
+    """The lines (``places``) at which sizes became numbers in a run, and the sizes' symbols.
 
     ``bend`` changes the numbers; ``integers``: ``int`` in the user's code keeps sizes symbolic;
     ``whole``: a size was made an integer.
@@ -253,7 +253,7 @@ def _is_known(node: Any, *place: Any) -> bool:
 
 # -- functions of math ------------------------------------------------------------------
 def _math_functions() -> dict[str, Callable[..., Any]]:
-    """Return functions for those of :mod:`math`, which keep symbolic sizes, by name."""
+    """Return replacements for functions of :mod:`math` that keep symbolic sizes, by name."""
     log = _where_symbolic(math.log, _unary("log"))
     return {
         "sqrt": _where_symbolic(math.sqrt, torch.sym_sqrt),

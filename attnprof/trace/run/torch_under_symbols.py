@@ -1,4 +1,4 @@
-"""Make torch's functions do under symbolic sizes what they do under numbers.
+"""Make torch's functions run the same operations under symbolic sizes as under numbers.
 
 Under symbols torch decomposes some operations, or fixes sizes; a run would then count others.
 """

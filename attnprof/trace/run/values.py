@@ -121,7 +121,7 @@ class Values:
         by_values = self._depends((args, kwargs))
         tags = getattr(func, "tags", ())
         chosen = [key_of(x) for x in tensors_in((args, kwargs)) if key_of(x) in self._chosen]
-        # what an index takes depends on masks' values, on other indices' number alone
+        # the size of an indexed result depends on masks' values, and on other indices' number
         asked = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
         if asked and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)

@@ -59,7 +59,7 @@ def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
 
 
 def operation_signature(call: Call) -> tuple[Any, ...]:
-    """Return what identifies an operation across runs: kind, module, storages, maxima; no sizes.
+    """Return an operation's kind, module, storages and maxima, which have to match across runs.
 
     Maxima in its scratch memory are part of it, since a maximum is no polynomial.
     """

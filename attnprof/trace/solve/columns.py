@@ -11,7 +11,7 @@ Column = tuple[int, ...]
 
 #: Turns of a loop, at each of its ends, that are moments of their own.
 _ENDS = 4
-#: Sizes of a call: what it moves, and what is held.
+#: Sizes of a call: bytes that it moves, and bytes that are held.
 MOVED, HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
 
 

@@ -224,7 +224,7 @@ class _Search:
         return self._narrowed(phases, reasons) if alone else None
 
     def _length(self, phases: Sequence[str]) -> Sizes:
-        """Return a length with which there are formulas in the other sizes, as ``{"N": 256}``."""
+        """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError, RequestError):

@@ -117,7 +117,7 @@ class Domain(SizeConditions):
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
         super().__init__([], rests)
         self._written: dict[Any, Any] = {}
-        #: Rounded quotients, and what is written for them, in two steps.
+        #: Rounded quotients, and what ``written`` puts in their place, in two steps.
         self._plain: dict[Any, Any] = {}
         self._raised: dict[Any, Any] = {}
         self.pins: list[Any] = [
@@ -131,7 +131,7 @@ class Domain(SizeConditions):
             given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
-        #: Rounded quotients, and what they are by conditions that one size divides another.
+        #: Rounded quotients, and the exact ones by conditions that one size divides another.
         self._whole: dict[Any, Any] = {}
         self._none: dict[Any, Any] = {}
         for _ in range(2):  # one may show in another, and would then not show itself

@@ -111,7 +111,7 @@ def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
 
 
 def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
-    """Replace these increments by what one number of each kind adds."""
+    """Replace increments by the cost of one more number of each kind."""
     if len(rows) == 1:
         return
     import sympy

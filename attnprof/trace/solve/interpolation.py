@@ -79,7 +79,7 @@ class Interpolated(Found):
             self.lines[name].low, self.lines[name].high = low, high
 
     def held_out(self) -> Iterator[dict[str, int]]:
-        """Yield shapes inside, at first none of nodes alone; the same shapes in every call."""
+        """Yield shapes inside, at first with a size that is no node; the same in every call."""
         chance = random.Random(0)  # noqa: S311 - no secret
         lines = self.lines.items()
         sizes = {name: telling_sizes(x.sizes, x.nodes[0], _TRIED) for name, x in lines}

@@ -133,7 +133,7 @@ class Probe:
         for phase, held in found.held.items() if peaks else ():
             degrees = {column: degree(sizes, column) for column in held}
             known = {column: of for column, of in degrees.items() if of is not None}
-            # what is no polynomial does not matter where it is never the worst moment
+            # a moment that is no polynomial does not matter if it is never the peak
             smooth &= tuple(map(max, zip(*known, strict=True))) == found.most[phase]
             highest = max(highest, *known.values(), 0)
         return highest, smooth
@@ -183,7 +183,7 @@ class Probe:
                 line.end_at(far, above=above)
 
     def _settle(self, line: Line) -> None:
-        """Narrow the range until sizes all over it fit, each a run of its own."""
+        """Narrow the range of a line until sizes all over it fit, by one run each."""
         start = line.nodes[0]
         for _ in range(_CUTS):
             sizes = self._checked_sizes(line)

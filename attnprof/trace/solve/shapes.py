@@ -13,7 +13,7 @@ from attnprof.trace.request.target import largest
 
 #: Shapes that are drawn to find those inside a domain; sizes of a class that are all run.
 _TRIES, _FEW = 1500, 20
-#: Shapes at which conditions are compared, to find those that say the same.
+#: Shapes at which conditions are compared, to find equal ones.
 _SHAPES = 400
 #: What code rounds lengths up to.
 _BLOCK = 64

@@ -1,4 +1,4 @@
-"""Extend a symbolic run's domain by a size that it excludes since a tensor there has one entry.
+"""Extend a symbolic run's domain by a size that it excludes, as a tensor has a single entry there.
 
 A dimension of 1 is another case for torch: a run with ``d/64`` blocks holds for ``d != 64`` alone.
 """

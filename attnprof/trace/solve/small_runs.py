@@ -14,7 +14,7 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.trace.solve.reasons import NotRunningError, place_of, value_reason
 
-#: Lengths, beside small other sizes, at which a run on real tensors is short.
+#: Small sizes, and lengths, at which a run on real tensors is short.
 _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Operations of a run that is made again to see whether chance changes it.
@@ -22,7 +22,7 @@ _MOST = 4000
 
 
 class ChanceError(CannotRunError):
-    """Random numbers decide what runs; ``in_training`` alone, as far as was asked."""
+    """Random numbers decide what runs; ``in_training``: in training alone."""
 
     in_training = False
 

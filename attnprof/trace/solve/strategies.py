@@ -70,7 +70,7 @@ class PartialError(budget.NoFormulaError):
 
 @dataclass
 class Attempt:
-    """What a strategy is given: phases that one run shows, and a target with some sizes ``fixed``.
+    """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
     ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
     ``pins`` are conditions that fixed a size; ``lines`` and ``plans`` are those of other phases.

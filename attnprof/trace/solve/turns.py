@@ -121,7 +121,7 @@ def _runs_at_asked(
 
 
 def _candidates(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
-    """Yield sizes to run at, but for those that would fail as an earlier run did."""
+    """Yield sizes to run at, without any that would fail as an earlier run did."""
     longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
     for sizes in chain(nearby_hints(hints, asked), longer):
         if not any(_fails_again(error, sizes) for error in failed):
