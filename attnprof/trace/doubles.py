@@ -1,4 +1,4 @@
-"""Arithmetic of Python's floats inside formulas: done step by step, as the code does it.
+"""Keep Python's float arithmetic inside formulas: done step by step, as the code does it.
 
 To sympy ``N*0.07`` and ``log(N)/log(2)`` are real numbers, which it reorders; rounded up they can
 differ by one from what the code computes. These functions print as what they mean and are left as
@@ -18,13 +18,13 @@ _PLACES = 2**12
 
 
 class Double(sympy.Function):  # type: ignore[misc]
-    """A step of float arithmetic; ``plain`` makes the same among real numbers, to be printed."""
+    """A step of float arithmetic; ``plain`` makes the step on real numbers, to be printed."""
 
     is_real = True
     plain: Callable[..., Any]
 
     def _eval_evalf(self, prec: int) -> Any:
-        """Its value where it has no sizes, without which sympy orders nothing that has it."""
+        """Return the value if no sizes are in it, which sympy needs to order terms."""
         from attnprof.trace.sizes import evaluate
 
         return None if self.free_symbols else sympy.Float(evaluate(self, {}), precision=prec)
@@ -57,7 +57,7 @@ class _Called(Double):
     text = tex = ""
 
     def _eval_is_nonnegative(self) -> bool | None:
-        """Roots are; what is rounded is where its number is."""
+        """Return True for roots; for roundings, whether their argument is nonnegative."""
         if type(self).__name__ == "DoubleSqrt":
             return True
         return self.args[0].is_nonnegative if isinstance(self, _Whole) else None
@@ -83,14 +83,14 @@ class _Whole(_Called):
 
 @cache
 def called(name: str, printed: str = "", *, whole: bool = False) -> Any:
-    """The function ``name`` of the evaluator, printed under a name that sympy reads."""
+    """Return the sympy function ``name`` of the evaluator, printed by a name that sympy reads."""
     printed = printed or name
     members = {"text": f"{printed}({{}})", "tex": rf"\operatorname{{{printed}}}"}
     return type(name, (_Whole if whole else _Called,), members)
 
 
 def is_double(value: Any) -> bool:
-    """Whether it is a number that float arithmetic gives, and no integer made of one."""
+    """Return whether a value is made by float arithmetic, and is no integer made of a float."""
     whole = _Whole | sympy.floor | sympy.ceiling
     if not isinstance(value, sympy.Basic) or isinstance(value, whole):
         return False
@@ -98,14 +98,14 @@ def is_double(value: Any) -> bool:
 
 
 def exact(number: Any) -> Any:
-    """A float of few binary places as the number that it is; others as they are."""
+    """Return a float of few binary places as a rational, 0.25 as 1/4; others as they are."""
     scaled = float(number) * _PLACES
     is_short = scaled.is_integer() and abs(scaled) < 2**50
     return sympy.Rational(int(scaled), _PLACES) if is_short else number
 
 
 def _paired(double: Any, plain: Any, *args: Any) -> Any:
-    """A sum or product; of floats only where there are two."""
+    """Return a sum or product: ``double`` of two floats, ``plain`` of exact numbers."""
     if not any(map(is_double, args)):
         return plain(*args)
     if len(args) != 2:
@@ -114,14 +114,14 @@ def _paired(double: Any, plain: Any, *args: Any) -> Any:
 
 
 def divided(a: Any, b: Any = 1) -> Any:
-    """A quotient: exact where both are."""
+    """Return a quotient, exact if both numbers are."""
     if b == 1:
         return a
     return DoubleQuotient(a, b) if is_double(a) or is_double(b) else a / sympy.sympify(b)
 
 
 def raised(a: Any, b: Any) -> Any:
-    """A power; of floats where the exponent is no natural number."""
+    """Return a power; as floats compute it unless the exponent is a natural number."""
     whole = getattr(b, "is_Integer", isinstance(b, int)) and b >= 0
     return a**b if whole and not is_double(a) else DoublePower(a, b)
 
@@ -130,9 +130,9 @@ def raised(a: Any, b: Any) -> Any:
 
 
 def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
-    """Torch's expression over other symbols, its functions by those that print and evaluate.
+    """Return torch's expression over the user's symbols, with functions that print and evaluate.
 
-    Raises ValueError for what has no plain form.
+    Raises ValueError for a function that has no such form.
     """
     if expression.is_Symbol:
         return names.get(expression, expression)
@@ -151,7 +151,7 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
 
 
 def _rounded(name: str, *ratio: Any) -> Any:
-    """``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
+    """Return ``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
     value = divided(*ratio)
     # whether it is an integer wherever the sizes are: the user's symbols do not say so
     sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
@@ -162,7 +162,7 @@ def _rounded(name: str, *ratio: Any) -> Any:
 
 
 def _larger(*args: Any) -> Any:
-    """Their maximum; no free size is below two: one is less than a product of sizes, as B·h·d²."""
+    """Return the maximum, without 1 if a product of sizes is in it: free sizes are 2 or more."""
     above = any(
         all(base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers)
         for powers in (argument.as_powers_dict().items() for argument in args)

@@ -1,4 +1,4 @@
-"""What one run left behind: operations in order, with what each counts, moves and holds.
+"""The record of one run: operations in order, with what each counts, moves and holds.
 
 A size is an int in a run at a concrete shape and a sympy expression in a symbolic one.
 """
@@ -15,11 +15,11 @@ Size = Any  # int | sympy.Expr
 PHASES = ("forward", "backward", "train", "decode")
 #: Counts of a run by kind.
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
-#: Everything a formula is derived for.
+#: The quantities that formulas are derived for.
 QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
-#: Those that lack what an uncounted operation would add.
+#: Quantities that lack what an uncounted operation would add.
 COUNTS = frozenset(QUANTITIES[:7])
-#: Those that are others where experts get more rows than others do.
+#: Quantities that uneven routing changes: some experts get more rows than others.
 UNEVEN = ("bytes_moved", "peak_bytes")
 
 
@@ -28,15 +28,15 @@ class Call:
     """One operation: its ATen name, counts by kind, bytes, and the storages it brought to life.
 
     ``part`` is ``forward`` or ``backward``; ``line`` the place in the user's code and ``module``
-    the innermost submodule, of a backward operation those of the forward one it differentiates.
-    ``takes`` are bytes of storages that come to life with it, ``gives`` of those that died since
-    the operation before; ``workspace`` lives only while it runs. ``uncounted`` names what the
-    counts leave out; ``touched`` is its bytes. ``scratch`` names an operation whose kernel takes
-    memory of its own that ``workspace`` does not know. ``born`` are the storages behind ``takes``,
-    (number, bytes) each, and ``died`` the numbers of those behind ``gives``. ``dtype`` and
-    ``shape`` are those of its (first) result. A call may stand for those of all turns of a loop, of
-    an interpolated run for all of one name at one line: ``times`` is how many these are, None where
-    that is no polynomial.
+    the innermost submodule; a backward operation has those of the forward one it differentiates.
+    ``takes`` are bytes of storages allocated with it, ``gives`` of storages freed since the
+    operation before; ``workspace`` is scratch memory that lives only while it runs. ``uncounted``
+    names an operation that the counts leave out, ``touched`` are its bytes; ``scratch`` names one
+    whose kernel takes memory that ``workspace`` does not contain. ``born`` are the storages behind
+    ``takes``, (number, bytes) each, ``died`` the numbers of those behind ``gives``. ``dtype`` and
+    ``shape`` are those of the (first) result. A call may stand for all turns of a loop, or, in an
+    interpolated run, for all operations of one name at one line: ``times`` is how many these are,
+    None if that is no polynomial.
     """
 
     op: str
@@ -58,7 +58,7 @@ class Call:
     module: str = ""
 
     def mapped(self, change: Callable[[Size], Size]) -> Self:
-        """The same with every size changed."""
+        """Return the call with ``change`` applied to every size."""
         sizes = ("bytes_moved", "takes", "gives", "workspace", "touched", "times")
         return replace(
             self,
@@ -69,7 +69,7 @@ class Call:
         )
 
     def repeated(self, times: Size) -> Self:
-        """So many of it, one after the other: what it holds is gone in between."""
+        """Return a call for so many calls, one after the other, which hold no more than one."""
         return replace(
             self,
             counts={kind: count * times for kind, count in self.counts.items()},
@@ -98,13 +98,12 @@ class Decision:
 class Trace:
     """The calls of one run, in order, and the entries of the module's parameters.
 
-    ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
+    ``notes`` are sentences for the reader; ``decisions`` those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
-    ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
-    call may stand for those of several turns; ``before``: how many the call before this one had;
-    ``other_calls`` tell what calls before and after it, of the same module, cost otherwise;
-    ``is_steady``: those after it cost the same. ``ungraded``: parameters that take a gradient and
-    got none in a backward pass, by name.
+    ``routes`` pairs of all rows and the experts that they are spread over evenly. ``has_loops``: a
+    call may stand for several turns. ``before``: operations of the module's call before this one;
+    ``other_calls`` say what earlier and later calls of the module cost otherwise; ``is_steady``:
+    later calls cost the same. ``ungraded``: names of parameters that take a gradient and got none.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -121,11 +120,11 @@ class Trace:
 
     @property
     def operations(self) -> int:
-        """How many ran, the call before included."""
+        """How many operations ran, the module's call before included."""
         return self.before + len(self.calls)
 
     def part(self, phase: str) -> Iterator[Call]:
-        """The calls that a phase counts: those of its part, or all of them."""
+        """Return the calls that a phase counts: those of its part, or all of them."""
         return (call for call in self.calls if phase in {"train", "decode", call.part})
 
 
@@ -133,12 +132,12 @@ class Trace:
 
 
 def trains(phases: Iterable[str]) -> bool:
-    """Whether these phases are seen in a run with a backward pass."""
+    """Return whether these phases need a run with a backward pass."""
     return not {"backward", "train"}.isdisjoint(phases)
 
 
 def totals(trace: Trace, phase: str) -> dict[str, Size]:
-    """Counts by kind, ``flops``, ``bytes_moved``, ``peak_bytes`` and ``parameters`` of a phase."""
+    """Return every quantity of a phase: counts by kind, flops, bytes moved, peak, parameters."""
     calls = list(trace.part(phase))
     counts = {kind: added([c.counts[kind] for c in calls if kind in c.counts]) for kind in KINDS}
     return {
@@ -151,12 +150,12 @@ def totals(trace: Trace, phase: str) -> dict[str, Size]:
 
 
 def totals_by_phase(trace: Trace, phases: Iterable[str]) -> dict[str, dict[str, Size]]:
-    """The same of several phases that one run shows."""
+    """Return the totals of several phases that one run shows."""
     return {phase: totals(trace, phase) for phase in phases}
 
 
 def added(values: list[Size]) -> Size:
-    """The sum, expanded where it is symbolic."""
+    """Return the sum of sizes, expanded if it is symbolic."""
     if all(isinstance(value, int) for value in values):
         return sum(values)
     import sympy
@@ -165,12 +164,12 @@ def added(values: list[Size]) -> Size:
 
 
 def flops_of(calls: Iterable[Call]) -> Size:
-    """Operations of some calls, as an int or an expression."""
+    """Return the FLOPs of calls, as an int or an expression."""
     return added([call.counts.get(kind, 0) for call in calls for kind in KINDS[:5]])
 
 
 def peak(trace: Trace, phase: str) -> Size:
-    """Most bytes held at once; a backward pass starts with what its forward pass left alive."""
+    """Return the most bytes held at once; backward begins with all that forward left alive."""
     held: list[Size] = []
     steps: list[tuple[Size, Size, Size]] = []
     for call in trace.calls:
@@ -189,7 +188,7 @@ def peak(trace: Trace, phase: str) -> Size:
 
 
 def grouped(calls: Iterable[Call], key: Callable[[Call], Any]) -> dict[Any, list[Call]]:
-    """Calls by what they have in common, in order."""
+    """Return calls by their key, in order."""
     groups: dict[Any, list[Call]] = {}
     for call in calls:
         groups.setdefault(key(call), []).append(call)
@@ -197,13 +196,13 @@ def grouped(calls: Iterable[Call], key: Callable[[Call], Any]) -> dict[Any, list
 
 
 def times_of(calls: Iterable[Call]) -> Size | None:
-    """How many operations calls stand for; None where that is not known."""
+    """Return how many operations calls stand for; None if that is not known."""
     times = [call.times for call in calls]
     return None if None in times else added(times)
 
 
 def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
-    """What the counts leave out: calls (``several`` if not known) and bytes, by operation."""
+    """Return operations that counts leave out: how many (``several`` if not known), and bytes."""
     return {
         name: (times_of(calls) or "several", added([call.touched for call in calls]))
         for name, calls in grouped(trace.part(phase), lambda call: call.uncounted).items()
@@ -218,14 +217,14 @@ def left_out(trace: Trace, phase: str) -> tuple[str, ...]:
 
 
 def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
-    """A sentence where operations have no rule: how to write one."""
+    """Return a sentence on how to write rules, if operations have none."""
     names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
     rules = ", ".join(f'@attnprof.rule("{name.replace(".", "::")}")' for name in names)
     return (f"to count what has no rule, write one in Python: {rules}",) if names else ()
 
 
 def assumed(trace: Trace) -> tuple[str, ...]:
-    """Conditions of the domain that no size is in: that it is one call, that choices are even."""
+    """Return conditions of the domain without sizes: one call of a module, even routing."""
     one_call = () if trace.is_steady else ("one call of a module, which changes between calls",)
     if not trace.routes:
         return one_call
@@ -237,16 +236,16 @@ def assumed(trace: Trace) -> tuple[str, ...]:
 
 
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
-    """A sentence where kernels take memory of their own that the peak does not contain."""
+    """Return a sentence if kernels take memory of their own that the peak does not contain."""
     names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
     told = f"the peak is at least this: what {', '.join(names)} takes inside itself is not known"
     return (told,) if names else ()
 
 
 def bound(trace: Trace, phase: str, quantity: str) -> str:
-    """Return ``at least`` where something that a quantity counts is left out, else ``exact``.
+    """Return ``at least`` if a quantity leaves something out, else ``exact``.
 
-    ``even routing`` where it is another one if experts get more rows or fewer.
+    ``even routing`` if the quantity changes where some experts get more rows than others.
     """
     lacks_counts = quantity in COUNTS and uncounted(trace, phase)
     if lacks_counts or (quantity == "peak_bytes" and at_least(trace, phase)):
@@ -255,7 +254,7 @@ def bound(trace: Trace, phase: str, quantity: str) -> str:
 
 
 def of_even_routing(trace: Trace) -> tuple[str, ...]:
-    """A sentence where tokens choose experts: what changes if they do not choose them evenly."""
+    """Return a sentence on what uneven choices change, if tokens choose experts."""
     told = (
         "peak and bytes moved are those of even routing; where some experts get more rows the peak "
         "is higher: by some per cent as a rule, by far more where most rows go to one expert"

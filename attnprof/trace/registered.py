@@ -1,4 +1,4 @@
-"""Rules that others register for operations of their own: what those cost, from their shapes."""
+"""Rules that users register for their own operations: functions from shapes to costs."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,9 +12,9 @@ from attnprof.trace.events import KINDS, Size
 from attnprof.trace.sizes import size_of
 from attnprof.user_code import error_text
 
-#: Packages register theirs by entry points of this group: modules whose import does so.
+#: Packages register rules by entry points of this group: modules whose import does it.
 GROUP = "attnprof.rules"
-#: What a rule may give: counts by kind; bytes that are not just operands and results.
+#: Keys of what a rule returns: counts by kind; bytes other than those of operands and results.
 GIVES = (*KINDS, "bytes_moved", "workspace_bytes")
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -23,7 +23,7 @@ _RULES: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str) -> Callable[[Rule], Rule]:
-    """Enter what is decorated as the rule of an operation, ``library::name``."""
+    """Return a decorator that enters a function as the rule of an operation, ``library::name``."""
     parts = name.split("::") if isinstance(name, str) else []
     if len(parts) != 2 or not all(part.isidentifier() for part in parts):
         raise RequestError(
@@ -44,14 +44,14 @@ def register(name: str) -> Callable[[Rule], Rule]:
 
 
 def registered(name: str) -> Callable[..., Any] | None:
-    """The rule of an operation; those of installed packages are looked for once."""
+    """Return the rule of an operation, or None; installed packages are asked for rules once."""
     if name not in _RULES and not name.startswith("aten::"):
         _installed()
     return _RULES.get(name)
 
 
 def names() -> list[str]:
-    """Operations with a rule of somebody's."""
+    """Return the names of operations that have a registered rule."""
     return list(_RULES)
 
 
@@ -68,9 +68,10 @@ def _installed() -> None:
 
 
 def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Size]:
-    """What the rule of an operation gives, products added to its counts, by kind.
+    """Return the counts by kind that an operation's rule gives, matrix products included.
 
-    Raises :class:`RequestError` for a rule that fails or gives anything but whole numbers by kind.
+    ``matmul_flops`` are halved into multiplications and additions. Raises :class:`RequestError` for
+    a rule that fails or gives anything but whole numbers by kind.
     """
     function = _RULES[name]
     rule = f"the rule for {name} ({_place(function)})"
@@ -110,7 +111,7 @@ def _place(function: Any) -> str:
 
 
 def _shape(value: Any) -> Any:
-    """A tensor's shape; of several, a list of theirs; anything else as it is."""
+    """Return a tensor's shape; of several tensors a list of shapes; anything else as it is."""
     if isinstance(value, tuple | list):
         return [_shape(item) for item in value]
     return tuple(value.shape) if hasattr(value, "shape") else value

@@ -1,4 +1,4 @@
-"""Sizes as the rules see them: ints, or sympy expressions; and what those are at numbers."""
+"""Read sizes of tensors as ints or sympy expressions, and evaluate expressions at numbers."""
 
 import math
 import operator
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = Any  # int | Fraction | float
-#: Bits of a share of weights below which it is no byte: exact powers of it would be endless.
-_LEFT = 128
-#: The expression over the user's symbols for one over torch's own; set while a run is symbolic.
+#: A share of weights below 2**-128 is no byte: its exact powers would be endless.
+_SHARE_BITS = 128
+#: Torch's symbols → the user's, and expressions translated so far; set during a symbolic run.
 _SPOKEN: ContextVar[dict[Any, Any]] = ContextVar("spoken")
 
 
 @contextmanager
 def spoken(names: dict[Any, Any]) -> Iterator[None]:
-    """Sizes read inside use these symbols (torch's own → the user's)."""
+    """Make sizes read inside use these symbols (torch's own → the user's)."""
     with ExitStack() as stack:
         stack.callback(_SPOKEN.reset, _SPOKEN.set(names))
         yield
 
 
 def size_of(value: Any) -> Size:
-    """A torch size as an int or an expression; also of what is neither, as it is."""
+    """Return a torch size as an int or an expression; any other value as it is."""
     node = getattr(value, "node", None)
     return value if node is None else translated(node.expr)
 
 
 def translated(expression: Any) -> Size:
-    """Torch's expression over its own symbols as one over the user's, in plain sympy."""
+    """Return torch's expression over its own symbols as one over the user's, in plain sympy."""
     if expression.is_Integer:
         return int(expression)
     names = _SPOKEN.get({})
@@ -49,22 +49,22 @@ def translated(expression: Any) -> Size:
 
 
 def product(sizes: Iterable[Any]) -> Size:
-    """The product of torch sizes."""
+    """Return the product of torch sizes."""
     return math.prod(map(size_of, sizes))
 
 
 def numel(tensor: "Tensor") -> Size:
-    """Entries of a tensor."""
+    """Return the number of entries of a tensor."""
     return product(tensor.shape)
 
 
 def nbytes(tensor: "Tensor") -> Size:
-    """Bytes of a tensor's entries (not of the storage they lie in)."""
+    """Return the bytes of a tensor's entries (not of the storage they lie in)."""
     return numel(tensor) * tensor.element_size()
 
 
 def storage_bytes(tensor: "Tensor") -> Size:
-    """Bytes of the storage a tensor lies in: of strides, too, one way to write them."""
+    """Return the bytes of the storage a tensor lies in, expanded, so that equal ones look alike."""
     found = size_of(tensor.untyped_storage().nbytes())
     return found if isinstance(found, int) else _expanded(found)
 
@@ -75,7 +75,7 @@ def _expanded(size: Any) -> Size:
 
 
 def levels(points: Size) -> Size:
-    """The logarithm to base 2, rounded up: levels of a tree over so many points."""
+    """Return the levels of a tree over so many points: the logarithm to base 2, rounded up."""
     if isinstance(points, int):
         return (points - 1).bit_length()
     import sympy
@@ -84,10 +84,10 @@ def levels(points: Size) -> Size:
 
 
 def expected_bytes(weights: Size, experts: int, each: int, rows: Size) -> Size:
-    """Bytes of the experts that are met when every row chooses ``each`` of them, evenly at random.
+    """Return the bytes of experts chosen by any row, if each row chooses ``each`` at random.
 
-    That is their share 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100
-    bytes 2 rows that choose 2 each meet 800 - 450.
+    That is the share 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100 bytes,
+    2 rows that choose 2 each meet 800 - 450.
     """
     rest = Fraction(experts - each, experts)
     if isinstance(weights, int) and isinstance(rows, int):
@@ -99,7 +99,7 @@ def expected_bytes(weights: Size, experts: int, each: int, rows: Size) -> Size:
 
 
 def is_floating(tensor: Any) -> bool:
-    """Whether its arithmetic counts: real or complex numbers, not integers or booleans."""
+    """Return whether a tensor's arithmetic counts: real or complex, not integers or booleans."""
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -107,7 +107,7 @@ def is_floating(tensor: Any) -> bool:
 
 
 def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
-    """The expression at these sizes: an int wherever the value is whole.
+    """Return the value of an expression at sizes: an int if the value is whole.
 
     Raises KeyError for a symbol that has no value.
     """
@@ -118,7 +118,7 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
 
 @lru_cache(maxsize=2**14, typed=True)
 def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
-    """The expression as a function of the sizes: many shapes are asked of each."""
+    """Return an expression as a function of the sizes, kept, since it is asked at many shapes."""
     if isinstance(node, int | float | Fraction):
         return lambda _: node
     if node.is_Symbol:
@@ -145,8 +145,8 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
 
 def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, int):
-        if isinstance(base, Fraction) and 0 < base < 1 and exponent > _LEFT / (1 - base):
-            return Fraction(1, 2**_LEFT)  # exp(-_LEFT) at most: no byte of a weight
+        if isinstance(base, Fraction) and 0 < base < 1 and exponent > _SHARE_BITS / (1 - base):
+            return Fraction(1, 2**_SHARE_BITS)  # exp(-_SHARE_BITS) at most: no byte of a weight
         return (base if exponent >= 0 else Fraction(base)) ** exponent
     if isinstance(exponent, Fraction) and exponent.denominator == 2 and isinstance(base, int):
         root = math.isqrt(max(base, 0))
@@ -162,12 +162,12 @@ def _log(value: Value, *base: Value) -> Value:
 
 
 def _whole(rounded: Callable[[Any], int], value: Value) -> Value:
-    """Rounding; of a quotient of logarithms that misses a whole number by its last digits, that."""
+    """Return a rounded value; the whole number itself if floats miss it by their last digits."""
     misses = isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14)
     return round(value) if misses else rounded(value)
 
 
-#: By the name of the expression's class: sympy's, and those of :mod:`attnprof.trace.doubles`.
+#: Functions by the name of an expression's class: sympy's, and :mod:`attnprof.trace.doubles`'.
 RULES: dict[str, Callable[..., Value]] = {
     "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": _power,
     "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,

@@ -18,7 +18,7 @@ from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
-from attnprof.trace.solve.reach import LONG, in_a_corner
+from attnprof.trace.solve.reach import LONG, check_large_corner
 from attnprof.trace.solve.worst import Worst
 from tests.oracles.memory import allocator_peak
 
@@ -113,7 +113,7 @@ def test_formulas_are_held_where_all_numbers_are_large(together):
     trace = Trace([Call("mm", {}, 0, "forward", "", times=N * h)])
     least, ends = {"N": 2, "h": 2}, {"N": 4096, "h": 64}
     found = Mixed(plan, None, forms, trace, SizeConditions([]), least, ends, {}, 0)
-    in_a_corner(found, SimpleNamespace(tried=run, phases=["forward"]))
+    check_large_corner(found, SimpleNamespace(tried=run, phases=["forward"]))
     assert LONG / 4 < ran[0] <= LONG
     assert ("peak_bytes" in found.forms["forward"]) == (not together)
     assert "additions" in found.forms["forward"]

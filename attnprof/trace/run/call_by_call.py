@@ -1,8 +1,8 @@
-"""Several calls of one module: which of them is recorded, and what the next ones do otherwise.
+"""Choose which call of a module is recorded, and compare the calls before and after it.
 
-A module may keep what it makes (tables of positions, a cache, a counter), so that its first call is
-another one than those that follow. The call that is recorded has what the first one left, unless
-that multiplies something else, as with tokens of before.
+A module may keep what it makes (tables of positions, a cache, a counter), so that its first call
+does more or less than later ones. A later call is recorded if the first one left tensors, unless
+its matrix products differ, as with a cache of earlier tokens.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from attnprof.user_code import error_text
 
 #: Operations of all calls that are compared.
 _OPERATIONS = 4_000
-#: Quantities that are told first, and how many are.
+#: Quantities that a difference names first, and how many quantities it names.
 _FIRST, _SHOWN = ("flops", "bytes_moved", "peak_bytes"), 3
 
 
@@ -38,36 +38,36 @@ class Calls:
     grown: list[Any]
 
     def recorded(self, most: int) -> None:
-        """Record one call, and compare the others of up to ``most`` with it."""
+        """Record one call, and compare it with others: ``most`` calls at most."""
         before = _flags(self.subject)
         self.call(self.recorder)
         if self.recorder.part == "backward":
             self.recorder.trace.ungraded = _ungraded(self.subject)
         first, number = self._totals() if most > 1 else {}, 1
-        left, is_set_up = self._left(), _flags(self.subject) != before
+        left, is_set_up = self._left_tensors(), _flags(self.subject) != before
         if left or is_set_up:
-            number += self._once_more(left, always=is_set_up)
+            number += self._record_next(left, always=is_set_up)
         if most > 1:
             self._compare(first, number, most)
 
-    def _left(self) -> list[Any]:
+    def _left_tensors(self) -> list[Any]:
         """Return the tensors that the calls so far have left, gradients apart."""
         for tensor in self.grown:
             tensor.grad = None
         return self.recorder.left(lambda: [*held_by(self.subject), *self.surroundings.tensors()])
 
-    def _once_more(self, left: list[Any], *, always: bool) -> bool:
+    def _record_next(self, left: list[Any], *, always: bool) -> bool:
         """Record the next call instead; return whether that was done.
 
-        It stays the first one where the other one multiplies something else, unless ``always``:
-        what a module keeps with its weights tells that it is set up. So it does where there is
-        none: backward through what was kept of a graph that is gone.
+        The first call stays recorded if the next one has other matrix products, unless ``always``:
+        flags of the module say that the first call set it up. It also stays if the next call fails,
+        as backward does through kept tensors whose graph is gone.
         """
 
         def products(calls: list[Call]) -> Any:
             return added([call.counts.get("matmul_flops", 0) for call in calls])
 
-        first, trace = self.recorder.again(left), self.recorder.trace
+        first, trace = self.recorder.restart_for_next_call(left), self.recorder.trace
         try:
             self.call(self.recorder)
             is_other = not always and products(trace.calls) != products(first.calls)
@@ -81,9 +81,9 @@ class Calls:
         return not is_other
 
     def _compare(self, first: Any, number: int, most: int) -> None:
-        """Say what other calls than this one cost: the first, and the next.
+        """Add sentences on what the first call and the next one cost otherwise to the trace.
 
-        It is the next ``most`` where each of them changes some state.
+        If every call changes some state, the next ones are compared, up to ``most`` calls in all.
         """
         trace, expected = self.recorder.trace, self._totals()
         if told := _differences(expected, first):
@@ -91,9 +91,9 @@ class Calls:
         recorded = trace.calls, trace.notes, trace.before
         operations, grown = len(trace.calls), 0
         trace.calls, trace.notes = [], []
-        left, state = self._left(), self._state()
+        left, state = self._left_tensors(), self._state()
         for later in range(number + 1, most + 1):
-            self.recorder.again(left)
+            self.recorder.restart_for_next_call(left)
             told = ""
             try:
                 self.call(self.recorder)
@@ -107,7 +107,7 @@ class Calls:
                 trace.other_calls.append(told)
                 trace.is_steady = False
                 break
-            kept, changed = self._left(), self._state()
+            kept, changed = self._left_tensors(), self._state()
             grown = _bytes(kept) - _bytes(left)
             operations += len(trace.calls)
             if changed == state or operations > _OPERATIONS:
@@ -122,7 +122,7 @@ class Calls:
         return {part: totals(self.recorder.trace, part) for part in parts}
 
     def _state(self) -> list[Any]:
-        """Return what tells whether a call has changed something besides tensors."""
+        """Return plain values and lengths of containers, which show whether a call changed any."""
         parts = self.subject.modules() if isinstance(self.subject, torch.nn.Module) else ()
         own = [value for part in parts for value in vars(part).values()]
         plain = [value for value in own if isinstance(value, (int, float, str))]
@@ -153,7 +153,7 @@ def _ungraded(subject: Any) -> frozenset[str]:
 
 
 def _flags(subject: Any) -> list[bool]:
-    """Return truth values of a module that tell whether it was set up, in buffers too if known."""
+    """Return a module's truth values, also in buffers: flags that show whether it is set up."""
     parts = subject.modules() if isinstance(subject, torch.nn.Module) else ()
     found = list[bool]()
     for part in parts:

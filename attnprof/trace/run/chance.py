@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-#: Words of a twister's state, and how many of them are extreme: what rejects draws must end.
+#: Words of a twister's state, and how many are extreme: code that redraws extremes must end.
 _WORDS, _EXTREME = 624, 64
 #: The words of a state that give the smallest 32-bit number, and the largest.
 LOW, HIGH = 0, 0x12DD9BB3
@@ -35,7 +35,7 @@ def draws_seen() -> Draws:
 
 @contextmanager
 def drawn(word: int | None) -> Iterator[None]:
-    """Inside, draws begin with extreme numbers; with None they are what they are."""
+    """Make random draws inside begin with extreme numbers (LOW or HIGH); None leaves them alone."""
     if word is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Experts that tokens choose, as kernels that multiply rows in groups need to know them."""
+"""How many experts each token chooses: products of grouped rows read the weights of chosen ones."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ _CHOICES = frozenset({"aten.topk", "aten.max", "aten.sort", "aten.argmax"})
 
 
 class Choices:
-    """The rows that last chose among each number of real numbers; ``notes`` say what follows.
+    """The number of rows that last chose among each number of experts, and ``notes`` on them.
 
-    In a ``routed`` run rows of an expert are followed to the products that are made of them.
+    In a ``routed`` run the rows of an expert are followed to the products that read its weights.
     """
 
     def __init__(self, *, routed: bool = False) -> None:
@@ -36,9 +36,10 @@ class Choices:
             self._rows[size_of(scores.shape[dim])] = product(others)
 
     def each(self, experts: Size, places: Size) -> int:
-        """Return how many experts each row has chosen, where ``places`` are those of all rows.
+        """Return how many experts each row has chosen, if all rows together chose ``places``.
 
-        1 where that is not known: then each place is one of its own. A note says what bytes follow.
+        1 if that is not known: each place is then taken for another row. A note says which bytes
+        are read.
         """
         import sympy
 

@@ -1,4 +1,7 @@
-"""Lengths of a class: where code makes a number of a rounded quotient of one, as of its blocks."""
+"""Classes of sizes that have one rounded quotient: lengths of 129 to 192 have 3 blocks of 64.
+
+Code that makes a Python number of such a quotient then has formulas for the class, not for all.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,10 +16,10 @@ _REMAINDERS = (symbolic.Mod, symbolic.PythonMod)
 
 @dataclass
 class SizeClasses:
-    """Sizes, torch's symbols or the user's, that may be fixed to a class, and its ``ends`` so far.
+    """Symbols that may be fixed to a class, and the ``ends`` (from, to) of each class so far.
 
-    That is where a condition says what a rounded quotient of such a size and a number is: from
-    there on all quotients that are the same for the whole class are numbers.
+    A condition that says what a rounded quotient of a size and a number is ends the size's class.
+    From then on all quotients that are equal for the whole class are numbers.
     """
 
     sizes: frozenset[Any] = frozenset()
@@ -24,7 +27,7 @@ class SizeClasses:
     looked: int = 0
 
     def learn(self, guards: list[Any]) -> bool:
-        """From those that are new; whether a class is narrower now."""
+        """Narrow the classes by guards that are new; return whether one is narrower now."""
         if not self.sizes or len(guards) == self.looked:
             return False
         new, self.looked = guards[self.looked :], len(guards)
@@ -44,17 +47,17 @@ class SizeClasses:
             self.ends[size] = low, high
 
     def named(self, name: Callable[[Any], Any]) -> "SizeClasses":
-        """The same with sizes by other names."""
+        """Return the classes with other names for the sizes."""
         return SizeClasses(ends={name(size): ends for size, ends in self.ends.items()})
 
     @property
     def conditions(self) -> Iterator[Any]:
-        """Where sizes lie."""
+        """The bounds of each class, as ``N >= 129`` and ``N <= 192``."""
         for size, (low, high) in self.ends.items():
             yield from (size >= low, size <= high)
 
     def rounded(self, value: Any) -> Any:
-        """A value, or a condition, without quotients that are the same for the whole class."""
+        """Return a value or condition without quotients that are equal for the whole class."""
         if not self.ends or not getattr(value, "free_symbols", set()) & self.ends.keys():
             return value
         known = {part: number for part in value.atoms(*_DOWN, *_UP, *_REMAINDERS)
@@ -62,7 +65,7 @@ class SizeClasses:
         return self.rounded(value.xreplace(known)) if known else value
 
     def _number(self, part: Any) -> Any:
-        """What a quotient is everywhere, or what is left of one; None where that depends."""
+        """Return a quotient or remainder as it is in the whole class; None if it varies."""
         parts = _quotient(part)
         size = next(iter(part.free_symbols), None)
         if parts is None or size not in self.ends:
@@ -79,9 +82,9 @@ class SizeClasses:
 
 
 def _quotient(part: Any) -> tuple[Any, Any, bool] | None:
-    """Number and divisor of a rounded quotient of one size and a number; whether it is rounded up.
+    """Return number and divisor of a rounded quotient or remainder, and whether it is rounded up.
 
-    Also of what is left of one.
+    None unless the number is linear in one size and the divisor is a number.
     """
     number, divisor = part.args if len(part.args) == 2 else part.args[0].as_numer_denom()
     plain = divisor.is_Integer and len(number.free_symbols) == 1
@@ -94,7 +97,7 @@ def _is_linear(number: Any, size: Any) -> bool:
 
 
 def _unbounded(difference: Any) -> Any:
-    """Strides are made of max(1, size): of a number of blocks, which is one at least."""
+    """Return an expression with x for ``max(1, x)``, as of strides, where x is positive."""
 
     def size(bounded: Any) -> Any:
         (other,) = (x for x in bounded.args if x != 1)
@@ -106,9 +109,9 @@ def _unbounded(difference: Any) -> Any:
 
 
 def _fixed(condition: Any, sizes: frozenset[Any]) -> tuple[Any, int, int] | None:
-    """The size in the one rounded quotient that an equation fixes, as ``d*ceil(N/128) = d`` does.
+    """Return the size, its least and its largest value if an equation fixes a rounded quotient.
 
-    With its smallest and its largest value.
+    ``d*ceil(N/128) = d`` gives N, 1 and 128. None for other conditions.
     """
     parts = condition.atoms(*_DOWN, *_UP) if isinstance(condition, sympy.Eq) else set()
     if len(parts) != 1:

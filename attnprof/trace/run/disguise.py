@@ -1,4 +1,4 @@
-"""What code would do otherwise because its tensors are fake, it does as on real ones.
+"""Hide from code that its tensors are fake, so that it does what it does on real ones.
 
 Asking for fake tensors finds none, copies stay in their mode, what is compiled runs uncompiled.
 """
@@ -20,7 +20,7 @@ from torch.fx.experimental.sym_node import SymNode
 
 from attnprof.trace.run.symbols import foreign_modules
 
-#: Whether something compiled ran, of the run that is being recorded.
+#: Notes of the run that is being recorded, if something compiled ran in it.
 _COMPILED: ContextVar[list[str]] = ContextVar("compiled")
 #: Fake tensors that were pickled in this world, by id.
 _PICKLED: ContextVar[dict[int, Any]] = ContextVar("pickled")
@@ -29,10 +29,10 @@ EAGER = "what torch.compile would compile is counted as it runs uncompiled"
 
 
 class _Stranger(torch.Tensor):
-    """What code outside of torch finds under the name of torch's fake tensors: no tensor is one."""
+    """Stands for ``FakeTensor`` in code outside of torch: no tensor is an instance of it."""
 
 
-#: What such code finds under these names of torch's: as where all tensors are real.
+#: What code outside of torch finds under these names: the answers for real tensors.
 _ANSWERS: dict[str, Any] = {
     "FakeTensor": _Stranger,
     "is_fake": lambda *_: False,
@@ -41,8 +41,8 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-def _answered(name: str) -> property:
-    """A module's attribute: the real thing for torch and for us, the answer for everyone else."""
+def _attribute(name: str) -> property:
+    """Return a module's attribute: torch's own for torch and for us, the answer for other code."""
 
     def answer(place: ModuleType) -> Any:
         if name not in vars(place):
@@ -53,7 +53,7 @@ def _answered(name: str) -> property:
     return property(answer)
 
 
-_Asked: Any = type("_Asked", (ModuleType,), {name: _answered(name) for name in _ANSWERS})
+_Disguised: Any = type("_Disguised", (ModuleType,), {name: _attribute(name) for name in _ANSWERS})
 
 
 def _is_inside(module: str) -> bool:
@@ -62,7 +62,7 @@ def _is_inside(module: str) -> bool:
 
 @contextmanager
 def disguised() -> Iterator[None]:
-    """Inside, code that is not torch's finds no tensor to be fake.
+    """Hide inside, from code that is not torch's, that tensors are fake.
 
     A copy of a fake tensor, also by way of pickle, belongs to the mode of the first.
     """
@@ -74,32 +74,32 @@ def disguised() -> Iterator[None]:
 
     mode: dict[str, Any] = {"__deepcopy__": lambda mode, *_: mode, "__copy__": lambda mode: mode}
     tensor: dict[str, Any] = {
-        "__copy__": lambda tensor: _like(tensor, tensor.detach()),
+        "__copy__": lambda tensor: _as_leaf_like(tensor, tensor.detach()),
         "__deepcopy__": _copied,
         "__reduce_ex__": reduced,
     }
     with ExitStack() as stack:
         for place in (torch._subclasses, fake_tensor, torch._guards):
             stack.callback(setattr, place, "__class__", type(place))
-            place.__class__ = _Asked
+            place.__class__ = _Disguised
         for module in foreign_modules():  # names that were imported earlier
             if vars(module).get("FakeTensor") is FakeTensor and not _is_inside(module.__name__):
                 stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
         stack.callback(_PICKLED.reset, _PICKLED.set(held))
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
         stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
-        # what is asked of a copied size counts, as what is asked of the size
+        # guards on a copied size count, as guards on the size itself
         stack.enter_context(patch.multiple(SymNode, create=True, __deepcopy__=lambda size, _: size))
         yield
 
 
 def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
-    """As torch copies tensors, whose own way asks where the data lies: symbolic sizes have none."""
+    """Return a deep copy of a tensor without torch's question where its data lies."""
     if id(tensor) not in memo:
         if not tensor.is_leaf:
             raise RuntimeError("Only Tensors created explicitly by the user support deepcopy")
         with torch.no_grad():
-            made = _like(tensor, tensor.detach().clone())
+            made = _as_leaf_like(tensor, tensor.detach().clone())
         memo[id(tensor)] = made
         others = {name: x for name, x in vars(tensor).items() if name not in vars(made)}
         vars(made).update(copy.deepcopy(others, memo))
@@ -108,11 +108,11 @@ def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
 
 def _unpickled(number: int) -> Any:
     tensor = _PICKLED.get()[number]
-    return _like(tensor, tensor.detach().clone())
+    return _as_leaf_like(tensor, tensor.detach().clone())
 
 
-def _like(tensor: Any, made: Any) -> Any:
-    """Made to be the parameter, or the leaf, that the tensor is."""
+def _as_leaf_like(tensor: Any, made: Any) -> Any:
+    """Return ``made`` as a parameter, or with a gradient, if the tensor is one, or has one."""
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)
@@ -120,7 +120,7 @@ def _like(tensor: Any, made: Any) -> Any:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, what was compiled, or is, runs as it was written; ``notes_of_compiling`` say so."""
+    """Run what is or was compiled as it was written; ``notes_of_compiling`` say so."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     with ExitStack() as stack:
         stack.callback(_COMPILED.reset, _COMPILED.set([]))
@@ -129,22 +129,22 @@ def uncompiled() -> Iterator[None]:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             plain = compiler._callback_from_stance
 
-            def told(callback: Any) -> Any:
+            def noting(callback: Any) -> Any:
                 if callback not in (None, False):
                     _COMPILED.get().append(EAGER)
                 return plain(callback)
 
-            stack.enter_context(patch.object(compiler, "_callback_from_stance", told))
+            stack.enter_context(patch.object(compiler, "_callback_from_stance", noting))
         yield
 
 
 def notes_of_compiling() -> list[str]:
-    """What to say of the run in this world: nothing where nothing would be compiled."""
+    """Return notes if something compiled ran in this world, else nothing."""
     return list(dict.fromkeys(_COMPILED.get([])))
 
 
 def _as_written(model: Any = None, **_settings: Any) -> Any:
-    """``torch.compile``, which gives back what it got; what torch asks for itself is not said."""
+    """Return the model as it is: a ``torch.compile`` that does not compile, and notes that."""
     if model is None:
         return _as_written
     asking = sys._getframe(1).f_globals.get("__name__", "")

@@ -14,7 +14,7 @@ from attnprof.trace.rules.workspaces import words
 from attnprof.trace.run.experts import ROWS, Route, as_number
 from attnprof.trace.sizes import expected_bytes, nbytes, size_of
 
-#: Operations that give some of the rows, or those that whole numbers pick.
+#: Operations that give some rows of their operand, or rows that an operand of indices picks.
 _PICKS = words("""
     index index_select embedding gather masked_select split split_with_sizes unbind slice select
     narrow tensor_split chunk
@@ -38,7 +38,7 @@ def follow(name: str, operands: list[Any], results: list[Any]) -> None:
 def unread_bytes(rows: Any, weights: Any) -> tuple[Size, Route | None]:
     """Return the bytes of weights that a product leaves unread on average, and by which choice.
 
-    None is left unread of products whose rows are not the share of one expert.
+    Products whose rows are not the share of one expert leave no bytes unread.
     """
     route: Route | None = getattr(rows, ROWS, None)
     if route is None or not isinstance(experts := size_of(route.experts), int):

@@ -24,9 +24,9 @@ from attnprof.trace.rules import name_of, tensors_in
 from attnprof.trace.rules.workspaces import is_mask
 from attnprof.trace.sizes import size_of
 
-#: More entries than these are not followed.
+#: Most entries of a tensor whose values are followed.
 MOST = 2**22
-#: Operations whose second result, or whose one, is a place among real numbers.
+#: Operations whose last result is a place among real numbers.
 _CHOICES = ("topk", "argmax", "max", "sort")
 #: Operations that make numbers or truth values out of nothing.
 _MADE = frozenset({
@@ -34,15 +34,15 @@ _MADE = frozenset({
     "zeros_like", "ones_like", "new_zeros", "new_ones",
 })  # fmt: skip
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
-#: What is known of a fake tensor: its values; that they are random ones from 0 to 1.
+#: Attributes of a fake tensor: its known values; that they are random ones from 0 to 1.
 _KEY, _UNIT = "_attnprof_values", "_attnprof_unit"
-#: Of which choice a tensor's rows are, see :mod:`attnprof.trace.run.expert_rows`.
+#: Attribute of a tensor: the choice its rows are of, see :mod:`attnprof.trace.run.expert_rows`.
 ROWS = "_attnprof_rows"
 
 
 @dataclass(frozen=True)
 class Route:
-    """A choice: ``rows`` in all are spread over ``experts``, of which each row has ``each``."""
+    """A choice: ``rows`` in all are spread over ``experts``; a token has ``each`` of the rows."""
 
     rows: Any
     experts: Any
@@ -50,7 +50,7 @@ class Route:
 
     @property
     def sizes(self) -> tuple[Size, Size]:
-        """Both as the rules see sizes."""
+        """Rows and experts, as ints or expressions."""
         return size_of(self.rows), size_of(self.experts)
 
 
@@ -63,14 +63,14 @@ class _Known:
 
 
 class Routing:
-    """What a routed run knows of values; ``used`` are the choices that something depended on."""
+    """The values that a routed run knows; ``used`` are the choices that something depended on."""
 
     def __init__(self) -> None:
         self.used: list[Route] = []
 
     # -- before an operation ---------------------------------------------------------------
     def answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The fake result of an operation that depends on values that are known; else None."""
+        """Return the fake result of an operation that depends on known values; else None."""
         answer = _ANSWERS.get(name_of(func).removeprefix("aten."))
         masks = [x for x in tensors_in(args) if is_mask(x)]
         asked = masks if answer in (_indexed, _selected) else tensors_in((args, kwargs))
@@ -79,16 +79,19 @@ class Routing:
             return None
         route = next((one.route for one in known if one and one.route), None)
         self.use(route)
-        return answer(func, args, kwargs, lambda n: _named(n, route))
+        return answer(func, args, kwargs, lambda n: _as_rows(n, route))
 
     def use(self, route: Route | None) -> None:
-        """Something depends on a choice."""
+        """Note that something depends on a choice."""
         if route is not None and all(route is not other for other in self.used):
             self.used.append(route)
 
     # -- after it --------------------------------------------------------------------------
     def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """Follow the values of results, and spread those that are choices; real ones are given."""
+        """Follow values to the results of an operation, and spread a choice evenly.
+
+        Returns the places and the route of a choice on real tensors, else None.
+        """
         name = name_of(func).removeprefix("aten.")
         choice = spread(name, args, kwargs, out)
         if choice is None:
@@ -103,7 +106,7 @@ class Routing:
 
 
 def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) -> None:
-    """The values of results: of an operation on what is known, or that makes the same of any."""
+    """Attach values to results if the operands' values are known, or do not matter."""
     if not any(isinstance(x, FakeTensor) for x in results):
         return
     operands = tensors_in((args, kwargs))
@@ -111,12 +114,12 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
     if name == "rand":
         setattr(results[0], _UNIT, True)
     if name == "lt" and hasattr(args[0], _UNIT) and args[1] <= 0:  # as layers that are not dropped
-        setattr(results[0], _KEY, _Known(_made("zeros", results[0]), None))
+        setattr(results[0], _KEY, _Known(_blank("zeros", results[0]), None))
         return
     made = name.removesuffix("_") in _MADE
     follows = made or (operands and None not in known)
     if follows and all(prod(map(as_number, x.shape)) <= MOST for x in results):
-        values = _computed(func, args, kwargs) if None not in known else _made(name, results[0])
+        values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
         for result, own in zip(results, tensors_in(values), strict=True):
             setattr(result, _KEY, _Known(own, route))
@@ -133,29 +136,29 @@ def _known(tensor: Any) -> _Known | None:
 
 
 def as_number(size: Any) -> Any:
-    """A size as the number that it is in this run."""
+    """Return a size as the number that it is in this run."""
     return size.node.hint if isinstance(size, _SYMBOLIC) else size
 
 
-def _plain(value: Any) -> Any:
-    """Arguments with values for tensors and numbers for sizes."""
+def _plain_arguments(value: Any) -> Any:
+    """Return arguments with values for tensors and numbers for sizes."""
     of_tensor = tree_map_only(torch.Tensor, lambda x: _known(x).values, value)  # type: ignore[union-attr]
     return tree_map_only(_SYMBOLIC, as_number, of_tensor)
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     with unset_fake_temporarily(), torch.no_grad():
-        return func(*_plain(args), **_plain(kwargs))
+        return func(*_plain_arguments(args), **_plain_arguments(kwargs))
 
 
-def _made(name: str, out: Any) -> Any:
+def _blank(name: str, out: Any) -> Any:
     with unset_fake_temporarily():
         made = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
         return made([as_number(n) for n in out.shape], dtype=out.dtype)
 
 
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
-    """Of a choice among real numbers: its places, over what they are spread, and so spread."""
+    """Return the places of a choice, its route, and values that spread it evenly; else None."""
     if name not in _CHOICES or not args or not args[0].is_floating_point():
         return None
     first, results = args[0], tensors_in(out)
@@ -177,8 +180,8 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     return places, Route(prod(places.shape), experts, each), values.contiguous()
 
 
-def _named(number: int, route: Route | None) -> Any:
-    """A number of rows that is a multiple of those of an expert, as an expression."""
+def _as_rows(number: int, route: Route | None) -> Any:
+    """Return a number as an expression if it is a multiple of an expert's rows; else as it is."""
     if route is None or not isinstance(route.rows, torch.SymInt) or isinstance(number, bool):
         return number
     rows, experts = as_number(route.rows), as_number(route.experts)
@@ -202,7 +205,7 @@ def _number_of(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
 
 
 def _shaped(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
-    """Results of the shapes that they have at the values."""
+    """Return results of the shapes that they have at the known values."""
     found = _computed(func, args, kwargs)
     out = tuple(args[0].new_empty([name(n) for n in x.shape], dtype=x.dtype)
                 for x in tensors_in(found))  # fmt: skip
@@ -229,7 +232,7 @@ def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
 
 
 def _indexed(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
-    """With the places of what masks pick out."""
+    """Return the result of ``index`` with places in place of masks."""
     places: list[Any] = []
     for index in args[1]:
         picks = index is not None and is_mask(index)
@@ -247,7 +250,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def as_with_values(routing: Routing) -> Iterator[None]:
-    """Inside, what torch does otherwise where it knows no values is done as it does with them."""
+    """Make ``one_hot`` and ``tolist`` inside use known values, as torch does on real tensors."""
     one_hot, as_list = _one_hot(), FakeTensor.tolist
 
     def tolist(tensor: Any) -> Any:
@@ -255,18 +258,18 @@ def as_with_values(routing: Routing) -> Iterator[None]:
         if known is None:
             return as_list(tensor)
         routing.use(known.route)
-        return _listed(known)
+        return _as_list(known)
 
     hot = patch.object(torch.nn.functional, "one_hot", one_hot)
     with hot, patch.object(FakeTensor, "tolist", tolist):
         yield
 
 
-def _listed(known: _Known) -> Any:
-    """Values as numbers of Python's, which asks no operation."""
+def _as_list(known: _Known) -> Any:
+    """Return values as a list of Python numbers; torch runs no operation for it."""
     with unset_fake_temporarily():
         values = known.values.tolist()
-    return tree_map_only(int, lambda n: _named(n, known.route), values)
+    return tree_map_only(int, lambda n: _as_rows(n, known.route), values)
 
 
 def _ends_together(ids: Any) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 
 @contextmanager
 def real_until_settled() -> Iterator[None]:
-    """Inside, weights without sizes are made outside of the fake world, which cannot hold them."""
+    """Make weights without sizes outside of the fake world, which cannot hold them."""
 
     def outside(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(kind: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long runs may take: in operations, in processor time, each and all together."""
+"""Limits of runs, in operations and processor seconds: of a single run, and of a whole search."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from math import inf
 from time import process_time
 
-#: Operations after which it is seen how long a run takes, which itself takes long.
+#: Operations between two looks at the clock, which take time themselves.
 EVERY = 16
-#: Seconds in which most models' formulas are found.
+#: Seconds in which the formulas of most models are derived.
 _PLENTY_S = 180
-#: Processor time that may be used, and at which moment of it that ends.
+#: Processor seconds that may be used, and the processor time at which they end.
 _patience: ContextVar[tuple[float, float]] = ContextVar("_patience", default=(inf, inf))
 
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Inside, looking for formulas ends after so much processor time, as when a budget is spent."""
+    """End the derivation of formulas inside after so much processor time."""
     token = _patience.set((seconds, process_time() + seconds))
     try:
         yield
@@ -26,21 +26,21 @@ def patience(seconds: float) -> Iterator[None]:
 
 
 def is_patient() -> bool:
-    """Whether time is left."""
+    """Return whether processor time is left."""
     seconds, end = _patience.get()
     return seconds == inf or process_time() < end
 
 
 def out_of_patience() -> str:
-    """How much time there was."""
+    """Return a sentence that says how much time there was."""
     return f"it takes more than {_patience.get()[0]:g} s of processor time"
 
 
 @dataclass
 class Shares:
-    """So many tasks' shares of a number of seconds of processor time, which runs from now on.
+    """Processor seconds that tasks share, counted from now on, work between tasks included.
 
-    Each gets as much as the others of what is left: what is done in between counts, too.
+    Each task gets an equal share of the time that is left.
     """
 
     whole: float
@@ -52,7 +52,7 @@ class Shares:
 
     @contextmanager
     def next(self) -> Iterator[float]:
-        """The share of the next task, in which formulas are looked for."""
+        """Limit the derivation inside to the share of the next task, which is yielded."""
         share = max(0.0, self._end - process_time()) / max(1, self.tasks)
         with patience(share):
             yield share
@@ -78,9 +78,9 @@ class TooSlowError(TooLongError):
 
 
 class Limit:
-    """Called before each operation of a run: TooLongError after so many, or processor seconds.
+    """A check before each operation of a run: TooLongError after ``most`` of them or ``seconds``.
 
-    Those of :func:`patience` count, too.
+    Processor seconds of :func:`patience` end the run, too.
     """
 
     def __init__(self, most: float = inf, seconds: float = inf) -> None:
@@ -90,7 +90,7 @@ class Limit:
         self._start = process_time()
 
     def __call__(self) -> None:
-        """One operation more."""
+        """Count one operation more."""
         self.done += 1
         if self.done > self.most:
             raise TooLongError(f"more than {self.most} operations")

@@ -1,15 +1,15 @@
-"""Arithmetic on sizes that torch works out once in a run, and questions it need not be asked."""
+"""Speed up torch's arithmetic on symbolic sizes: keep results, answer trivial questions."""
 
 from collections.abc import Callable
 from typing import Any
 
 import sympy
 
-from attnprof.trace.run.remainders import in_blocks
+from attnprof.trace.run.remainders import node_in_blocks
 
 
 def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An operation on two of torch's sizes that is worked out once in a run."""
+    """Return an operation on two symbolic sizes that keeps its results for a run."""
 
     def found(one: Any, other: Any) -> Any:
         known = getattr(one.shape_env, "worked_out", None)
@@ -17,16 +17,16 @@ def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
             return operation(one, other)
         asked = operation, one._expr, other._expr, one.pytype, other.pytype
         if asked not in known:
-            known[asked] = in_blocks(operation(one, other))
+            known[asked] = node_in_blocks(operation(one, other))
         return known[asked]
 
     return found
 
 
 def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
-    """A question to a comparison that torch is not asked where it is true, or false, as it stands.
+    """Return a question to a comparison, answered without torch if plainly true or false.
 
-    Most compare a size with itself.
+    Most comparisons are of a size with itself.
     """
 
     def answered(node: Any, *place: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Sizes that code makes tensors of and sizes again: quotients by ``torch.div``, their sums."""
+"""Keep sizes symbolic that code makes tensors of and sizes again: quotients by ``torch.div``.
+
+A quotient remembers its size, as do its sums and products, and torch's ``item()`` gives it back.
+"""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -18,10 +21,10 @@ _ON_TENSORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def patches() -> Iterator[Any]:
-    """Patches for the time of a symbolic run."""
+    """Yield patches for the time of a symbolic run."""
     yield patch.object(torch, "div", _divided)
     for name, rule in _ON_TENSORS.items():
-        yield patch.object(torch.Tensor, name, _followed(getattr(torch.Tensor, name), rule))
+        yield patch.object(torch.Tensor, name, _following_sizes(getattr(torch.Tensor, name), rule))
 
 
 def _is_size(value: Any) -> bool:
@@ -29,15 +32,15 @@ def _is_size(value: Any) -> bool:
 
 
 def _divided(one: Any, other: Any, *, rounding_mode: Any = None, **how: Any) -> Any:
-    """A quotient that, of sizes, is one where code makes a size of it again."""
+    """Return ``torch.div``'s result; of two sizes, with their quotient remembered as its size."""
     made = _div(one, other, rounding_mode=rounding_mode, **how)
     if rounding_mode and _is_size(one) and _is_size(other):
         made.item_memo = one // other
     return made
 
 
-def _followed(plain: Any, rule: Callable[[Any, Any], Any]) -> Any:
-    """An operation on a tensor that, of one that is a size, gives a size."""
+def _following_sizes(plain: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    """Return an operation on tensors that gives a result with a size if the operand has one."""
 
     def method(tensor: Any, other: Any) -> Any:
         made = plain(tensor, other)

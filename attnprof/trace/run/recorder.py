@@ -1,4 +1,4 @@
-"""Watches one run: every ATen operation, what it counts, and which storages live.
+"""Record one run: every ATen operation, what it counts, and which storages live.
 
 Storages are followed by weak references, whose death is noticed when the next operation starts.
 """
@@ -34,9 +34,9 @@ from attnprof.trace.sizes import size_of, storage_bytes
 
 #: Code whose frames are not the user's.
 _OURS = (str(torch.__path__[0]), str(Path(__file__).parents[1]))
-#: Torch's own layers, which speak where no code of the user's is in between.
+#: Torch's own layers, whose lines are named where no line of the user's code is.
 _LAYERS = str(torch.nn.__path__[0])
-#: Where a run starts: what called that is not the user's code either.
+#: The file that starts a run: frames below it are not the user's either.
 _START = str(Path(__file__).with_name("runs.py"))
 
 #: Whether the storage behind a weak reference is gone.
@@ -47,7 +47,7 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class _Held:
-    """A storage followed without keeping it alive; of the run's own, its number and bytes."""
+    """A storage, followed without keeping it alive; if the run made it, with number and bytes."""
 
     def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
         self.key = key_of(tensor)
@@ -62,8 +62,8 @@ class _Held:
 class Recorder(TorchDispatchMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
-    What ``before_each`` raises ends the run; ``values`` follows what the code takes from values.
-    ``parts`` are the submodules of what runs, ``routing`` what is known of the experts chosen.
+    What ``before_each`` raises ends the run; ``values`` follows numbers that the code takes from
+    tensors, ``parts`` the submodule that runs, ``routing`` the experts that tokens choose.
     """
 
     supports_higher_order_operators = True
@@ -97,11 +97,11 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in here: torch need not guard each call against it."""
+        """Return False: nothing is compiled in here, so torch need not guard each call."""
         return False
 
     def given(self, tensors: Any, *, replaceable: bool = False) -> None:
-        """Follow tensors that were there before; a run may free those that are ``replaceable``."""
+        """Follow tensors made before the run; the run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
             held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
             held.given = True
@@ -109,20 +109,20 @@ class Recorder(TorchDispatchMode):
             self._alive.update({held.weak: held} if replaceable else {})
 
     def made(self, tensor: Any) -> None:
-        """A tensor that no operation made: it is held from the next one on."""
-        self._unshown += self._born([tensor])
+        """Add a tensor that no operation made: it counts as made by the next operation."""
+        self._unshown += self._new_storages([tensor])
 
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
-        """Return the tensors among values that this run made; none are asked for without any."""
-        self._gone()
+        """Return the tensors among ``values()`` that this run made and that are still alive."""
+        self._died_storages()
         made = {held.key for held in self._alive.values() if not held.given}
         kept = values() if made else ()
         return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
-    def again(self, tensors: Iterable[Any]) -> Trace:
-        """Begin anew, with tensors that were left; what was recorded is returned."""
+    def restart_for_next_call(self, tensors: Iterable[Any]) -> Trace:
+        """Restart for the next call, with ``tensors`` as given before; return what was recorded."""
         keys = set(map(key_of, tensors))
-        self._gone()
+        self._died_storages()
         for held in self._alive.values():
             held.number *= held.key not in keys
         self._alive = {weak: held for weak, held in self._alive.items() if not held.number}
@@ -137,9 +137,10 @@ class Recorder(TorchDispatchMode):
     def repeat(
         self, times: Any, _name: str = "", *, instead: bool = False, of: int = 1
     ) -> Iterator[None]:
-        """What runs inside is one of so many turns alike; ``instead`` of those around it.
+        """Count operations inside ``times`` times: one of so many alike turns of a loop.
 
-        ``of``: so many such turns stand for them.
+        ``instead``: not times the turns of the loop around it. ``of``: so many turns that run stand
+        for all of them.
         """
         outer, self.trace.has_loops = self._turns, True
         number = size_of(times)
@@ -154,8 +155,8 @@ class Recorder(TorchDispatchMode):
             self._turns = outer
 
     @contextmanager
-    def put_back(self, output: Any) -> Iterator[None]:
-        """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
+    def correct_gradients(self, output: Any) -> Iterator[None]:
+        """Record gradients inside as autograd computes them without a mode, where that differs."""
 
         def before(_grads: Any) -> None:
             self._paused = True
@@ -201,11 +202,11 @@ class Recorder(TorchDispatchMode):
     def _recorded(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
     ) -> Any:
-        """The result of an operation that the code of a frame asks for."""
+        """Run and record an operation that the code of a frame calls; return its result."""
         if self.before_each:
             self.before_each()
         self._parts.taken(args)
-        died, place = self._gone(), self._place(frame)
+        died, place = self._died_storages(), self._place(frame)
         if self._replays.ended(func, args):
             self._add(STRIDED, args[0], args[:1], {}, place, [], died)
             died = []
@@ -216,7 +217,7 @@ class Recorder(TorchDispatchMode):
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
             if key_of(tensor) not in self._known:
                 self._known[key_of(tensor)] = _Held(tensor)
-        born = self._born(tensors_in(out))
+        born = self._new_storages(tensors_in(out))
         if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
         self._add(func, out, args, kwargs, place, [*born, *self._unshown], died)
@@ -228,7 +229,7 @@ class Recorder(TorchDispatchMode):
         self, func: Any, out: Any, args: Any, kwargs: Any, place: tuple[str, str],
         born: list[_Held], died: list[_Held],
     ) -> None:  # fmt: skip
-        """One operation more, with storages that it made and that died before."""
+        """Add an operation to the trace, with storages that it made and that died before it."""
         results, (line, module) = tensors_in(out), place
         call = cost_of(
             func, out, args, kwargs, self.choices, part=self.part, line=line, module=module,
@@ -242,7 +243,7 @@ class Recorder(TorchDispatchMode):
         self.trace.calls.append(call.repeated(prod(self._turns)) if self._turns else call)
 
     def _result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
-        """What the operation gives; where values are followed, as they say."""
+        """Return an operation's result, as followed values make it if there are any."""
         out = self._routing.answered(func, args, kwargs) if self._routing else None
         if out is None:
             out = result_of(func, args, kwargs)
@@ -255,16 +256,16 @@ class Recorder(TorchDispatchMode):
             self._values.spread(*chosen)
         return out
 
-    def _gone(self) -> list[_Held]:
-        """Storages that died since the operation before."""
+    def _died_storages(self) -> list[_Held]:
+        """Return the storages that died since the operation before, and stop following them."""
         gone = compress(self._alive, map(_expired, self._alive))
         died = [self._alive[weak] for weak in gone]
         for held in died:
             del self._alive[held.weak], self._known[held.key]
         return died
 
-    def _born(self, results: list[Any]) -> list[_Held]:
-        """Storages that came to life with these results."""
+    def _new_storages(self, results: list[Any]) -> list[_Held]:
+        """Return the storages behind results that are new, and follow them from now on."""
         found: list[_Held] = []
         for tensor in results:
             if key_of(tensor) not in self._known:
@@ -275,7 +276,7 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _place(self, frame: FrameType) -> tuple[str, str]:
-        """The user's line and the submodule; backward, those of the forward operation."""
+        """Return the user's line and the submodule; backward, those of the forward operation."""
         node = (self._node or _current_autograd_node()) if self.part == "backward" else None
         if node is not None:
             line, module = self._places.get(node._sequence_nr(), ("", ""))

@@ -1,6 +1,6 @@
-"""What is left of a last block: quotients that are the same whatever that is; roots of squares.
+"""Simplify symbolic sizes in blocks, which torch does not: quotients, padded sizes, square roots.
 
-Also sizes that are padded to whole blocks, or cut to such.
+With N = 64*q + r and r below 64, ``N // 64`` is q whatever r is; ``N + (-N) % 64`` is whole blocks.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _REMAINDERS = (symbolic.Mod, symbolic.PythonMod)
 
 
 def in_whole_blocks(total: Any) -> Any:
-    """A sum with the blocks that a size is padded to, as by ``(-N) % 64``, or cut to, as one term.
+    """Return a sum with one term for a size padded or cut to blocks: -64*(-N//64) for N + (-N)%64.
 
     Torch does not see that 64 divides ``N + (-N) % 64``, and compares such sizes for long.
     """
@@ -36,8 +36,8 @@ def in_whole_blocks(total: Any) -> Any:
     return total
 
 
-def in_blocks(node: Any) -> Any:
-    """A size of torch's, or one like it that says that it is one of whole blocks."""
+def node_in_blocks(node: Any) -> Any:
+    """Return a symbolic size, rewritten by ``in_whole_blocks`` if that changes it."""
     whole = in_whole_blocks(node.expr)
     if whole is node.expr:
         return node
@@ -45,14 +45,14 @@ def in_blocks(node: Any) -> Any:
 
 
 def _congruent(number: Any, block: Any) -> Any:
-    """What leaves the same rest, without whole blocks and without rests inside."""
+    """Return a shorter number with the same remainder: without whole blocks, without remainders."""
     inside = {part: part.args[0] for part in number.atoms(*_REMAINDERS) if part.args[1] == block}
     terms = sympy.Add.make_args(sympy.expand(number.xreplace(inside)))
     return sympy.Add(*(term for term in terms if sympy.fraction(term / block)[1] != 1))
 
 
 def _root_of(value: Any) -> Any | None:
-    """The size that a float is, as the root of its square; None for others."""
+    """Return the size that a float is, if it is the root of its square: N of ``sqrt(N**2)``."""
     power = isinstance(value, symbolic.FloatPow) and value.args[1] == 0.5
     if not (power or isinstance(value, symbolic.OpaqueUnaryFn_sqrt)):
         return None
@@ -61,7 +61,7 @@ def _root_of(value: Any) -> Any | None:
 
 
 def keeping_roots(rounding: Callable[..., Any]) -> Callable[..., Any]:
-    """A rounding that leaves roots of squares as they are, which floats give exactly."""
+    """Return a rounding that gives the root of a square exactly, as floats do."""
 
     def found(node: Any, *digits: Any) -> Any:
         root = None if digits else _root_of(node.expr)
@@ -74,14 +74,14 @@ def keeping_roots(rounding: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass
 class Rests:
-    """Torch's symbols of rests, each from 2 to one less than its block; ``hints`` of all."""
+    """Symbols of remainders, each from 2 to one less than its block, and ``hints`` of all."""
 
     blocks: Mapping[Any, Any]
     hints: Mapping[Any, int]
     _seen: dict[Any, Any] = field(default_factory=dict)
 
     def rounded(self, expression: Any) -> Any:
-        """The expression without quotients, and rests of such, that are the same for all rests."""
+        """Return an expression without quotients and remainders that no rest of a block changes."""
         if not self.blocks or expression.free_symbols.isdisjoint(self.blocks):
             return expression
         if expression not in self._seen:
@@ -98,7 +98,7 @@ class Rests:
         return expression
 
     def _value(self, part: Any) -> Any | None:
-        """What a rounded quotient is, or what is left of it; None where that depends on a rest."""
+        """Return a rounded quotient or remainder without rounding; None if a rest changes it."""
         number, *divisor = part.args
         if isinstance(part, _ROUNDED):
             if not isinstance(number, symbolic.IntTrueDiv):
@@ -128,7 +128,7 @@ class Rests:
         return whole + few if inside else None
 
     def _natural(self, number: Any) -> bool:
-        """Whether it is 0 or more: linear in the rests, so at both ends of each."""
+        """Return whether a number is 0 or more: linear in the rests, so at both ends of each."""
         ends = [sympy.expand(number)]
         for rest, block in self.blocks.items():
             if any(not end.is_polynomial(rest) or sympy.degree(end, rest) > 1 for end in ends):

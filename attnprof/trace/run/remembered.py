@@ -1,4 +1,7 @@
-"""Runs without values do no work twice: what an operation makes depends on layouts alone."""
+"""Reuse results in runs without values: a result's layout depends on the operands' layouts alone.
+
+So an operation on operands of known layouts need not be asked of torch again.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,19 +22,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 #: Makes a result again, given the tensors that the operation is called with.
 Making = Callable[[list[Any]], Any]
-#: Numbers that are the same wherever they are made, and how many of those.
+#: Makes numbers that code may read, as layers' rates, and how many of these have values at most.
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
-#: Operations whose results depend on values, or on nothing but the moment.
+#: Tags of operations whose results depend on more than layouts.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
-#: Those whose results, or errors, depend on where in its storage an operand begins.
+#: Operations whose results, or errors, depend on where in its storage an operand begins.
 _BY_OFFSET = {"as_strided", "set", "view_as_complex", "view_as_complex_copy"}
 
 
 class Remembering(TorchDispatchMode):
-    """Inside, an operation on operands of layouts seen before gives results like those before.
+    """A mode in which an operation on operands of known layouts gives results like earlier ones.
 
     ``fake`` is the mode below this one that tensors belong to; None for meta tensors. Layers and
-    turns of a loop that are alike cost a fraction of the first.
+    turns of a loop that are alike take a fraction of the time of the first.
     """
 
     supports_higher_order_operators = True
@@ -43,7 +46,7 @@ class Remembering(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in here: torch need not guard each call against it."""
+        """Return False: nothing is compiled in here, so torch need not guard each call."""
         return False
 
     def __torch_dispatch__(
@@ -77,12 +80,12 @@ class Remembering(TorchDispatchMode):
         results = list(out) if isinstance(out, list | tuple) else [out]
         if asked is not None and all(isinstance(x, torch.Tensor) for x in results):
             ways = [way for x in results if (way := self._way(x, tensors))]
-            if len(ways) == len(results) and _apart(results, tensors):
+            if len(ways) == len(results) and _share_no_storage(results, tensors):
                 self._made[asked] = None if results[0] is out else type(out), ways
         return out
 
     def _layouts(self, value: Any, tensors: list[Any]) -> Any:
-        """What tells operands apart as far as a result's layout can; TypeError: nobody knows."""
+        """Return what a result's layout may depend on; raise TypeError where that is unknown."""
         if isinstance(value, torch.Tensor):
             if not self._plain(value):
                 raise TypeError
@@ -92,10 +95,10 @@ class Remembering(TorchDispatchMode):
             return tuple([self._layouts(x, tensors) for x in value])
         if isinstance(value, dict):
             return tuple([(name, self._layouts(x, tensors)) for name, x in value.items()])
-        return type(value), _named(value)
+        return type(value), _comparable(value)
 
     def _plain(self, tensor: Any) -> bool:
-        """Whether a tensor is of this world and has no values."""
+        """Return whether a tensor is fake (or meta) as all of this mode are, and has no values."""
         if tensor.layout is not torch.strided or tensor.is_neg():
             return False
         if self._fake is None:
@@ -103,11 +106,11 @@ class Remembering(TorchDispatchMode):
         return isinstance(tensor, FakeTensor) and tensor.constant is None
 
     def _device(self, tensor: Any) -> Any:
-        """Where a fake tensor seems to be."""
+        """Return the device that a fake tensor stands for; None for meta tensors."""
         return tensor.fake_device if self._fake else None
 
     def _way(self, result: Any, tensors: list[Any]) -> Making | None:
-        """How to make such a result again; None where that is not known."""
+        """Return a function that makes such a result again; None where that is unknown."""
         for place, tensor in enumerate(tensors):
             if tensor is result:
                 return itemgetter(place)
@@ -123,29 +126,29 @@ class Remembering(TorchDispatchMode):
         return partial(self._new, held, layout, result.dtype, device)
 
     def _view(self, place: int, tensor: Any, layout: Any) -> Making:
-        """How to make a view of this operand again, or the like of one that begins elsewhere."""
+        """Return a function that makes a view of an operand again, wherever that begins."""
         sizes, strides, offset = layout
         further = offset - tensor.storage_offset()
-        return partial(self._made_of, place, sizes, strides, further, self._device(tensor))
+        return partial(self._make_view, place, sizes, strides, further, self._device(tensor))
 
-    def _made_of(
+    def _make_view(
         self, place: int, sizes: Any, strides: Any, further: Any, device: Any, tensors: list[Any]
     ) -> Any:
-        """A view of one of these tensors."""
+        """Return a view of one of the tensors."""
         offset = tensors[place].storage_offset() + further
         with self._below():
             made = torch.as_strided(tensors[place], sizes, strides, offset)
         return made if self._fake is None else FakeTensor(self._fake, made, device)
 
     def _new(self, held: Any, layout: Any, dtype: Any, device: Any, _tensors: list[Any]) -> Any:
-        """A tensor whose storage holds so many entries."""
+        """Return a new tensor whose storage holds so many entries."""
         with self._below():
             made = torch.empty(held, dtype=dtype, device="meta").as_strided(*layout)
         return made if self._fake is None else FakeTensor(self._fake, made, device)
 
     @contextmanager
     def _below(self) -> Iterator[None]:
-        """Inside, operations give what is under fake tensors."""
+        """Make operations inside give the meta tensors below fake ones."""
         if self._fake is None:
             yield
             return
@@ -154,12 +157,12 @@ class Remembering(TorchDispatchMode):
 
 
 def is_short_line(func: Any, args: Any) -> bool:
-    """Whether it makes a few numbers that nothing else decides, which may have their values."""
+    """Return whether an operation makes few numbers from numbers alone: their values are known."""
     return func is _LINE and all(type(x) in (int, float) for x in args) and args[2] <= _SHORT
 
 
-def _named(size: Any) -> Any:
-    """What can be compared without asking what a size is."""
+def _comparable(size: Any) -> Any:
+    """Return a size's expression, which can be compared without a guard; others as they are."""
     node = getattr(size, "node", None)
     return size if node is None else node.expr
 
@@ -170,15 +173,15 @@ def _layout(tensor: Any) -> tuple[Any, ...]:
 
 
 def _offset(tensor: Any, func: Any) -> Any:
-    """Where an operand begins, where that is a symbol or may matter: not of most operations."""
+    """Return where in its storage an operand begins, if that is symbolic or matters; else None."""
     offset = tensor.storage_offset()
     if type(offset) is int:
         return offset if _is_by_offset(func) else None
     return offset.node.expr
 
 
-def _apart(results: list[Any], tensors: list[Any]) -> bool:
-    """Whether new results share no storage."""
+def _share_no_storage(results: list[Any], tensors: list[Any]) -> bool:
+    """Return whether new results share no storage with each other."""
     given = {x.untyped_storage()._cdata for x in tensors}
     new = [key for x in results if (key := x.untyped_storage()._cdata) not in given]
     return len(new) == len(set(new))
@@ -186,20 +189,20 @@ def _apart(results: list[Any], tensors: list[Any]) -> bool:
 
 @cache
 def _undrawn(func: Any) -> Any:
-    """The same operation without a generator; with one, torch takes no symbols for sizes."""
+    """Return the operation without a generator; with one, torch takes no symbolic sizes."""
     packet, kind = func.overloadpacket, func._overloadname.replace("generator", "").strip("_")
     return getattr(packet, kind or "default", func)
 
 
 @cache
 def _is_by_offset(func: Any) -> bool:
-    """Whether it matters to an operation where in its storage an operand begins."""
+    """Return whether it matters to an operation where in its storage an operand begins."""
     packet = func.overloadpacket.__name__
     return packet.rstrip("_") in _BY_OFFSET or func is torch.ops.aten.view.dtype
 
 
 @cache
 def _is_made_again(func: Any) -> bool:
-    """Whether an operation's results are told by its operands' layouts."""
+    """Return whether the layouts of its operands alone decide an operation's results."""
     is_aten = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
     return is_aten and _OTHERS.isdisjoint(tag.name for tag in func.tags)

@@ -1,4 +1,4 @@
-"""One run of a target at given sizes, concrete or symbolic, recorded."""
+"""Run a target once at given sizes, concrete or symbolic, and record what it does."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -34,7 +34,7 @@ from attnprof.user_code import contained
 if TYPE_CHECKING:
     from attnprof.trace.request.target import Sizes, Target
 
-#: What a run on real tensors may hold, beside its weights.
+#: Most bytes that a run on real tensors may hold, besides its weights.
 MOST_BYTES = 2**30
 
 
@@ -45,16 +45,16 @@ def record(
     real: bool = False, flipped: int | None = None, once: bool = False, draws: int | None = None,
     calls: int = 1,
 ) -> Trace:  # fmt: skip
-    """A forward pass without autograd, or a forward and a backward pass with it.
+    """Return the trace of a forward pass without autograd, or of a forward and a backward pass.
 
-    The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
+    The gradient of the (first) output is ones, and ``.grad`` is empty before.
     :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each``, called at
     every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
-    kernels are not those of a device; ``real`` on real ones, where the truth value number
-    ``flipped`` that the code takes from values is turned round. ``once`` runs one of a
-    loop's turns that are alike, as symbolic sizes do. Random numbers begin with ``draws``, as
-    :func:`attnprof.trace.run.chance.drawn` has it. Up to so many ``calls`` of the same module are
-    compared with the one that is returned.
+    kernels are not those of a device; ``real`` runs on real tensors, where the truth value number
+    ``flipped`` that the code takes from values is inverted. ``once`` runs one of a loop's turns
+    that are alike, as symbolic sizes do. Random numbers begin with ``draws``, see
+    :func:`attnprof.trace.run.chance.drawn`. Up to ``calls`` calls of the module are compared with
+    the one that is returned.
     """
     real = real or target.real
     swift = swift and not real and not target.routed
@@ -64,7 +64,7 @@ def record(
     everywhere = put_back_after(target.make)
     refusing = refusing_unsupported_tensors(symbolic=environment is not None)
     with everywhere as surroundings, world(target.dtype), adding_in_place(), chosen, refusing:
-        subject, positional, named = _ready(target, sizes, swift=swift)
+        subject, positional, named = _subject_and_inputs(target, sizes, swift=swift)
         parameters, buffers = _weights(subject)
         if isinstance(subject, torch.nn.Module):
             subject.train(training)
@@ -95,8 +95,8 @@ def record(
         return recorder.trace
 
 
-def _ready(target: "Target", sizes: "Sizes", *, swift: bool) -> tuple[Any, Any, Any]:
-    """Return what runs, with its weights, and positional and named arguments of its call."""
+def _subject_and_inputs(target: "Target", sizes: "Sizes", *, swift: bool) -> tuple[Any, Any, Any]:
+    """Return the module or function, with weights, and positional and named inputs of its call."""
     subject = target.make(sizes)
     positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
     settle(subject, positional, named)
@@ -110,7 +110,7 @@ def _floating(tensors: Iterable[Any]) -> list[Any]:
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
-    """A run, or what it raises: the user's code may raise anything."""
+    """Return a run's trace, or what it raises: the user's code may raise anything."""
     try:
         return record(target, sizes, **how)
     except Exception as error:  # noqa: BLE001 - the same
@@ -122,7 +122,7 @@ class TooLargeError(CannotRunError):
 
 
 def _within_memory(trace: Trace, before_each: Callable[[], None]) -> Callable[[], None]:
-    """What to call before each operation of a run on real tensors; TooLargeError ends it."""
+    """Return a check before each operation on real tensors: TooLargeError ends a large run."""
     held = seen = 0
 
     def look() -> None:
@@ -137,16 +137,16 @@ def _within_memory(trace: Trace, before_each: Callable[[], None]) -> Callable[[]
 
 
 def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
-    """Parameters and buffers of a module; a function has none."""
+    """Return parameters and buffers of a module; a function has none."""
     if not isinstance(subject, torch.nn.Module):
         return [], []
     return list(subject.parameters()), list(subject.buffers())
 
 
 def weight_bytes(target: "Target", sizes: "Sizes") -> int:
-    """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
+    """Return the bytes of a module's parameters and buffers at concrete sizes, none allocated."""
     with put_back_after(target.make), fake_world(None, target.dtype):
-        subject = _ready(target, sizes, swift=False)[0]
+        subject = _subject_and_inputs(target, sizes, swift=False)[0]
         return sum(tensor.nbytes for held in _weights(subject) for tensor in held)
 
 
@@ -162,18 +162,18 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
     with recorder:
         kept = subject(*positional, **named)
         output = first_tensor(kept)
-        recorder.trace.notes += _left_out(kept, output)
+        recorder.trace.notes += _notes_on_outputs(kept, output)
         with _pop_mode_temporarily():  # the recorder: what the run is given is no part of it
             ones = torch.ones_like(output)
             recorder.given(ones)
         recorder.part = "backward"
-        with recorder.put_back(output):
+        with recorder.correct_gradients(output):
             output.backward(ones)
     del kept, output
 
 
-def _left_out(result: Any, output: Any) -> list[str]:
-    """A note where more than one tensor of a result has a gradient; beside a loss, another loss."""
+def _notes_on_outputs(result: Any, output: Any) -> list[str]:
+    """Return a note if other outputs have a gradient, too; besides a loss, other losses alone."""
 
     def shape(tensor: Any) -> str:
         return "(" + ", ".join(str(size_of(size)) for size in tensor.shape) + ")"
@@ -187,13 +187,13 @@ def _left_out(result: Any, output: Any) -> list[str]:
 
 
 def tensors_of(result: Any) -> list[Any]:
-    """The tensors of a result, in order; those of a mapping are its values."""
+    """Return the tensors of a result, in order; of a mapping, those among its values."""
     values = list(result.values()) if isinstance(result, Mapping) else result
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def first_tensor(result: Any) -> Any:
-    """The output that a loss would look at: the first one that has a gradient."""
+    """Return the output that a loss would take: the first one with a gradient, or the first."""
     leaves = tensors_of(result)
     if not leaves:
         raise ValueError("it returns no tensor")

@@ -1,4 +1,4 @@
-"""Which submodule of a module runs, by its name in ``named_modules``."""
+"""Follow which submodule of a module runs, by its name in ``named_modules``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from attnprof.trace.sizes import numel
 
 
 class Submodules:
-    """Those of what runs; a function has none. ``own`` are the parameters each holds itself."""
+    """The submodules of a module; ``own`` are the parameter entries that each holds itself."""
 
     def __init__(self, subject: Any) -> None:
         is_module = isinstance(subject, nn.Module)
@@ -34,12 +34,12 @@ class Submodules:
 
     @property
     def running(self) -> str:
-        """The innermost one that was called; its name is empty for the module itself."""
+        """The name of the innermost submodule that is running; empty for the module itself."""
         return self._inside[-1]
 
     @contextmanager
     def spelt_out(self) -> Iterator[None]:
-        """Inside, what one kernel does belongs to those whose weights it takes, one by one."""
+        """Attribute operations inside a kernel to the submodules whose weights they take."""
         if self._owners:  # a kernel inside of one
             yield
             return
@@ -55,25 +55,25 @@ class Submodules:
             self._inside.pop()
 
     def taken(self, args: Any) -> None:
-        """An operation takes these: inside of a kernel, that may tell whose it is."""
+        """Note an operation's operands: in a kernel, weights among them name the submodule."""
         for tensor in tensors_in(args) if self._owners else ():
             self._inside[-1] = self._owners.get(key_of(tensor), self.running)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Inside, calls of modules are noticed, and their steps, by which they decode.
+        """Follow calls of modules inside, and of their decoding steps.
 
         What a module without a name here does is part of its caller.
         """
         with ExitStack() as patches:
-            patches.enter_context(patch.object(nn.Module, "__call__", self._noticed("__call__")))
+            patches.enter_context(patch.object(nn.Module, "__call__", self._naming("__call__")))
             for kind in self._kinds:
                 if isfunction(getattr_static(kind, "step", None)):
-                    patches.enter_context(patch.object(kind, "step", self._noticed("step", kind)))
+                    patches.enter_context(patch.object(kind, "step", self._naming("step", kind)))
             yield
 
-    def _noticed(self, name: str, kind: Any = nn.Module) -> Callable[..., Any]:
-        """A method of modules of a kind that says, while it runs, whose it is."""
+    def _naming(self, name: str, kind: Any = nn.Module) -> Callable[..., Any]:
+        """Return a method of modules that names the running submodule while it runs."""
         plain = getattr(kind, name)
 
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,6 +87,6 @@ class Submodules:
 
 
 def held_by(subject: Any) -> list[Any]:
-    """Values that a module and those inside hold, also in lists and dictionaries of theirs."""
+    """Return values that a module and its submodules hold, also in lists and dictionaries."""
     parts = subject.modules() if isinstance(subject, nn.Module) else ()
     return [value for part in parts for value in tree_leaves(vars(part))]

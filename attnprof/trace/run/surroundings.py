@@ -47,7 +47,7 @@ _CODE = (ModuleType, type, FunctionType, BuiltinFunctionType, classmethod, stati
 
 
 class Surroundings:
-    """What may change outside of a run's module, as it is before the run."""
+    """The state outside of a run's module that code may change, as it is before the run."""
 
     def __init__(self, root: Any) -> None:
         own, installed = _modules(len(sys.modules))
@@ -64,7 +64,7 @@ class Surroundings:
         return [*_of_a_run([*self._new(), *(x for found in self._caches for x in _results(found))])]
 
     def tables(self, subject: Any) -> Iterator[Any]:
-        """Yield the dictionaries and sets there, those of caches, and those that a module holds."""
+        """Yield the dictionaries and sets that were noted, and those of caches and of a module."""
         places = (place for before in self._before for place, _ in before.copies)
         for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
@@ -73,12 +73,12 @@ class Surroundings:
             yield from (x for x in gc.get_referents(found) if isinstance(x, dict))
 
     def state(self) -> list[int]:
-        """Return what tells whether anything was changed since the state was last asked for."""
+        """Return ids of values that are new: two calls differ if something changed in between."""
         return [id(x) for value in self._new() for x in (value if type(value) is list else [value])]
 
     @property
     def _caches(self) -> list[Any]:
-        """Return the functools caches that were filled since."""
+        """The functools caches that were filled since the run began."""
         return [found for found, missed in self._missed if found.cache_info().misses != missed]
 
     def _new(self) -> list[Any]:
@@ -92,17 +92,17 @@ class Surroundings:
         for place, before in chain.from_iterable(found.changeable() for found in self._before):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
-                _undo(place, before, changed)
+                _restore(place, before, changed)
         for found in self._caches:
             if any(True for _ in _of_a_run(_results(found))):
                 found.cache_clear()
 
 
 class _Contents:
-    """Copies of what places hold; whether they still do is asked of all the plain ones at once.
+    """Copies of what places (containers, classes, cells, caches) hold; plain ones compared at once.
 
-    There are thousands of places, as soon as a user's modules or a library's around torch are
-    many, and hardly one changes in a run.
+    A user's modules, or a library's around torch, have thousands of places, and hardly one changes
+    in a run.
     """
 
     def __init__(self, places: Iterable[Any]) -> None:
@@ -125,7 +125,7 @@ class _Contents:
         return self._others if self._is_same() else self.copies
 
     def renewed(self) -> "_Contents":
-        """Return what the places hold now."""
+        """Return the contents of the places now: these, if none has changed."""
         if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
             return self
         return _Contents([*self.caches, *(place for place, _ in self.copies)])
@@ -133,7 +133,7 @@ class _Contents:
 
 @contextmanager
 def put_back_after(root: Any) -> Iterator[Surroundings]:
-    """Undo what code inside changes in the user's modules, and in what ``root`` refers to."""
+    """Undo what code inside changes in the user's modules and in what ``root`` refers to."""
     surroundings = Surroundings(root)
     with patch.object(torch.SymInt, "__hash__", hash_of):
         try:
@@ -158,9 +158,10 @@ def _modules(_imported: int) -> tuple[list[ModuleType], list[ModuleType]]:
 
 @lru_cache(maxsize=1)
 def _watched(imported: int, _names: tuple[int, ...]) -> list["_Contents"]:
-    """Return a list of one: what places in these modules hold that may change.
+    """Return a list of one: the contents of all places in the modules that may change.
 
-    ``_names`` tell definitions apart. Another run may put newer contents in the list.
+    The arguments are the cache's key: modules imported, and ids of what they define. A later run
+    may put newer contents in the list.
     """
     namespaces = [vars(module) for group in _modules(imported) for module in group]
     return [_Contents(_places(namespaces, {}, _DEPTH))]
@@ -228,13 +229,13 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether a value's attributes are the user's: a module's, or those of a class of theirs."""
+    """Return whether a value's attributes are the user's: of a module, or of a class of theirs."""
     is_own = isinstance(value, torch.nn.Module) or _is_users(type(value))
     return is_own and hasattr(value, "__dict__")
 
 
 def _is_users(kind: type) -> bool:
-    """Whether a class is defined by user code."""
+    """Return whether user code defines a class."""
     name = str(getattr(kind, "__module__", ""))
     return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
 
@@ -279,7 +280,7 @@ def _is_as(now: Any, before: Any) -> bool:
 
 
 def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield keys and values that a place holds otherwise than before; None where one is gone."""
+    """Yield keys and values of a place that differ from before; None for a value that is gone."""
     now = _copied(place)
     if _is_as(now, before):
         return
@@ -297,7 +298,7 @@ def _flat(held: Any) -> Iterable[Any]:
     return chain(held, held.values()) if isinstance(held, dict) else held
 
 
-def _undo(place: Any, before: Any, keys: Iterable[Any]) -> None:
+def _restore(place: Any, before: Any, keys: Iterable[Any]) -> None:
     if isinstance(place, CellType):
         place.cell_contents = before[0] if before else None
     elif isinstance(place, list):

@@ -1,8 +1,8 @@
-"""Symbolic sizes, and where one becomes a Python number: kept as a function of it, or noticed.
+"""Make symbolic sizes, and keep them symbolic where code would make Python numbers of them.
 
 Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic. Where only a
-float or a text will do there is one, and its place is noted: the run is then repeated with other
-numbers (:data:`BENDS`), and must do the same. A size made an integer ends the run; it is then made
+float or a text will do, the size's hint is given and the line noted: the run is then repeated with
+other numbers (:data:`BENDS`), and must do the same. ``int(size)`` ends the run; it is then made
 once more with an ``int`` that leaves sizes as they are.
 """
 
@@ -38,13 +38,13 @@ BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
 _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest",
     "_pytest", "hypothesis", "matplotlib", "PIL", "rich", "typer", "fvcore"}  # fmt: skip
 may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
-#: What most of torch's arithmetic on sizes is.
+#: Most of torch's arithmetic on sizes, as methods of its nodes.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
 #: Questions to a comparison, most of which compare a size with itself.
 _QUESTIONS = ("guard_bool", "expect_true", "guard_or_false", "guard_or_true")
 #: Roundings of a float.
 _ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
-#: What they become in a run.
+#: Decorators of these methods during a symbolic run.
 _ON_NODES: dict[tuple[str, ...], Callable[..., Any]] = {
     _ARITHMETIC: once_each,
     _QUESTIONS: at_once,
@@ -56,10 +56,10 @@ _OURS = ("attnprof.trace", "attnprof.algebra")
 
 @dataclass
 class Conversions:
-    """The lines at which sizes became numbers in one run, and torch's symbols for those sizes.
+    """The lines (``places``) at which sizes became numbers in a run, and the sizes' symbols.
 
-    ``bend`` gives the numbers other values; ``integers``: ``int`` in the user's code keeps sizes.
-    ``whole``: something called it.
+    ``bend`` changes the numbers; ``integers``: ``int`` in the user's code keeps sizes symbolic;
+    ``whole``: a size was made an integer.
     """
 
     bend: Bend | None = None
@@ -69,7 +69,7 @@ class Conversions:
     sizes: set[Any] = field(default_factory=set)
 
     def value(self, node: Any) -> float:
-        """What stands for a size, or for a number made of sizes, where only a float will do."""
+        """Return the float that stands for a size, or a number made of sizes; note the line."""
         number = float(node.hint)
         if not node.expr.free_symbols:
             return number
@@ -88,17 +88,17 @@ def symbolic_sizes(
     below: Mapping[str, Any] | None = None,
     classed: Collection[str] = (),
 ) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """A shape environment, torch's size for every name, and torch's symbols → the user's.
+    """Return a shape environment, torch's size for every name, and torch's symbols → the user's.
 
-    ``bend`` and ``integers`` are those of its :class:`Conversions`; sizes stay ``below`` numbers,
-    or other sizes. Rounded quotients of ``classed`` ones may be fixed.
+    ``bend`` and ``integers`` are those of its :class:`Conversions`; a size named in ``below`` is a
+    remainder below that block. Rounded quotients of ``classed`` sizes may be fixed.
     """
     from torch._dynamo.source import ConstantSource
     from torch._guards import SLoc
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
     class Environment(ShapeEnv):
-        """One that looks for no line behind a guard, for which torch imports its exporter."""
+        """A shape environment without lines of guards, which would import torch's exporter."""
 
         def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""
@@ -107,10 +107,10 @@ def symbolic_sizes(
         _replacements_version_counter = 0  # where torch has none
 
         def replace(self, expr: Any) -> Any:  # type: ignore[override]
-            return self.told().rounded(self.rests.rounded(super().replace(expr)))
+            return self.learned_classes().rounded(self.rests.rounded(super().replace(expr)))
 
-        def told(self) -> SizeClasses:
-            """The classes that guards leave sizes."""
+        def learned_classes(self) -> SizeClasses:
+            """Return the classes of sizes, narrowed by all guards so far."""
             self._replacements_version_counter += self.classes.learn(self.guards)
             return self.classes
 
@@ -138,7 +138,7 @@ def symbolic_sizes(
 
 @contextmanager
 def conversions_kept(*, integers: bool = False) -> Iterator[None]:
-    """Patches for the time of a symbolic run."""
+    """Keep sizes symbolic inside, by patches of ``math``, ``range``, ``int`` and torch's nodes."""
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
@@ -152,27 +152,27 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
         yield
 
 
-class _Turning(type):
-    """What ``range`` is called and asked as."""
+class _RangeType(type):
+    """The type of ``range`` for user code: how it is called, and ``isinstance`` of it."""
 
     def __call__(cls, *args: Any) -> Any:
-        return _turns(*args) if any(map(_is_symbolic, args)) else range(*args)
+        return _range_items(*args) if any(map(_is_symbolic, args)) else range(*args)
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, range)
 
 
-class _Range(metaclass=_Turning):
-    """``range`` for user code: of symbolic sizes the number of turns alone is made a number."""
+class _Range(metaclass=_RangeType):
+    """``range`` for user code: of symbolic sizes, only the number of items is made a number."""
 
 
-def _turns(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]:
+def _range_items(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]:
     start, stop = (0, first) if stop is None else (first, stop)
     return tuple(start + turn * step for turn in range(int(-((start - stop) // step))))
 
 
-class _Keeping(type):
-    """What ``int`` is called and asked as."""
+class _IntegerType(type):
+    """The type of ``int`` for user code: how it is called, and ``isinstance`` of it."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         return _sym_int(args[0]) if args and _is_symbolic(args[0]) else int(*args, **named)
@@ -184,12 +184,12 @@ class _Keeping(type):
         return issubclass(kind, int | torch.SymInt)
 
 
-class _Integer(int, metaclass=_Keeping):
+class _Integer(int, metaclass=_IntegerType):
     """``int`` for user code: symbolic sizes are integers, and stay what they are."""
 
 
 def _patches() -> Iterator[Any]:
-    named = _kept()
+    named = _math_functions()
     kept = {getattr(math, name): function for name, function in named.items()}
     for module in (math, *foreign_modules()):  # and under the names they were imported by
         for name, value in list(vars(module).items()):
@@ -215,14 +215,14 @@ def _patches() -> Iterator[Any]:
     if strict is not None:  # fields of whole numbers take sizes
         valid = _where_symbolic(strict.type_validator, lambda *_: None)
         yield patch.object(strict, "type_validator", valid)
-    yield patch.object(torch.SymInt, "__int__", _whole)
+    yield patch.object(torch.SymInt, "__int__", _int_of)
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
 
 
 def foreign_modules() -> list[ModuleType]:
-    """Imported modules that may hold code of a user's; ours are among them."""
+    """Return imported modules that may hold a user's code; ours are among them."""
     named = [module for name, module in list(sys.modules.items()) if may_be_foreign(name)]
     return [module for module in named if isinstance(module, ModuleType)]
 
@@ -235,7 +235,7 @@ def _number(node: Any, *_place: Any) -> float:
 _plain_int: Any = torch.SymInt.__int__
 
 
-def _whole(size: Any) -> int:
+def _int_of(size: Any) -> int:
     found = getattr(size.node.shape_env, "conversions", None)
     if isinstance(found, Conversions):
         found.whole = True
@@ -246,14 +246,14 @@ _known: Any = sym_node.SymNode.statically_known_true
 
 
 def _is_known(node: Any, *place: Any) -> bool:
-    """Torch's answer; no size exceeds where ``x[:]`` ends, which is no operation of numbers."""
+    """Return torch's answer; True for ``size <= sys.maxsize``, which ``x[:]`` asks."""
     ends = getattr(node.expr, "rel_op", "") == "<=" and node.expr.rhs == sys.maxsize
     return bool(ends or _known(node, *place))
 
 
 # -- functions of math ------------------------------------------------------------------
-def _kept() -> dict[str, Callable[..., Any]]:
-    """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
+def _math_functions() -> dict[str, Callable[..., Any]]:
+    """Return replacements for functions of :mod:`math` that keep symbolic sizes, by name."""
     log = _where_symbolic(math.log, _unary("log"))
     return {
         "sqrt": _where_symbolic(math.sqrt, torch.sym_sqrt),
@@ -278,7 +278,7 @@ def _where_symbolic(plain: Callable[..., Any], kept: Callable[..., Any]) -> Call
 
 
 def _unary(name: str) -> Callable[[Any], Any]:
-    """A function that torch has an expression of and does not simplify."""
+    """Return a function of symbolic sizes that torch has an expression for, and leaves as it is."""
     function, hinted = getattr(symbolic, f"OpaqueUnaryFn_{name}"), getattr(math, name)
 
     def kept(value: Any) -> Any:

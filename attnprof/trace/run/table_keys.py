@@ -1,8 +1,8 @@
-"""Symbolic sizes as keys of tables: a mask kept by its length is made once, whatever the length.
+"""Allow symbolic sizes as keys of a user's tables: a mask kept by its length is made once.
 
-Torch gives symbolic sizes no hash. Code that puts what it made into a dictionary, or into a
-functools cache, may have one: the entry is found again by the same size. A table of numbers, as
-``{64: 16, 128: 32}``, may not: whether it has the size is a question that no condition answers.
+Torch gives symbolic sizes no hash. Code that keeps what it made in a dictionary, or in a functools
+cache, gets one: the entry is found again by the same size. A table of numbers, as
+``{64: 16, 128: 32}``, is refused: no condition on sizes says whether it has the size.
 """
 
 import sys

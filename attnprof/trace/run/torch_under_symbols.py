@@ -1,4 +1,7 @@
-"""Torch's functions under symbolic sizes, made to do what they do under numbers."""
+"""Make torch's functions run the same operations under symbolic sizes as under numbers.
+
+Under symbols torch decomposes some operations, or fixes sizes; a run would then count others.
+"""
 
 import numbers
 import sys
@@ -23,7 +26,10 @@ _META: Any = torch._C.DispatchKey.Meta
 
 
 def _batches_of_products(*args: Any) -> Any:
-    """Torch's decomposition, with a result that is no view: changed in place, those are copied."""
+    """Return torch's decomposition of ``matmul``, with a result that is no view.
+
+    A view that is changed in place would be copied.
+    """
 
     def apart(x: Any, shape: Any) -> Any:
         return torch.ops.aten._unsafe_view(x, shape)
@@ -42,7 +48,7 @@ _select_backend: Any = torch._C._select_conv_backend
 
 
 def _backend(*tensors: Any, **how: Any) -> Any:
-    """The library for a convolution: it asks for 16 samples also where that makes no difference."""
+    """Return the library for a convolution at the hints: torch compares the batch with 16."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -55,7 +61,7 @@ def _backend(*tensors: Any, **how: Any) -> Any:
 
 
 def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
-    """Images of another size, by one operation; ``how`` ends with factors of their sides."""
+    """Return resized images, by one operation; ``how`` ends with factors of their sides."""
     scales, torchs = how[-1], vars(decompositions)
     size = torchs["upsample_compute_output_size"](image.shape, size, scales)
     each = [torchs["get_scale_value"](scales, side) for side in range(len(size))]
@@ -66,7 +72,7 @@ _unfold: Any = torch.Tensor.unfold
 
 
 def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
-    """Windows of a dimension, of symbolic sizes too where no gradient is asked of them."""
+    """Return windows of a dimension; of symbolic sizes, too, if no gradient is needed."""
     graded = tensor.requires_grad and torch.is_grad_enabled()
     if graded or not any(isinstance(x, torch.SymInt) for x in (size, step)):
         return _unfold(tensor, dimension, size, step)
@@ -81,14 +87,14 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
 _attention: Any = torch.nn.functional.scaled_dot_product_attention
 
 
-def _attended(*args: Any, **kwargs: Any) -> Any:
-    """Attention that is causal by a comparison of sizes (``is_causal=n > 1``), which is decided."""
+def _decided_attention(*args: Any, **kwargs: Any) -> Any:
+    """Return attention, with ``is_causal=n > 1`` decided: torch takes no symbolic truth value."""
     args, kwargs = tree_map_only(torch.SymBool, bool, (args, kwargs))
     return _attention(*args, **kwargs)
 
 
-def _called(function: Any) -> Iterator[tuple[Any, str]]:
-    """Where a function of torch's is called from: its own place, and whoever imported it."""
+def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the modules and names under which a function of torch's is imported."""
     own = {"torch", "sympy", "attnprof"}
     places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in own]
     for place in (torch.nn.functional, *places):
@@ -96,17 +102,17 @@ def _called(function: Any) -> Iterator[tuple[Any, str]]:
         yield from ((place, name) for name, value in names.items() if value is function)
 
 
-def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
-    """The gradient of resized images; torch gives it no shape of symbols."""
+def _resize_gradient(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
+    """Return the gradient of resized images, which torch cannot make in a symbolic shape."""
     return gradient.new_empty(before)
 
 
 @contextmanager
 def as_under_numbers() -> Iterator[None]:
-    """Under symbolic sizes torch takes the ways it takes under numbers.
+    """Make torch take the paths inside, under symbolic sizes, that it takes under numbers.
 
-    Dropout, images of another size, windows, layers that normalise or go step by step, attention
-    and its fast paths would take others, or fix sizes.
+    Patched are dropout, resizing of images, windows, normalization and recurrent layers, attention
+    and its fast paths: these would take other paths, or fix sizes.
     """
     plain: list[Any] = [torch.ops.aten.dropout.default]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
@@ -126,13 +132,13 @@ def as_under_numbers() -> Iterator[None]:
     ):
         for patched in quotients.patches():
             stack.enter_context(patched)
-        for place, name in _called(_attention):
-            stack.enter_context(patch.object(place, name, _attended))
+        for place, name in _import_places(_attention):
+            stack.enter_context(patch.object(place, name, _decided_attention))
         for operation in plain:
             stack.enter_context(patch.dict(operation.py_kernels, clear=True))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
         kernels = [(one, _COMPOSITE, kernel) for one, kernel in composed.items()]
-        kernels += [(one, _META, _as_before) for one in shaped if _META not in one.py_kernels]
+        kernels += [(one, _META, _resize_gradient) for one in shaped if _META not in one.py_kernels]
         for operation, key, kernel in kernels:
             stack.enter_context(patch.dict(operation.py_kernels, {key: kernel}))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))

@@ -1,4 +1,4 @@
-"""Tensors without one dense storage, whose work and memory no rule here counts."""
+"""Refuse tensors without one dense storage (nested, sparse, mkldnn): no rule counts their cost."""
 
 import re
 import traceback
@@ -9,7 +9,7 @@ from pathlib import Path
 from attnprof.errors import CannotRunError
 from attnprof.user_code import line_of
 
-#: What torch says where such a tensor, or an operation that makes one, meets a recorded run.
+#: By kind, what torch's error says if a recorded run meets such a tensor, or would make one.
 _KINDS = {
     "nested": r"NestedTensorImpl|aten\W+_nested_",
     "sparse": r"Sparse(Csr)?TensorImpl|aten\W+_?(to_)?sparse_",
@@ -27,10 +27,10 @@ class UnsupportedTensorError(CannotRunError):
 
 @contextmanager
 def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
-    """Raise :class:`UnsupportedTensorError` for what torch raises of such tensors inside.
+    """Raise :class:`UnsupportedTensorError` for torch's errors about unsupported tensors inside.
 
-    So it does for higher-order operations that torch cannot run, but for ``symbolic`` sizes:
-    numbers may do.
+    Also for higher-order operations that fail in torch, unless sizes are ``symbolic``: numbers may
+    do.
     """
     try:
         yield

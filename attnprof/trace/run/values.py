@@ -1,7 +1,7 @@
-"""What a run depends on beside sizes: indices that were counted off, and the values of tensors.
+"""Follow what a run depends on besides sizes: ranges of indices, and values of real tensors.
 
 ``table[torch.arange(N)]`` runs as far as the table reaches. The smallest and the largest index are
-followed from where they were counted: a lookup outside fails, the table's length is a condition.
+followed from ``arange`` on: a lookup outside fails, and the table's length becomes a condition.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from attnprof.trace.sizes import numel
 _NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 #: Its result's size depends on values only where it takes masks.
 _INDEX = torch.ops.aten.index.Tensor
-#: What leaves the numbers what they are.
+#: Operations that keep the numbers of their operand.
 _KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
 
 Ends = tuple[Any, Any]  # the smallest and the largest of whole numbers
@@ -27,14 +27,14 @@ Storages = Mapping[int, Any]  # what is held, by storage; what was counted off i
 
 @dataclass(frozen=True)
 class CountedOff:
-    """Whole numbers in a storage of ``entries``: one more each from ``first``, or to ``last``."""
+    """Whole numbers in a storage: ``first`` and one more each, or from ``first`` to ``last``."""
 
     first: Any
     last: Any = None
     entries: Any = None
 
     def ends(self, tensor: Any) -> Ends | None:
-        """Those of a tensor in this storage."""
+        """Return the smallest and largest number of a tensor in this storage, if known."""
         if self.last is None:
             first = self.first + tensor.storage_offset()
             steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -43,7 +43,7 @@ class CountedOff:
 
 
 def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> CountedOff | None:
-    """What an operation's result holds, if that was counted."""
+    """Return the range of whole numbers that an operation's result holds, if known."""
     name = name_of(func).removeprefix("aten.")
     if name == "arange":
         first, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
@@ -60,7 +60,7 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
 
 
 def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
-    """Raises :class:`IndexError` where a lookup goes beyond the table; else that is a condition."""
+    """Raise :class:`IndexError` if a lookup goes beyond its table; else that becomes a guard."""
     name = name_of(func).removeprefix("aten.")
     lookups: list[tuple[Any, int, Any]] = []
     if name == "embedding":
@@ -78,13 +78,13 @@ def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
 
 
 def key_of(tensor: Any) -> int:
-    """A tensor's storage, for as long as that lives."""
+    """Return a key of a tensor's storage, valid for as long as that lives."""
     key: int = tensor.untyped_storage()._cdata
     return key
 
 
 def _ends(value: Any, held: Storages) -> Ends | None:
-    """Of a tensor, or of a number: both are the number itself."""
+    """Return the smallest and largest number of a tensor, or of a number, if known."""
     if not isinstance(value, torch.Tensor):
         return (value, value) if isinstance(value, int | torch.SymInt) else None
     found = held.get(key_of(value))
@@ -93,7 +93,10 @@ def _ends(value: Any, held: Storages) -> Ends | None:
 
 # -- what code takes from values in a run on real tensors ---------------------------------
 class Values:
-    """Which tensors are made of inputs and weights; truth value ``flipped`` is turned round."""
+    """The tensors made of inputs and weights, and ``decisions`` that code takes from values.
+
+    The truth value number ``flipped`` is inverted.
+    """
 
     def __init__(self, flipped: int | None = None) -> None:
         self.decisions = list[Decision]()
@@ -103,22 +106,22 @@ class Values:
         self._made_of_them: set[int] = set()
 
     def given(self, tensors: Any) -> None:
-        """Inputs and weights."""
+        """Note tensors as inputs and weights."""
         self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
     def spread(self, places: Any, route: Any) -> None:
-        """Places that were chosen, and are those they are taken to be."""
+        """Note places as chosen evenly: they do not depend on inputs."""
         self._made_of_them.discard(key_of(places))
         self._chosen[key_of(places)] = route
 
     def after(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str
     ) -> Any:
-        """The operation's result, turned round where that was asked; decisions are added."""
+        """Return an operation's result, inverted if it is ``flipped``; add a decision it makes."""
         by_values = self._depends((args, kwargs))
         tags = getattr(func, "tags", ())
         chosen = [key_of(x) for x in tensors_in((args, kwargs)) if key_of(x) in self._chosen]
-        # what an index takes depends on masks' values, on other indices' number alone
+        # the size of an indexed result depends on masks' values, and on other indices' number
         asked = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
         if asked and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)

@@ -1,6 +1,7 @@
-"""Modules made of fake tensors: nothing is allocated, no weight is drawn.
+"""The three worlds that runs are made in: fake, meta and real tensors.
 
-Initialisation would only cost time, and under symbolic sizes it pins symbols: it is left out.
+In the first two nothing is allocated. Weights are not initialised there: that would only take time,
+and under symbolic sizes it pins symbols.
 """
 
 import copy
@@ -32,7 +33,7 @@ from attnprof.trace.run.torch_under_symbols import as_under_numbers
 
 @contextmanager
 def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[FakeTensorMode]:
-    """Tensors made inside are fake; with a shape environment, of symbolic sizes."""
+    """Make tensors inside fake; with a shape environment, of symbolic sizes."""
     with ExitStack() as stack:
         stack.enter_context(_world(dtype))
         if environment is not None:
@@ -52,14 +53,14 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
 
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
-    """Tensors made inside have no values and no device; one that would have them is an error."""
+    """Make tensors inside meta tensors; one that would have values is an error."""
     with _world(dtype), _OnMeta("meta"), _OnlyMeta(), Remembering():  # type: ignore[no-untyped-call]
         yield
 
 
 @contextmanager
 def real_world(dtype: str = "float32") -> Iterator[None]:
-    """Tensors made inside are real, weights as their module draws them, the same each time.
+    """Make tensors inside real, with weights as their module draws them, the same each time.
 
     A module that exists already is copied.
     """
@@ -75,7 +76,7 @@ _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
 @contextmanager
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
-    """What every run has: no warnings, nothing compiled, a type; weights only where ``drawn``."""
+    """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(getattr(torch, dtype))
@@ -121,7 +122,7 @@ def _scanned(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = 
 
 
 class _OnMeta(DeviceContext):
-    """Makes meta tensors; of Python's numbers by the operation that makes others."""
+    """Makes meta tensors; from Python's numbers by the operation that fake tensors use."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -145,9 +146,9 @@ class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
-    """What ``build`` makes: of fake tensors inside a fake world.
+    """Return what ``build`` makes, of fake tensors inside a fake world.
 
-    A constructor that cannot work on those runs for real where sizes are numbers.
+    A constructor that fails on fake tensors runs on real ones if sizes are numbers.
     """
     mode = current_mode()
     if mode is None or any(isinstance(size, torch.SymInt) for size in sizes):
@@ -163,16 +164,16 @@ outside_fake = unset_fake_temporarily
 
 
 def current_mode() -> FakeTensorMode | None:
-    """The fake world that this runs in, if any."""
+    """Return the fake mode that is active, or None."""
     mode = torch._C._get_dispatch_mode(FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None
 
 
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
-    """A copy of a module with a fake tensor for each of its own; a plain copy for real runs.
+    """Return a copy of a module with a fake tensor for each of its own; a plain copy for real runs.
 
-    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module,
-    unless it is lazy: a run settles it.
+    Sizes of its tensors are numbers; shared tensors stay shared. For runs on meta tensors it is the
+    module itself, unless it has lazy layers, which a run settles.
     """
     if mode is None or not isinstance(module, torch.nn.Module):
         lazy = isinstance(module, torch.nn.Module) and is_unsettled(module)
@@ -183,7 +184,7 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
 
 
 def emptied(module: torch.nn.Module) -> Any:
-    """A copy of a module without values, on the device and in the world that this runs in."""
+    """Return a copy of a module without values, on the device and in the world that is active."""
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
         like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -195,7 +196,7 @@ def emptied(module: torch.nn.Module) -> Any:
 
 
 def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters, buffers, and tensors that are neither."""
+    """Return parameters, buffers, and other tensors of a module, but for lazy ones."""
     held = [*module.parameters(), *module.buffers()]
     for part in module.modules():
         held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
@@ -204,7 +205,7 @@ def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
 
 @cache
 def _initialisers() -> list[tuple[Any, str]]:
-    """Functions that draw weights, there and where torch's layers imported or call them."""
+    """Return where functions that draw weights are: owner and name, in torch and its layers."""
     layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
     drawing = [
         (place, name)

@@ -1,4 +1,7 @@
-"""A run whose sizes may be expressions, as sums of monomials: what is compared between runs."""
+"""A run as an account: each size as a sum of monomials, which can be compared between runs.
+
+``4*B*N + 7`` is kept as ``{B*N: 4, 1: 7}``. Formulas are fitted to each factor over several runs.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +17,12 @@ Terms = Mapping[Any, Any]
 #: A size of a call by its name: a kind of count, a field, or a storage.
 Field = Any
 
-#: Passes of a loop, at its end, that are moments with a name: those of two layers or more.
+#: Moments at the end of a run, or of a loop's turn, that have a name counted from there, too.
 _ENDS = 12
 
 
 def terms(size: Any) -> Terms:
-    """A size as monomials and their factors."""
+    """Return a size as monomials and their factors: ``{B*N: 4, 1: 7}`` for ``4*B*N + 7``."""
     if isinstance(size, int):
         return {1: size} if size else {}
     return terms_of(size)
@@ -27,9 +30,10 @@ def terms(size: Any) -> Terms:
 
 @dataclass(frozen=True)
 class Account:
-    """What one run counts and moves, by operations that are alike, and holds, moment by moment.
+    """The sizes of one run by operation, and the bytes ``held`` at each moment of a phase.
 
-    ``example`` is one of the operations that a key stands for.
+    A key is an operation's index, or the kind of operations that are added up (``key_of``);
+    ``example`` is one operation of each key.
     """
 
     sizes: Mapping[tuple[Any, Field], Terms]
@@ -38,7 +42,7 @@ class Account:
 
 
 def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
-    """A run by its operations in order where runs are ``aligned``, else by kind and line."""
+    """Return the account of a run: by index of operation if ``aligned``, else by kind and line."""
     sizes: dict[tuple[Any, Field], Terms] = defaultdict(dict)
     example: dict[Any, Call] = {}
     sizes["", "parameters"] = terms(trace.parameters)
@@ -54,14 +58,17 @@ def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
     return Account(dict(sizes), example, held)
 
 
-def told_by(call: Call) -> tuple[Any, ...]:
-    """What an operation does and holds, without sizes; of a maximum there is no polynomial."""
+def operation_signature(call: Call) -> tuple[Any, ...]:
+    """Return an operation's kind, module, storages and maxima, which have to match across runs.
+
+    Maxima in its scratch memory are part of it, since a maximum is no polynomial.
+    """
     born = [number for number, _ in call.born]
     return key_of(call), call.module, born, call.died, maxima_in(call.workspace)
 
 
 def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
-    """All sizes of a call; what it holds only where it stands for itself."""
+    """Yield the name and value of each size of a call; of its storages only if ``aligned``."""
     yield from call.counts.items()
     yield from ((name, getattr(call, name)) for name in (*MOVED, "times"))
     if aligned:
@@ -70,11 +77,11 @@ def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
 
 
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
-    """Bytes held while each operation of a phase runs, by names of that moment.
+    """Return the bytes held while each operation of a phase runs, by names of that moment.
 
-    Where runs do not align a moment is named by how many of its kind came before, or come after;
-    in all, and within a turn of the loop around it. What is the largest of several sums has a
-    moment of each.
+    Where runs do not align, a moment is named by its kind and its place among that kind, counted
+    from either end of the run and of the turn of a loop around it. Scratch memory that is a maximum
+    of several sums gives one moment a sum.
     """
     now: Terms = {}
     found = list[tuple[Any, list[Terms]]]()
@@ -85,22 +92,22 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
             found.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
     named: dict[Any, Terms] = {}
     keys = [key for key, _ in found]
-    for names, (_, sides) in zip(_names(keys, aligned=aligned), found, strict=True):
+    for names, (_, sides) in zip(_moment_names(keys, aligned=aligned), found, strict=True):
         for side, value in enumerate(sides):
             named |= {(key, (place, side), *turn): value for key, place, *turn in names}
     return named
 
 
 def sides_of(size: Any) -> list[Terms]:
-    """The sums that a size is the largest of, in an order that their factors have no part in."""
-    found = _sums(terms(size))
+    """Return the sums that a size is the maximum of, ordered by their monomials."""
+    found = _sides(terms(size))
     if len(found) == 1:
         return found
     return sorted(found, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
 
 
 def maxima_in(size: Any) -> list[Any]:
-    """The largest of several that a size, or its terms, have as a term."""
+    """Return the maxima that a size has as terms: ``[Max(B, N)]`` of ``2*Max(B, N) + d``."""
     if isinstance(size, int):
         return []
     import sympy
@@ -109,37 +116,37 @@ def maxima_in(size: Any) -> list[Any]:
     return [x for x, n in found.items() if isinstance(x, sympy.Max) and n > 0]
 
 
-def _sums(value: Terms) -> list[Terms]:
+def _sides(value: Terms) -> list[Terms]:
     largest = next(iter(maxima_in(value)), None)
     if largest is None:
         return [value]
     times, rest = value[largest], {x: n for x, n in value.items() if x is not largest}
     sides = ({x: times * n for x, n in terms(side).items()} for side in largest.args)
-    return [found for side in sides for found in _sums(plus(rest, side, 1))]
+    return [found for side in sides for found in _sides(plus(rest, side, 1))]
 
 
-def _names(keys: Sequence[Any], *, aligned: bool) -> Iterator[list[Any]]:
-    """Every moment's names: its kind and its place from either end.
+def _moment_names(keys: Sequence[Any], *, aligned: bool) -> Iterator[list[Any]]:
+    """Yield the names of every moment: its kind, and its place from either end of the run.
 
-    Then those of its turn, which begins with the last operation before it of a rarer kind, and its
-    place from either end of that turn.
+    Inside a loop also the turn and its place from either end of that turn. A turn begins with the
+    last operation of a rarer kind before the moment.
     """
     times = Counter(keys)
-    begins: list[Any] = [None] * len(keys) if aligned else list(_turns(keys, times))
+    begins: list[Any] = [None] * len(keys) if aligned else list(_loop_turns(keys, times))
     lengths = Counter(zip(keys, begins, strict=True))
     before, inside = Counter[Any](), Counter[Any]()
     for key, turn in zip(keys, begins, strict=True):
-        names: list[Any] = [(key, place) for place in _ends(before[key], times[key])]
-        for outer in _ends(turn[1], times[turn[0]]) if turn else ():
-            ends = _ends(inside[key, turn], lengths[key, turn])
+        names: list[Any] = [(key, place) for place in _end_names(before[key], times[key])]
+        for outer in _end_names(turn[1], times[turn[0]]) if turn else ():
+            ends = _end_names(inside[key, turn], lengths[key, turn])
             names += [(key, place, turn[0], outer) for place in ends]
         before[key] += 1
         inside[key, turn] += 1
         yield names
 
 
-def _turns(keys: Sequence[Any], times: Mapping[Any, int]) -> Iterator[Any]:
-    """The last operation of a rarer kind before each, with its number; None where there is none."""
+def _loop_turns(keys: Sequence[Any], times: Mapping[Any, int]) -> Iterator[Any]:
+    """Yield for each operation the last one of a rarer kind before it, with its number, or None."""
     open_turns = list[tuple[Any, int]]()
     number = Counter[Any]()
     for key in keys:
@@ -150,13 +157,13 @@ def _turns(keys: Sequence[Any], times: Mapping[Any, int]) -> Iterator[Any]:
         number[key] += 1
 
 
-def _ends(place: int, many: int) -> list[int]:
-    """A place of so many, and counted from the end where that is near."""
+def _end_names(place: int, many: int) -> list[int]:
+    """Return an index among ``many``, and the negative index as well near the end."""
     return [place, place - many] if place - many >= -_ENDS else [place]
 
 
-def told(call: Call, sizes: Mapping[Any, Any]) -> Call:
-    """A call with these sizes; it holds nothing where they do not say so."""
+def with_sizes(call: Call, sizes: Mapping[Any, Any]) -> Call:
+    """Return a call with these sizes, and with no storages where the sizes have none."""
     born = tuple((number, sizes.get((number, "born"), 0)) for number, _ in call.born)
     held = {name: sizes.get(name, 0) for name in HELD}
     moved = {name: sizes[name] for name in (*MOVED, "times")}

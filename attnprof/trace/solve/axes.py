@@ -1,4 +1,4 @@
-"""Numbers of one size along which the cost of runs is a polynomial: where they begin, their step.
+"""Find the numbers of one size along which the cost is a polynomial: their begin and their step.
 
 Four consecutive lengths may fit a polynomial by accident, as where code cuts a length into four
 parts: 4, 9, 12, 13 are -N**2 + 14*N - 36 at N = 4 to 7. So a larger number has to fit as well;
@@ -18,43 +18,46 @@ from attnprof.trace.solve.symbolic import SymbolicRun
 if TYPE_CHECKING:
     from attnprof.trace.solve.mixture import Mixture
 
-#: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
+#: Most runs along one size; runs made after counts fit, in search of numbers at which peaks do.
 _ALONG, _PATIENCE = 9, 2
 #: Steps beyond the last number at which one more run has to fit.
 _FURTHER = 5
-#: Operations of all runs until which twice as many are made for peaks.
+#: Operations of all runs up to which twice as many runs are made in search of peaks that fit.
 _ENOUGH = 6_000
-#: Numbers after which what one number more costs may come again, as of layers of several kinds.
+#: Longest period that is tried: of layers of kinds A, B, B, A, B, B it is 3.
 _PERIOD = 6
 
-#: A size along which runs fit, and its rows by name.
+#: Numbers of a size at which runs fit, and the rows of values there, by name.
 Axis = tuple[Ladder, Mapping[Any, Row]]
 
 
 def axis_of(mixture: "Mixture", name: str) -> Axis:
-    """Return the first numbers from which on all is a polynomial; NoFormulaError without any."""
+    """Return the first numbers of a size from which on all counts are polynomials in it.
+
+    Raises :class:`NoFormulaError` if there are none.
+    """
     if kinds := mixture.plan.kinds.get(name):
-        ladder = Ladder.telling(mixture.base[name], kinds)
+        ladder = Ladder.minimal(mixture.base[name], kinds)
         runs = [run for x in ladder.xs if (run := mixture.run({**mixture.base, name: x}))]
         if len(runs) == len(ladder.xs) and (axis := mixture.fit(ladder, runs)[0]):
             return axis
     is_number = mixture.plan.blocks[name] == 1
     steps = steps_of(name) if is_number else (1,)
-    first = next(filter(None, (_along(mixture, name, step) for step in steps)), None)
+    first = next(filter(None, (_axis_by_step(mixture, name, step) for step in steps)), None)
     if first is None:
         raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
-    if is_number and name in FIRST and not _goes_on(mixture, name, first[0]):
+    if is_number and name in FIRST and not _fits_further(mixture, name, first[0]):
         later = first[0].xs[-1] + 1 - mixture.base[name]
         with suppress(OutOfBudgetError):
             for step, more in chain([(1, later)], ((step, 0) for step in steps[1:])):
-                found = _along(mixture, name, step, more)
-                if found and _goes_on(mixture, name, found[0]):
+                found = _axis_by_step(mixture, name, step, more)
+                if found and _fits_further(mixture, name, found[0]):
                     return found
     return first
 
 
-def _goes_on(mixture: "Mixture", name: str, ladder: Ladder) -> bool:
-    """Return whether a larger number fits, too; one without a run is no reason against."""
+def _fits_further(mixture: "Mixture", name: str, ladder: Ladder) -> bool:
+    """Return whether a larger number fits as well; True if the code does not run there."""
     far = ladder.xs[-1] + _FURTHER * (ladder.xs[1] - ladder.xs[0])
     with suppress(OutOfBudgetError):
         runs = [mixture.run({**mixture.base, name: x}) for x in (*ladder.xs, far)]
@@ -64,8 +67,8 @@ def _goes_on(mixture: "Mixture", name: str, ladder: Ladder) -> bool:
     return True
 
 
-def _along(mixture: "Mixture", name: str, step: int, later: int = 0) -> Axis | None:
-    """Return numbers a step apart that fit, from the base or so much ``later``."""
+def _axis_by_step(mixture: "Mixture", name: str, step: int, later: int = 0) -> Axis | None:
+    """Return numbers a step apart that fit, from the base plus ``later`` on; None if none do."""
     best: Axis | None = None
     xs, runs = list[int](), list[SymbolicRun]()
     start = later + (mixture.start if mixture.plan.blocks[name] != 1 else mixture.base[name])
@@ -86,7 +89,7 @@ def _along(mixture: "Mixture", name: str, step: int, later: int = 0) -> Axis | N
             continue
         xs.append(x)
         runs.append(found)
-        again, smooth = _fitting(mixture, xs, runs, most)
+        again, smooth = _fit_ends(mixture, xs, runs, most)
         if again and smooth:
             return again
         if best is None:
@@ -96,14 +99,17 @@ def _along(mixture: "Mixture", name: str, step: int, later: int = 0) -> Axis | N
     return best
 
 
-def _fitting(
+def _fit_ends(
     mixture: "Mixture", xs: list[int], runs: list[SymbolicRun], most: int
 ) -> tuple[Axis | None, bool]:
-    """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
+    """Return the longest end of ``xs`` that fits with a period of ``most`` or less.
+
+    Also returns whether peaks fit along it.
+    """
     best = None
     for first in range(len(xs) - 2):
         for period in range(1, min(most, len(xs) - first - 3) + 1):
-            axis, smooth = mixture.fit(Ladder.turning(xs[first:], period), runs[first:])
+            axis, smooth = mixture.fit(Ladder.periodic(xs[first:], period), runs[first:])
             if axis and smooth:
                 return axis, True
             best = best or axis

@@ -1,4 +1,7 @@
-"""How many tokens code takes for a block, where conditions of a run do not say: found by trying."""
+"""Find how many tokens code takes as one block, by running it at chosen lengths.
+
+Asked where the conditions that a symbolic run met do not name the length of a block.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,23 +16,23 @@ from attnprof.trace.sizes import evaluate
 
 #: Sizes that become numbers first where code does not say which it makes one of.
 FIRST = ("N", "B", "h", "d")
-#: Tokens of a block, where code does not say how many have to be one; where any will do.
+#: Lengths of a block that are tried: where code runs at multiples alone, and where at any length.
 _BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
-#: Sizes of which none is in blocks of another.
+#: Sizes of which none is a multiple of another.
 _PRIMES = 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43
-#: Operations of a run that only shows whether there is one.
+#: Operations of a run that only shows whether the code runs.
 SHORT = 3000
 
 
-def guessed(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Lengths in whole blocks of a size of their own, or of the usual numbers that they can be."""
+def block_guesses(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield guesses at the block of a length: a size (``{"N": C}``) or a number (``{"N": 64}``)."""
     if "N" not in target.symbols:
         return
 
     def runs(length: int, **sizes: int) -> bool:
         return _runs(target, phases, N=length, **sizes)
 
-    own = _of_primes(target)
+    own = _prime_sizes(target)
     if len(own) > 1:  # first the one whose multiples are lengths at which it runs
         own = dict(sorted(own.items(), key=lambda x: not runs(3 * x[1], **own)))
     yield from ({"N": symbol(x)} for x in own)
@@ -37,28 +40,29 @@ def guessed(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
     yield from ({"N": sympy.Integer(block)} for block in usual)
 
 
-def _of_primes(target: Target) -> dict[str, int]:
-    """A prime for each size that has no usual meaning."""
+def _prime_sizes(target: Target) -> dict[str, int]:
+    """Return a prime for each size but B, N, h and d: ``{"C": 5, "chunk": 7}``."""
     return dict(zip((x for x in target.symbols if x not in FIRST), _PRIMES, strict=False))
 
 
 def _runs(target: Target, phases: Sequence[str], **sizes: int) -> bool:
-    """Whether the code runs at these sizes and even numbers for the others."""
+    """Return whether the code runs at these sizes, with even numbers for the others."""
     even = {x: EVEN.get(x, 16) for x in target.symbols} | sizes
     found = outcome(target, even, training=trains(phases), most=SHORT)
     return not isinstance(found, Exception)
 
 
-def divides(
+def needs_blocks(
     target: Target, phases: Sequence[str], blocks: Mapping[str, Any], pins: Iterable[Any]
 ) -> bool:
-    """Whether the code runs for lengths in whole blocks alone, though it fixed a rest.
+    """Return whether lengths must be whole blocks, though a symbolic run only fixed a remainder.
 
-    At some widths the entries of any length come out even.
+    ``pins`` are the conditions that fixed it. At some widths the entries of any length can be
+    divided, so the code is run at prime sizes: with whole blocks, and with one token more.
     """
     rests = {symbol(f"{x} mod {block}"): (x, block) for x, block in blocks.items()}
     fixed = [rests[size] for pin in pins for size in pin.free_symbols if size in rests]
-    own = _of_primes(target)
+    own = _prime_sizes(target)
     for name, block in fixed:
         if block.free_symbols and {x.name for x in block.free_symbols} <= set(own):
             length = 3 * int(evaluate(block, own))

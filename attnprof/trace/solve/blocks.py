@@ -1,4 +1,8 @@
-"""What holds between blocks and what holds at whole blocks, as one formula where there is one."""
+"""Write formulas over a length in blocks, so that they hold with a ragged last block and without.
+
+Runs with ``N = 64*turns + rest`` give formulas in turns and rest. Written over N these are
+``ceiling(N/64)`` or ``floor(N/64)``, whichever agrees with runs of whole blocks, or both, joined.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,22 +24,22 @@ from attnprof.trace.solve.mixture import Mixture, Solved, turns_of
 
 @dataclass
 class Blocks:
-    """One size in ``block`` s of others, or of a number: how formulas over it are written."""
+    """A size (``name``) in blocks of another size or of a number: ``Blocks("N", 64)``."""
 
     name: str
     block: Any
 
     def at(self, sizes: Sizes) -> int:
-        """How long one is at a shape."""
+        """Return the length of a block at a shape."""
         return int(evaluate(self.block, sizes))
 
     @property
     def rest(self) -> Any:
-        """The symbol of what is left of the last block."""
+        """The symbol of what is left after the whole blocks, ``N mod 64``."""
         return symbol(f"{self.name} mod {self.block}")
 
     @cached_property
-    def _ways(self) -> dict[str, Mapping[Any, Any]]:
+    def _substitutions(self) -> dict[str, Mapping[Any, Any]]:
         size = symbol(self.name)
         floor, ceiling = sympy.floor(size / self.block), sympy.ceiling(size / self.block)
         turns = turns_of(self.name)
@@ -46,14 +50,14 @@ class Blocks:
         }
 
     def written(self, expression: Any, way: str) -> Any:
-        """The expression over the size, with a ceiling, with a floor, or of ``whole`` blocks."""
-        found = sympy.sympify(expression).xreplace(self._ways[way])
+        """Return an expression in turns and rest over the size; ``way``: ceil, floor or whole."""
+        found = sympy.sympify(expression).xreplace(self._substitutions[way])
         if isinstance(found, sympy.Rel):
             return found.func(sympy.expand(found.lhs - found.rhs), 0)
         return found if isinstance(found, sympy.logic.boolalg.Boolean) else sympy.expand(found)
 
     def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
-        """A shape, with the numbers of blocks and the rest that a formula written so stands for.
+        """Return a shape with its number of blocks and rest, counted as ``written`` does.
 
         Sizes that were numbers in the runs are blocks of 1.
         """
@@ -63,7 +67,7 @@ class Blocks:
         return {**sizes, **numbers, self.rest.name: size - block * turns}
 
     def joined(self, between: Any, whole: Any) -> Any:
-        """Both as one sum, told apart by whether there is a rest."""
+        """Return one formula of two: ``between`` for lengths with a rest, ``whole`` for others."""
         turns, floor = turns_of(self.name), sympy.floor(symbol(self.name) / self.block)
         at_whole = sympy.sympify(between).xreplace({turns: floor - 1, self.rest: self.block})
         more = sympy.sympify(whole).xreplace({turns: floor}) - at_whole
@@ -73,7 +77,10 @@ class Blocks:
 
 @dataclass
 class Writer:
-    """Writes all formulas of runs between blocks, so that they hold at whole blocks as well."""
+    """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
+
+    Checked by runs of whole blocks at ``shapes``.
+    """
 
     solved: Solved
     blocks: Blocks
@@ -97,7 +104,7 @@ class Writer:
 
     @cached_property
     def whole(self) -> Solved:
-        """The same of whole blocks alone, from runs of their own."""
+        """Formulas of whole blocks alone, fitted to runs that have no rest."""
         mixture = self.solved.mixture
         alike, start = self.solved.aligned, mixture.base[self.blocks.name] + 1
         own = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
@@ -105,12 +112,12 @@ class Writer:
 
     @property
     def whole_from(self) -> int:
-        """Whole blocks from which on what was found holds; 0 where nothing was asked of those."""
+        """The number of blocks from which formulas of whole blocks hold; 0 if none were needed."""
         found = vars(self).get("whole")
         return found.mixture.base[self.blocks.name] if found else 0
 
     def size(self, name: Any, expression: Any) -> Any:
-        """One size of one kind of operation."""
+        """Return one size of an operation as a formula over the sizes; None if there is none."""
         values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._seen]
         for way in ("ceil", "floor"):
             if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
@@ -119,7 +126,7 @@ class Writer:
         return None if whole is None else self.blocks.joined(expression, whole)
 
     def peak(self, phase: str) -> Any | None:
-        """The most that is held."""
+        """Return the peak of a phase as a formula over the sizes; None if there is none."""
         sides = self.solved.peaks[phase]
         if sides is None:
             return None
@@ -141,20 +148,21 @@ class Writer:
 
 
 def keys_of(trace: Trace) -> list[Any]:
-    """What a run does, operation by operation."""
+    """Return the kind of each operation of a run, in order."""
     return [key_of(call) for call in trace.calls]
 
 
 def most(sides: Any) -> Any:
-    """The largest of expressions, as it stands."""
+    """Return the maximum of expressions, not evaluated."""
     found = list(dict.fromkeys(sides))
     return found[0] if len(found) == 1 else sympy.Max(*found, evaluate=False)
 
 
 def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
-    """A peak without moments that are larger than what a run at a shape held.
+    """Return a peak without the sides that exceed what a run at a shape held (``seen``).
 
-    As it is where they are the worst in runs that it was made of, at these ``points``.
+    Return it unchanged if one of these sides is the maximum at one of the ``points`` that the peak
+    was fitted to.
     """
     sides = peak.args if isinstance(peak, sympy.Max) else ()
     kept = [x for x in sides if evaluate(x, shape) <= seen]

@@ -1,4 +1,4 @@
-"""Concrete runs of a target: remembered, within a budget; formulas are held against them."""
+"""Run a target at concrete shapes, within a budget, and verify formulas against these runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from attnprof.user_code import error_text
 if TYPE_CHECKING:
     from attnprof.trace.solve.contradictions import Found
 
-#: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
+#: Most operations of a run outside of a search, as at an asked shape.
 A_LONG_RUN = 25_000
-#: What a run costs besides its operations, in operations.
+#: The cost of starting a run, in operations.
 _OVERHEAD = 40
-#: Shapes at which a formula must give what a run gives: at least, and where runs are quick.
+#: Shapes at which formulas are verified: at least, and where runs are quick.
 HELD_OUT, MOST = 3, 12
-#: Operations after which no more are run than must be.
+#: Operations after which no more shapes are run than the least.
 _OPERATIONS = 800
 
 PhaseCounts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
@@ -30,9 +30,9 @@ Wrong = dict[tuple[str, str], str]  # (phase, quantity) → how it is contradict
 
 
 class NoFormulaError(Exception):
-    """A way to formulas leads nowhere: the message says why.
+    """A strategy finds no formula: the message says why.
 
-    ``name`` is a size in which the cost is no polynomial, so that it has to be given.
+    ``name`` is a size in which the cost is no polynomial, so that it has to be a number.
     """
 
     def __init__(self, message: str, name: str = "") -> None:
@@ -54,24 +54,24 @@ class ContradictedError(NoFormulaError):
 
     @property
     def only_peaks(self) -> bool:
-        """Whether what is held alone was wrong."""
+        """Whether nothing but peaks was wrong."""
         return all(quantity == "peak_bytes" for _, quantity in self.wrong)
 
 
 def check_patience() -> None:
-    """Raise :class:`OutOfBudgetError` where no time is left."""
+    """Raise :class:`OutOfBudgetError` if no time is left."""
     if not is_patient():
         raise OutOfBudgetError(out_of_patience())
 
 
 @dataclass
 class Runs:
-    """Runs of a target at shapes for phases of one kind, each made once.
+    """Runs of a target for phases that one run shows; a shape is run once.
 
-    They are on fake tensors; from :meth:`settle` on, on meta tensors where those do the same, three
-    times as fast and counted so (``swift``). ``once``: they have one of a loop's turns that are
-    alike. One of more than ``longest`` operations raises
-    :class:`TooLongError`, one beyond the ``budget`` of all :class:`OutOfBudgetError`.
+    Runs use fake tensors; after :meth:`settle`, meta tensors if these do the same (``swift``),
+    which is three times as fast. ``once``: of a loop's turns that are alike one is run. A run of
+    more than ``longest`` operations raises :class:`TooLongError`, one beyond the ``budget`` of all
+    runs :class:`OutOfBudgetError`.
     """
 
     target: Target
@@ -90,7 +90,7 @@ class Runs:
         return self.budget - self.operations - _OVERHEAD * self._made
 
     def settle(self, sizes: Mapping[str, int]) -> None:
-        """Use meta tensors from here on if a run there does what a run on fake tensors does."""
+        """Switch to meta tensors if a run at these sizes does on them what it does on fake ones."""
         try:
             fake = self.at(sizes)
         except (NoFormulaError, AttnprofError, TooLongError):
@@ -104,7 +104,7 @@ class Runs:
         )
 
     def at(self, sizes: Mapping[str, int]) -> Trace:
-        """The run at a shape; what it raised, again, where it did."""
+        """Return the run at a shape; raise again what it raised."""
         key = tuple(sorted(sizes.items()))
         if key not in self._seen:
             self._seen[key] = self._ran(sizes, swift=bool(self.swift))
@@ -114,7 +114,7 @@ class Runs:
         return found
 
     def tried(self, sizes: Mapping[str, int]) -> Trace | None:
-        """The run at a shape, or None where the code refuses the shape or does too much there."""
+        """Return the run at a shape, or None if the code fails there or does too much."""
         try:
             return self.at(sizes)
         except OutOfBudgetError:
@@ -123,17 +123,17 @@ class Runs:
             return None
 
     def length(self, sizes: Mapping[str, int]) -> int:
-        """Operations of a run at a shape, on meta tensors if it runs there; what it raised."""
+        """Return the number of operations at a shape, on meta tensors if the code runs there."""
         swift = self._ran(sizes, swift=True)
         if isinstance(swift, OutOfBudgetError | TooLongError | AttnprofError):
             raise swift
         return len((swift if isinstance(swift, Trace) else self.at(sizes)).calls)
 
     def seen(self) -> list[dict[str, int]]:
-        """Shapes at which runs were made and went well."""
+        """Return the shapes of all runs so far that succeeded."""
         return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
 
-    def agreeing(
+    def verify(
         self,
         found: "Found",
         shapes: Iterable[Mapping[str, int]],
@@ -141,10 +141,10 @@ class Runs:
         *,
         strict: bool = False,
     ) -> list[dict[str, int]]:
-        """Shapes at which runs give what the formulas give: so many, fewer where runs are long.
+        """Return shapes at which runs give what the formulas give: ``most``, fewer of long runs.
 
-        Those at which the code does not run are passed over. Formulas that one contradicts are
-        withheld; :class:`ContradictedError` where no others are left, or ``strict``;
+        Shapes at which the code does not run are passed over. A formula that a run contradicts is
+        withheld; raises :class:`ContradictedError` if no others are left or if ``strict``,
         :class:`TooLongError` at a shape that takes too long.
         """
         agreed: list[dict[str, int]] = []
@@ -182,7 +182,7 @@ class Runs:
 
 
 def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> Wrong:
-    """Quantities whose formula does not give what the run gave."""
+    """Return a sentence for each quantity whose formula does not give what a run counted."""
     return {
         (phase, quantity): f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
         f"{evaluate(expression, sizes)}"

@@ -1,4 +1,4 @@
-"""Traces side by side: what each operation, or each kind of operation, did in every run."""
+"""Traces of several runs side by side: each size of an operation is a column, one value a run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +9,9 @@ from attnprof.trace.events import KINDS, Call, Trace, grouped
 Key = tuple[str, str, str, str, str, str]
 Column = tuple[int, ...]
 
-#: Passes of a loop, at each of its ends, that are moments of their own.
+#: Turns of a loop, at each of its ends, that are moments of their own.
 _ENDS = 4
-#: Sizes of a call: what it moves, and what is held.
+#: Sizes of a call: bytes that it moves, and bytes that are held.
 MOVED, HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
 
 
@@ -20,9 +20,9 @@ class Sheet:
     """Runs of one module at several shapes, as one ``trace`` whose sizes are columns.
 
     ``aligned``: every run did the same operations in the same order, and a call is one of them.
-    Otherwise a call is every operation of one name at one line, added up, and tells nothing of
-    what is held. ``held`` are, for a phase, the bytes held at each moment that can be the worst,
-    and ``most`` the largest of them.
+    Otherwise a call is the sum of all operations of one kind at one line, without storages.
+    ``held`` are, by phase, the bytes held at each moment that can be the peak, and ``most`` the
+    largest of them.
     """
 
     aligned: bool
@@ -31,7 +31,7 @@ class Sheet:
     most: Mapping[str, Column]
 
     def counts(self) -> Iterator[Column]:
-        """Every count and number of bytes moved, at all runs."""
+        """Yield the columns of all counts, bytes moved and parameters."""
         yield self.trace.parameters
         yield from self.trace.modules.values()
         for call in self.trace.calls:
@@ -39,7 +39,7 @@ class Sheet:
             yield from (getattr(call, name) for name in MOVED)
 
     def others(self) -> Iterator[Column]:
-        """How many operations each call is, and the storages that it takes and gives."""
+        """Yield the columns of repetitions, storages and routes."""
         for call in self.trace.calls:
             yield call.times
             yield from (getattr(call, name) for name in HELD)
@@ -49,17 +49,17 @@ class Sheet:
 
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
-    """Traces as columns: operation by operation where they align, else by kind and line."""
+    """Return traces as columns: by operation where all traces align, else by kind and line."""
     places = [[(key_of(call), call.module) for call in trace.calls] for trace in traces]
     lives = [[([n for n, _ in call.born], call.died) for call in trace.calls] for trace in traces]
     aligned = all(x == places[0] for x in places) and all(x == lives[0] for x in lives)
     if aligned:
-        calls = [_beside(row) for row in zip(*(trace.calls for trace in traces), strict=True)]
+        calls = [_as_columns(row) for row in zip(*(trace.calls for trace in traces), strict=True)]
     else:
         longest = sorted(places, key=len, reverse=True)
         keys = dict.fromkeys(key for order in longest for key, _ in order)
         kinds = [grouped(trace.calls, key_of) for trace in traces]
-        calls = [_beside([_summed(key, found.get(key, [])) for found in kinds]) for key in keys]
+        calls = [_as_columns([_summed(key, found.get(key, [])) for found in kinds]) for key in keys]
     held, most = {}, {}
     for phase in phases:
         moments = [dict(_moments(trace, phase, aligned=aligned)) for trace in traces]
@@ -76,7 +76,7 @@ def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
 
 
 def _modules(traces: Sequence[Trace]) -> dict[str, Column]:
-    """Parameters of each submodule; where the runs have others, of all that are numbered alike."""
+    """Return each submodule's parameters; where runs differ in submodules, of ``layers.*``."""
     named = [trace.modules for trace in traces]
     if any(list(modules) != list(named[0]) for modules in named):
         named = [
@@ -89,12 +89,12 @@ def _modules(traces: Sequence[Trace]) -> dict[str, Column]:
 
 
 def unnumbered(module: str) -> str:
-    """``layers.*.linear1`` for ``layers.3.linear1``."""
+    """Return ``layers.*.linear1`` for ``layers.3.linear1``."""
     return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
-def _beside(row: Sequence[Call]) -> Call:
-    """Calls of all runs as one, whose sizes are columns."""
+def _as_columns(row: Sequence[Call]) -> Call:
+    """Return one call whose sizes are columns, given that call in each run."""
     kinds = {kind for call in row for kind in call.counts}
     sizes: dict[str, Any] = {
         name: tuple(getattr(call, name) for call in row) for name in (*MOVED, *HELD, "times")
@@ -110,13 +110,13 @@ def _beside(row: Sequence[Call]) -> Call:
 
 
 def key_of(call: Call) -> Key:
-    """What operations of one kind have in common."""
+    """Return the kind of an operation: its name, phase, line and module, without sizes."""
     module = unnumbered(call.module)
     return call.op, call.part, call.line, call.uncounted, call.scratch, module
 
 
 def _summed(key: Key, calls: Sequence[Call]) -> Call:
-    """All operations of one kind in a run; there may be none."""
+    """Return the sum of a run's operations of one kind, of which there may be none."""
     op, part, line, uncounted, scratch, module = key
     counts = {kind: sum(call.counts.get(kind, 0) for call in calls) for kind in KINDS}
     sizes = {name: sum(getattr(call, name) for call in calls) for name in (*MOVED, "times")}
@@ -127,10 +127,10 @@ def _summed(key: Key, calls: Sequence[Call]) -> Call:
 
 
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, int]]:
-    """Bytes held while each operation of a phase runs, by a name of that moment.
+    """Yield a name of each moment of a phase, and the bytes held while that operation runs.
 
-    Where runs do not align, of all operations of one name at one line the first and last few are
-    moments of their own, as what a loop holds grows or shrinks; of those between the largest is.
+    Where runs do not align, the first and last few operations of a kind are moments of their own,
+    since what a loop holds grows or shrinks; of all between only the largest is.
     """
     now = 0
     found: dict[Key, list[int]] = {}

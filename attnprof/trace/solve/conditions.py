@@ -1,4 +1,4 @@
-"""Conditions on sizes: what divides what, what a quotient is rounded to, and how they are said."""
+"""Conditions on sizes: which size divides which, what a quotient is rounded to; and their text."""
 
 from functools import cache
 from typing import Any
@@ -7,7 +7,7 @@ import sympy
 
 from attnprof.trace.doubles import Double, DoubleLog2, called
 
-#: Levels of a tree that torch can count the points of.
+#: Most levels of a tree whose points torch can count.
 _LEVELS = 60
 _SIGNS = {
     "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
@@ -17,11 +17,12 @@ _SIGNS = {
 
 @cache
 def divided(condition: Any) -> tuple[Any, Any, Any] | None:
-    """Number, divisor and rounded quotient of a condition that one (or not) divides the other.
+    """Return number, divisor and rounded quotient of a condition that one divides the other.
 
-    Also of ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of what is left of the division, of
-    ``N/floor(N/8) = 8``, of quotients rounded up, as ``d = 2*floor(d/2 + 1/2)``, and of two,
-    rounded up and down, as those of ``x[..., ::2]`` and ``x[..., 1::2]``.
+    Also of its negation; None for other conditions. ``N = 64*floor(N/64)`` gives N, 64 and
+    floor(N/64). Recognized as well: ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of a remainder;
+    ``N/floor(N/8) = 8``; a quotient rounded up, ``d = 2*floor(d/2 + 1/2)``; and a quotient rounded
+    up equal to that rounded down, as of ``x[..., ::2]`` and ``x[..., 1::2]``.
     """
     if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
         return None
@@ -44,7 +45,7 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
 
 def _is_rest(number: Any, divisor: Any) -> bool:
-    """Whether it is from 0 to less than a divisor, whatever the sizes are."""
+    """Return whether a number is from 0 to less than a divisor, whatever the sizes are."""
     sizes = {s: 1 + sympy.Dummy(integer=True, nonnegative=True) for s in divisor.free_symbols}
     return bool(
         number.xreplace(sizes).is_nonnegative and (divisor - number).xreplace(sizes).is_positive
@@ -52,7 +53,10 @@ def _is_rest(number: Any, divisor: Any) -> bool:
 
 
 def one_by_one(condition: Any) -> list[Any]:
-    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less."""
+    """Return one condition for each quotient of a product that is whole; others as they are.
+
+    ``H*W = 64*floor(H/8)*floor(W/8)`` says that 8 divides H and that 8 divides W.
+    """
     floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
     if len(floors) < 2:
         return [condition]
@@ -66,7 +70,7 @@ def one_by_one(condition: Any) -> list[Any]:
 
 
 def of_a_factor(condition: Any) -> Any:
-    """That a product is nothing, as a condition on its one factor that may be."""
+    """Return ``factor = 0`` for "product = 0" if one factor alone may be 0; others as they are."""
     if not isinstance(condition, sympy.Eq) or condition.rhs != 0:
         return condition
     factors = sympy.Mul.make_args(condition.lhs)
@@ -76,9 +80,9 @@ def of_a_factor(condition: Any) -> Any:
 
 @cache
 def as_whole(condition: Any) -> Any:
-    """``16*ceiling(N/16) > N`` as a condition that one divides the other, or not; else as it is.
+    """Return ``16*ceiling(N/16) > N`` as "16 does not divide N"; other conditions as they are.
 
-    A quotient that is rounded is on one side of itself, and equal to it where it is whole.
+    A rounded quotient is never on the other side of the quotient, and equal where that is whole.
     """
     sign = _SIGNS.get(type(condition).__name__)
     if sign not in ("<", ">", "<=", ">="):
@@ -99,7 +103,7 @@ def as_whole(condition: Any) -> Any:
 
 @cache
 def rounds_to_none(condition: Any) -> Any:
-    """The rounded quotient that is 0 by a condition, if it is one on that alone."""
+    """Return the rounded quotient that a condition says is 0, ``floor(N/64)``; else None."""
     sign = _SIGNS.get(type(condition).__name__)
     if sign not in ("=", "<=", "<"):
         return None
@@ -111,7 +115,7 @@ def rounds_to_none(condition: Any) -> Any:
 
 @cache
 def remainder(condition: Any) -> tuple[Any, Any] | None:
-    """Number and divisor of a condition on what is left of a division."""
+    """Return number and divisor of a condition on a remainder: N, 64 of ``N - 64*floor(N/64)``."""
     for floor in condition.lhs.atoms(sympy.floor):
         number, divisor = floor.args[0].as_numer_denom()
         if (condition.lhs - number + divisor * floor).expand() == 0:
@@ -120,7 +124,7 @@ def remainder(condition: Any) -> tuple[Any, Any] | None:
 
 
 def as_division(condition: Any) -> Any:
-    """The condition; that less than 1 is left of a division, as one that nothing is."""
+    """Return "remainder < 1" as "remainder = 0"; other conditions as they are."""
     ends = {"<": 1, "<=": 0}
     none = condition.args[1:] == (ends.get(_SIGNS.get(type(condition).__name__, "")),)
     if not none or remainder(condition) is None:
@@ -129,7 +133,7 @@ def as_division(condition: Any) -> Any:
 
 
 def condition_text(condition: Any) -> str:
-    """``N > 307``, ``64 divides N``."""
+    """Return a condition in words: ``N > 307``, ``64 divides N``."""
     condition = as_whole(condition)
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
@@ -143,7 +147,7 @@ def condition_text(condition: Any) -> str:
 
 
 def _sides(condition: Any) -> tuple[Any, Any]:
-    """Both sides; of polynomials without what they share, nothing subtracted on either."""
+    """Return both sides of a condition; of polynomials without common factors or subtractions."""
     left, right = condition.args
     if not (left - right).is_polynomial(*condition.free_symbols):
         return left, right
@@ -157,7 +161,7 @@ def _sides(condition: Any) -> tuple[Any, Any]:
 
 
 def _spelled(expression: Any) -> str:
-    """Its text, with ceilings; a remainder as ``(N mod 64)``."""
+    """Return the text of an expression, with ceilings; a remainder as ``(N mod 64)``."""
     expression = expression.replace(rounds_down, rounded_up)
     printed = str(expression)
     for floor in expression.atoms(sympy.floor):
@@ -167,23 +171,23 @@ def _spelled(expression: Any) -> str:
 
 
 def rounds_down(part: Any) -> bool:
-    """Whether it is a quotient rounded down below 0, as torch writes what it rounds up."""
+    """Return whether a part is ``floor(-x)``: torch writes ``-floor(-x)`` for ``ceiling(x)``."""
     return isinstance(part, sympy.floor) and bool(part.args[0].could_extract_minus_sign())
 
 
 def rounded_up(part: Any) -> Any:
-    """The same as one rounded up."""
+    """Return ``-ceiling(x)`` for ``floor(-x)``."""
     return -sympy.ceiling(-part.args[0])
 
 
 def is_wider(bound: Any, other: Any) -> bool:
-    """Whether one bound of a size is farther out than another on its side."""
+    """Return whether a bound is wider than another on its side: ``N > 5`` than ``N > 9``."""
     (size, side, far), (own, its, near) = _bound(bound), _bound(other)
     return bool(size is not None and size == own and side == its and side * (near - far) > 0)
 
 
 def _bound(condition: Any) -> tuple[Any, int, Any]:
-    """A size, 1 where a condition keeps it above a whole number and -1 below, and that number."""
+    """Return size, side and number of a bound: N, 1, 5 of ``N > 5`` and N, -1, 5 of ``N < 5``."""
     condition = as_whole(condition)
     sign = _SIGNS.get(type(condition).__name__, "")
     side = {">": 1, "<": -1}.get(sign[:1], 0)
@@ -198,9 +202,10 @@ def _bound(condition: Any) -> tuple[Any, int, Any]:
 
 
 def octave(equation: Any) -> list[Any]:
-    """The sizes whose logarithm to base 2 rounds to a number; none where it is of something else.
+    """Return bounds of a size whose rounded logarithm is fixed; none for other equations.
 
-    Loops over levels of a tree have as many turns at all of them.
+    ``ceiling(log2(N)) = 3`` gives N > 4 and N <= 8. A loop over levels of a tree has as many turns
+    at all sizes between.
     """
     levels = [x for x in equation.lhs.atoms(Double) if x.args[0].func is DoubleLog2]
     if len(levels) != 1 or not (number := equation.rhs - equation.lhs + levels[0]).is_Integer:

@@ -1,4 +1,4 @@
-"""Where formulas and a run part: by how much, and at which operation and line first."""
+"""Compare formulas with a run: which quantities differ, and at which operation and line first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ Row = tuple[Call, int]  # a call, and how much of a quantity it is
 
 
 class Found:
-    """What a way to formulas found: ``forms`` by phase, the ``trace`` behind them.
+    """The result of a strategy: ``forms`` by phase and quantity, and the ``trace`` they sum up.
 
-    ``withheld`` says, by phase and quantity, which have no formula although others do, and why.
+    ``withheld`` says, by phase and quantity, why a quantity has no formula although others do.
     """
 
     forms: dict[str, dict[str, Any]]
@@ -26,11 +26,11 @@ class Found:
     withheld: dict[str, dict[str, str]]
 
     def numbers(self, sizes: Sizes) -> dict[str, dict[str, Any]]:
-        """What the formulas give at a shape."""
+        """Return what the formulas give at a shape: ``{"forward": {"flops": 4096}}``."""
         return {p: {q: evaluate(x, sizes) for q, x in own.items()} for p, own in self.forms.items()}
 
     def operations(self, sizes: Sizes) -> float:
-        """About how many operations a run at a shape is; infinitely many where none can be."""
+        """Return about how many operations a run at a shape has; infinity where there is no run."""
         try:
             return float(sum(many * evaluate(times, sizes) for times, many in self.repeats.items()))
         except ZeroDivisionError:
@@ -38,13 +38,13 @@ class Found:
 
     @cached_property
     def repeats(self) -> Counter[Any]:
-        """How many calls stand for how many operations."""
+        """How many calls are repeated how often: ``{1: 40, N/64: 12}``."""
         return Counter(call.times for call in self.trace.calls if call.times is not None)
 
     def hold(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
         """Withhold the formulas that a run at a shape contradicts.
 
-        Raises :class:`ContradictedError` where they are too many, or where it is to be ``strict``.
+        Raises :class:`ContradictedError` if too few are left, or if any differs and ``strict``.
         """
         wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
         for (phase, quantity), told in wrong.items():
@@ -55,7 +55,7 @@ class Found:
             self.withhold(ContradictedError(shape, wrong))
 
     def withhold(self, error: ContradictedError) -> None:
-        """Take what a run contradicted away; raises the error where no count keeps its formula."""
+        """Remove the contradicted formulas; raise the error if a phase keeps none of a count."""
         for (phase, quantity), told in error.wrong.items():
             forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
             del forms[quantity]
@@ -67,16 +67,17 @@ class Found:
 
 
 def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
-    """``; they part at aten.clone (my.py:16): 96, not 48``; nothing where that is not known.
+    """Return where a formula and a run differ first, or an empty string if that is not known.
 
-    Operations that add nothing, as most views, are passed over. Where a call of the formulas
-    stands for several, those of one name at one line are compared together.
+    Such as ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing, as
+    most views, are passed over. Where a call of the formulas stands for several operations, the
+    operations of one name at one line are summed before they are compared.
     """
     expected = list(_rows(formulas, phase, quantity, sizes))
     found = list(_rows(run, phase, quantity, {}))
     pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, found)
     if any(call.times != 1 for call in formulas.calls):
-        at, there = _together(expected), _together(found)
+        at, there = _summed_by_line(expected), _summed_by_line(found)
         pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
     for wanted, got in pairs:
         if wanted is None or got is None:
@@ -90,7 +91,7 @@ def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes
 
 
 def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
-    """Calls and what they add; of a peak, those that take memory and what is held by then."""
+    """Yield calls and what they add to a quantity; of a peak, allocations and bytes held then."""
     held = 0
     for call in trace.calls:
         takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
@@ -104,7 +105,7 @@ def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row
                 yield call, value
 
 
-def _together(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
+def _summed_by_line(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
     found: dict[tuple[str, str, str], Row] = {}
     for call, value in rows:
         key = call.op, call.part, call.line

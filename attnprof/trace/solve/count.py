@@ -1,6 +1,6 @@
-"""What a target executes and holds at one shape: a run, held against one on real tensors.
+"""Count what a target does at one shape: a run on fake tensors, compared with one on real tensors.
 
-Runs use fake tensors. Where code does something else on real ones, the real way is what counts.
+Where code does something else on real tensors, the run on real tensors is what counts.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,15 +28,15 @@ from attnprof.trace.solve.reasons import SHAPED, by_value, failure_of, place_of,
 from attnprof.trace.solve.small_runs import check_chance, row_of, small_shapes
 from attnprof.user_code import error_text
 
-#: What a run on real tensors may take: FLOPs, operations.
+#: Most FLOPs and operations of a run on real tensors.
 MOST_FLOPS, MOST_CALLS = 4 * 10**9, 16_000
-#: Operations of loops that are run turn by turn, where one turn could tell of others.
+#: Operations up to which a loop is run turn by turn, though one turn could stand for all.
 _TURNS = 20_000
-#: Decisions by values that are tried the other way round.
+#: Branches on values that are run with the other outcome as well.
 _DECISIONS = 12
-#: Operations after which a run is taken to end well.
+#: Operations after which a run is taken to succeed.
 _SO_FAR = 2_000
-#: Operations on fake tensors before that, which take three times as long as those on meta tensors.
+#: The first of these use fake tensors, which take three times as long as meta tensors.
 _AT_FIRST = 300
 _UNHELD = "not held against a run on real tensors"
 
@@ -46,7 +46,7 @@ class PartedError(Exception):
 
 
 class NoBackwardError(RequestError):
-    """A forward pass runs, and no backward pass."""
+    """The code has a forward pass that runs, but no backward pass."""
 
     in_training = True
 
@@ -54,11 +54,11 @@ class NoBackwardError(RequestError):
 def count(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
 ) -> Trace:
-    """A run that shows what a phase counts at a shape; to decode, ``target`` is the step.
+    """Return the run of a phase at a shape; to decode, ``target`` is the step.
 
-    Where the code does something else on real tensors, that is what is counted, unless it need not
-    be ``held``. Raises :class:`TooLongError` for more than ``most`` operations,
-    :class:`RequestError` where it does not run, :class:`CannotRunError` where values decide.
+    ``held``: compare it with a run on real tensors, and return that one if the code does something
+    else there. Raises :class:`TooLongError` for more than ``most`` operations,
+    :class:`RequestError` if the code does not run, :class:`CannotRunError` if values decide.
     """
     return counted(target, sizes, phase, most, held=held)[0]
 
@@ -66,9 +66,10 @@ def count(
 def counted(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
 ) -> tuple[Trace, Target]:
-    """The same, and the target as it ran: with experts chosen evenly, or on real tensors.
+    """Return the run as ``count`` does, and the target with the settings that it ran with.
 
-    Without ``held``, one turn stands for those like it where loops that tell so have very many.
+    It may have run with experts chosen evenly, or on real tensors. Without ``held``, one turn of a
+    very long loop stands for all turns that the code marks as alike.
     """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
@@ -87,7 +88,7 @@ def counted(
     if isinstance(trace, Exception):
         raise trace
     try:
-        trace.notes += _checked(target, sizes, training, trace) if held else []
+        trace.notes += _notes_of_check(target, sizes, training, trace) if held else []
     except PartedError as parted:
         if large := _too_large(target, sizes):
             raise CannotRunError(
@@ -100,14 +101,12 @@ def counted(
 
 
 def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
-    """The target, where a forward pass (and a backward one) runs at one of a few shapes.
+    """Return the target with settings at which it runs forward (and backward) at one of few shapes.
 
-    Powers of two are among them if ``even``.
-
-    It is to run with values followed where experts that are chosen evenly, or sizes alone, make
-    those that decide what runs, and on real tensors where these are not known. Raises
-    :class:`RequestError` with the exception and its line where it fails at all of them, and
-    :class:`CannotRunError` for what cannot be followed without values.
+    Powers of two are among these shapes if ``even``. Where values decide what runs, values are
+    followed if sizes alone, or experts chosen evenly, make them (``routed``); else the target is
+    set to real tensors. Raises :class:`RequestError` with the exception and its line if the code
+    fails at all shapes, :class:`CannotRunError` if what runs depends on values.
     """
     failures = list[Exception]()
     names = target.symbols
@@ -119,13 +118,13 @@ def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = 
         try:
             for backward in [False, True] if training else [False]:
                 with suppress(*[UnsupportedTensorError] if training > backward else []):
-                    _begins(target, sizes, training=backward)
+                    _run_beginning(target, sizes, training=backward)
                     evaluated = True
         except TooLongError:
             return target  # so far it runs
         except Exception as error:
             if type(error).__module__.startswith("torch."):
-                return _followed(target, sizes, error, training=training)
+                return _with_values(target, sizes, error, training=training)
             if backward and evaluated:
                 raise NoBackwardError(
                     f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
@@ -137,8 +136,8 @@ def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = 
     raise failures[-1]
 
 
-def _begins(target: Target, sizes: Sizes, *, training: bool) -> None:
-    """Run it, or so many operations of it; of a long run most are on meta tensors, if that goes."""
+def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
+    """Run a target, or its first operations: of a long run, on meta tensors if it runs on these."""
     try:
         record(target, sizes, training=training, most=_AT_FIRST)
     except TooLongError:
@@ -149,8 +148,8 @@ def _begins(target: Target, sizes: Sizes, *, training: bool) -> None:
             record(target, sizes, training=training, most=_SO_FAR)
 
 
-def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
-    """The target as it runs where values are known; CannotRunError where they are not."""
+def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
+    """Return the target set to follow values or to real tensors; CannotRunError if neither runs."""
     routed = replace(target, routed=True)
     ran = outcome(routed, sizes, training=training, most=_SO_FAR)
     if isinstance(ran, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
@@ -171,10 +170,10 @@ def held(
     target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes],
     flops: Any = 0,
 ) -> tuple[dict[str, int], Trace] | str:  # fmt: skip
-    """The smallest shape inside the domain that could be tried, and its run on real tensors.
+    """Return the smallest shape inside a domain that runs, with its run on real tensors; or a note.
 
-    A note where there is none that runs within limits; of too many ``flops``, a formula, nothing
-    runs. Raises :class:`PartedError` where the run on real tensors is not the one on fake ones.
+    Shapes of too many ``flops``, a formula, are not run. Raises :class:`PartedError` if the run on
+    real tensors differs from that on fake tensors.
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*small_shapes(target), *others]):
@@ -186,16 +185,16 @@ def held(
         if isinstance(fake, Exception):
             why = f"at {sizes_text(sizes)} it does not run: {error_text(fake)}"
             continue
-        real = _held_at(target, sizes, training, fake)
+        real = _run_on_real(target, sizes, training, fake)
         return real if isinstance(real, str) else (dict(sizes), real)
     return f"{_UNHELD}: {why}"
 
 
-def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[str]:
-    """Hold a run against one on real tensors: at a small shape where the code does the same.
+def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[str]:
+    """Compare a run with one on real tensors; return a note if no such run is within limits.
 
-    At its own shape where there is none. A note where neither runs within limits; raises
-    :class:`PartedError` as :func:`held` does. What is ours, or was real, needs no check.
+    It is made at a small shape with the same operations, or at the run's shape if there is none.
+    Raises :class:`PartedError` as :func:`held` does. Code of ours, and real runs, need no check.
     """
     if target.own or target.real:
         return []
@@ -205,12 +204,12 @@ def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[
         if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
             break
-    found = _held_at(target, sizes, training, fake)
+    found = _run_on_real(target, sizes, training, fake)
     return [found] if isinstance(found, str) else []
 
 
-def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
-    """The run on real tensors at a shape, or a note why there is none; PartedError as above."""
+def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
+    """Return the run on real tensors at a shape, or a note why none; PartedError if it differs."""
     if large := _too_large(target, sizes, fake):
         return f"{_UNHELD}: {large}"
     real = outcome(target, sizes, training=training, real=True)
@@ -227,7 +226,7 @@ def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace
 
 
 def _too_large(target: Target, sizes: Sizes, fake: Trace | None = None) -> str:
-    """Why a run on real tensors would take too much; empty where it does not."""
+    """Return why a run on real tensors would take too much, or an empty string."""
     needs = weight_bytes(target, sizes)
     if fake is not None:
         phase = "train" if any(call.part == "backward" for call in fake.calls) else "forward"
@@ -249,10 +248,10 @@ def _spelled(call: Call | None) -> str:
 
 
 def on_real_tensors(target: Target, *, training: bool) -> Target:
-    """The target, to be run on real tensors from now on.
+    """Return the target set to run on real tensors.
 
-    Raises :class:`CannotRunError` where its path depends on values of inputs or weights, or where
-    such a run takes too much; what the code raises where it runs nowhere.
+    Raises :class:`CannotRunError` if its path depends on values of inputs or weights, or if such a
+    run takes too much; what the code raises if it runs at no small shape.
     """
     failure: Exception = CannotRunError(f"{target.name} runs at no small shape")
     for sizes in small_shapes(target):

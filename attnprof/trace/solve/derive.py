@@ -1,4 +1,7 @@
-"""From a request to its formulas, and its numbers at any shape."""
+"""Derive the formulas of a target: strategies are tried in turn until one gives formulas.
+
+:func:`derived` takes a :class:`Target`, :func:`derive_anything` a class, module, function or name.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,11 +49,11 @@ def derived(
     *,
     runs: bool = False,
 ) -> Derivation:
-    """Formulas of a target for phases; ``asked`` sizes choose the branch and must be met.
+    """Return formulas of a target for phases; they hold at the ``asked`` sizes: of that branch.
 
-    Its guesses and inputs go with them; ``runs``: it is known to run at those sizes. Raises
-    :class:`RequestError` for sizes it does not have and where it does not run at all,
-    :class:`CannotRunError` where neither a formula nor, at a complete shape, a number can be had.
+    ``runs``: the target is known to run at these sizes. Raises :class:`RequestError` for sizes that
+    it does not have and if it does not run at all, :class:`CannotRunError` if there is neither a
+    formula nor, at a complete shape, a number.
     """
     check_registered()
     asked = dict(asked or {})
@@ -66,17 +69,17 @@ def derived(
     start: Sizes = asked
     drawn = draws_seen()
     if not runs:
-        target, start = _started(target, asked, training=trains(phases))
+        target, start = _runnable(target, asked, training=trains(phases))
     with explained(target, phases, drawn):
         forms = _forms(target, phases, start)
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
 
-def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
-    """The target and the sizes to begin with; a shorter length where it runs at no usual one.
+def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
+    """Return the target as it runs, and sizes to begin with: a shorter length if no usual one runs.
 
-    At a length that its tables reach sizes can be symbols; at powers of two alone they cannot.
+    Lengths within a module's tables come before powers of two, at which sizes cannot be symbols.
     """
     free = "N" in set(target.symbols) - set(asked)
     shorter = [{**asked, "N": length} for length in SHORTER] if free else []
@@ -91,7 +94,7 @@ def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, S
 
 
 def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
-    """Every phase: those together that one run shows; a decoding step is a run of its own."""
+    """Return the result of every phase; backward and train share a run, decode is another one."""
     if "decode" in phases and target.step is None:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
     searches = dict.fromkeys(PHASES, _Search(target, asked))
@@ -100,12 +103,12 @@ def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
     for group in (("forward",), ("backward", "train"), ("decode",)):
         if wanted := [phase for phase in group if phase in phases]:
             found |= searches[wanted[0]].forms(wanted)
-    counted = {phase: _by_run(searches[phase].target, phase) for phase in phases}
+    counted = {phase: _counts_by_run(searches[phase].target, phase) for phase in phases}
     return {phase: replace(found[phase], counted=counted[phase]) for phase in phases}
 
 
-def _by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
-    """Every quantity of a phase by a run at a shape; RequestError where it cannot run there."""
+def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
+    """Return a function that counts every quantity of a phase by a run at a shape."""
 
     @cache
     def run(shape: tuple[tuple[str, int], ...]) -> Mapping[str, Any]:
@@ -128,7 +131,7 @@ def _by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[
 
 @dataclass
 class _Search:
-    """Tries the strategies in turn; what one group of phases showed spares the next one work."""
+    """The search for formulas of a target; lines and plans of one group of phases help the next."""
 
     target: Target
     asked: Sizes
@@ -137,21 +140,21 @@ class _Search:
     _failed: dict[tuple[str, str], Exception] = field(default_factory=dict)
 
     def forms(self, phases: Sequence[str]) -> Forms:
-        """Phases that one run shows; on real tensors where code does something else there."""
+        """Return the result of phases of one run; on real tensors if the code differs there."""
         try:
-            return self._first(phases, [])
+            return self._first_result(phases, [])
         except PartedError as error:
             self.target = on_real_tensors(self.target, training=trains(phases))
             self._failed.clear()
             self.lines.clear()
             self.plans.clear()
-            return self._first(phases, [str(error)])
+            return self._first_result(phases, [str(error)])
 
-    def _first(self, phases: Sequence[str], reasons: list[str]) -> Forms:
-        """What the first strategy gives that does not fail, with all sizes free at first.
+    def _first_result(self, phases: Sequence[str], reasons: list[str]) -> Forms:
+        """Return the result of the first strategy that does not fail, with all sizes free at first.
 
-        Then those of 1 are given, and one in which the cost is no polynomial. Where runs
-        contradict some counts and no other way has them all, that is what is given.
+        Then asked sizes of 1 are fixed, and a size in which the cost is no polynomial. If runs
+        contradict some counts and no strategy has all formulas, those of the others are returned.
         """
         partial: Forms | None = None
         waiting = list(product(STRATEGIES, self._starts()))
@@ -180,24 +183,24 @@ class _Search:
                 # no length is given that nobody asked
                 name = "" if name == "N" and name not in self.asked else name
                 if str(error) and not (known and name):
-                    reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
+                    reasons.append(f"{_strategy_text(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
                 first = strategy is by_symbols and not fixed
-                if found := first and self._otherwise(error, phases, reasons):
+                if found := first and self._over_fewer_sizes(error, phases, reasons):
                     return found
-                waiting[:0] = self._with_given(name, fixed)
+                waiting[:0] = self._strategies_with(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
-        return partial or at_one_shape(self._attempt(phases, {}, reasons), self._given(phases))
+        return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
-    def _with_given(self, name: str, fixed: Sizes) -> Iterator[Any]:
-        """All strategies, with a number for the size of this name, if there is one."""
+    def _strategies_with(self, name: str, fixed: Sizes) -> Iterator[Any]:
+        """Yield all strategies with a number for the named size; none without a name."""
         if name:
             size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
             yield from product(STRATEGIES, [{**fixed, name: size}])
 
     def _of_squares(self, phases: Sequence[str]) -> Forms | None:
-        """Formulas over the root of a length that has to be a square, if it has to."""
+        """Return formulas over the root of a length that has to be a square; else None."""
         side = side_of(self.target, self.asked)
         if not side:
             return None
@@ -207,12 +210,12 @@ class _Search:
             return {phase: in_length(forms, side) for phase, forms in found.items()}
         return None
 
-    def _otherwise(
+    def _over_fewer_sizes(
         self, error: Exception, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
-        """Formulas where a run on symbols shows at once that none are over all of these sizes.
+        """Return formulas if the symbolic run showed that there are none over all sizes; else None.
 
-        It makes a square of a length, or its conditions hold at an asked size and at no other.
+        The length has to be a square, or a condition holds at an asked size and at no other.
         """
         if found := self._of_squares(phases):
             return found
@@ -220,8 +223,8 @@ class _Search:
         alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
         return self._narrowed(phases, reasons) if alone else None
 
-    def _given(self, phases: Sequence[str]) -> Sizes:
-        """The length with which there are formulas in the other sizes, if one is found."""
+    def _length(self, phases: Sequence[str]) -> Sizes:
+        """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError, RequestError):
@@ -236,7 +239,7 @@ class _Search:
         return [{}, ones] if ones else [{}]
 
     def _narrowed(self, phases: Sequence[str], reasons: list[str]) -> Forms | None:
-        """With numbers for the widths that a run on symbols makes numbers of, if any other way."""
+        """Return formulas with numbers for the sizes that the symbolic run pinned; else None."""
         pins = getattr(self._failed.get((by_symbols.__name__, "{}")), "pins", ())
         unasked = {"N", "B"} - set(self.asked)
         pinned = {size.name for pin in pins for size in pin.free_symbols} - unasked
@@ -249,7 +252,7 @@ class _Search:
                 return strategy(self._attempt(phases, fixed, reasons))
             except (NoFormulaError, TooLongError, NotRunningError) as error:
                 if str(error):
-                    reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
+                    reasons.append(f"{_strategy_text(STRATEGIES[strategy], fixed, error)}: {error}")
                 partial = partial or getattr(error, "forms", None)
         return partial
 
@@ -261,7 +264,7 @@ class _Search:
         return Attempt(target, phases, asked, fixed, reasons, self.lines, plans, pins)
 
 
-def _failing(strategy: str, fixed: Sizes, error: Exception) -> str:
+def _strategy_text(strategy: str, fixed: Sizes, error: Exception) -> str:
     if isinstance(error, ContradictedError) and 1 in error.shape.values():
         return "these formulas are for the size of 1; those for 2 and more would be wrong there"
     given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
@@ -278,9 +281,9 @@ def derive_anything(
     causal: bool = False,
     **how: Any,
 ) -> Derivation:
-    """The same for what Python passes; a workload gives the shape, the number format, the mask.
+    """Return formulas of a class, module, function or name; a workload gives shape, dtype and mask.
 
-    ``how`` is what else :func:`attnprof.trace.request.lookup.target_of` takes.
+    ``how`` are further arguments of :func:`attnprof.trace.request.lookup.target_of`.
     """
     if workload is not None:
         dtype, causal = workload.dtype, workload.causal or causal

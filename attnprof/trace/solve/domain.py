@@ -1,4 +1,7 @@
-"""The conditions a symbolic run relied on, and whether one of them pins a size."""
+"""The domain of a symbolic run: the conditions (torch's guards) on sizes that it relied on.
+
+A condition that leaves a size a single value pins that size: its formulas would hold there alone.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -23,39 +26,39 @@ from attnprof.trace.solve.conditions import (
 )
 from attnprof.trace.solve.shapes import of_all_magnitudes
 
-#: Shapes that are few, and sizes of all magnitudes that one takes beside them.
+#: Sampled shapes that are too few to compare conditions; sizes that more are made with.
 _FEW, _MAGNITUDES = 40, [int(2 ** (power / 2)) for power in range(2, 32)]
-#: Beyond any size: of what torch itself can count to.
+#: Beyond any size: a number of torch's own checks for overflow.
 _BITS = 2**60
-#: Where code of ours says which turns of loops are alike, what holds at so many of them is usual.
+#: Share of shapes at which an equation has to hold to pin no size in code that marks its loops.
 _USUAL = 0.6
 
 
 class SizeConditions:
-    """``relations`` over the user's symbols, and over ``rests``: sizes below others, by name."""
+    """Conditions (``relations``) on sizes; ``rests`` are remainders, with the block of each."""
 
     def __init__(self, relations: Iterable[Any], rests: Mapping[str, Any] | None = None) -> None:
         self.relations = list(relations)
         self._rests = rests or {}
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a shape lies inside."""
+        """Return whether all conditions hold at a shape."""
         return all(bool(evaluate(condition, sizes)) for condition in self.relations)
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """The guards in words, the shortest first; none that holds wherever the shorter ones do.
-
-        Nor a bound of a size that has a narrower one.
-        """
+        """The conditions in words, the shortest first, without any that the others imply."""
         wider = {x for x in self.telling for y in self.telling if is_wider(x, y)}
         return tuple(condition_text(x) for x in self.telling if x not in wider)
 
     @cached_property
     def telling(self) -> list[Any]:
-        """Those of them. That is seen in a large sample: torch asks the same in many ways."""
+        """The conditions that exclude a shape which shorter conditions allow.
+
+        Found by a large sample of shapes: torch asks the same in many ways.
+        """
         names = sorted({s.name for c in self.relations for s in c.free_symbols})
-        shapes = [*self.sample(names), *self._near(names)]
+        shapes = [*self.sample(names), *self._shapes_at_borders(names)]
         kept = []
         for condition in sorted(self.relations, key=lambda c: (len(str(c)), str(c))):
             inside = [shape for shape in shapes if evaluate(condition, shape)]
@@ -63,29 +66,29 @@ class SizeConditions:
                 kept.append(condition)
                 shapes = inside
                 if 0 < len(shapes) < _FEW:  # too few to tell whether they all meet the next
-                    shapes = [*shapes, *self._beside(shapes[:_FEW], kept)]
+                    shapes = [*shapes, *self._rescaled(shapes[:_FEW], kept)]
         return kept
 
-    def _beside(self, shapes: Sequence[dict[str, int]], kept: Sequence[Any]) -> Iterator[Any]:
-        """Shapes like these but for one size, of any magnitude, where these conditions hold."""
+    def _rescaled(self, shapes: Sequence[dict[str, int]], kept: Sequence[Any]) -> Iterator[Any]:
+        """Yield the shapes with one size of another magnitude, if the ``kept`` conditions hold."""
         for name in [] if self._rests else shapes[0]:
-            for shape, size in product(shapes, [*_MAGNITUDES, *self._telling_sizes(name)]):
+            for shape, size in product(shapes, [*_MAGNITUDES, *self._border_sizes(name)]):
                 other = {**shape, name: size}
                 if all(evaluate(condition, other) for condition in kept):
                     yield other
 
-    def _near(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Shapes with one size beside a number it is compared with, or a multiple of another.
+    def _shapes_at_borders(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Yield shapes with one size next to a number it is compared with, or a multiple of one.
 
-        Those of all magnitudes miss conditions that differ at one of few sizes.
+        A sample of all magnitudes misses conditions that differ at few sizes.
         """
         for name in names:
-            sizes = self._telling_sizes(name)
+            sizes = self._border_sizes(name)
             for shape, size in zip(cycle(self.sample(names)), sizes, strict=False):
                 yield {**shape, name: size}
 
-    def _telling_sizes(self, name: str) -> list[int]:
-        """Those beside the numbers that this size is compared with, and beside their multiples."""
+    def _border_sizes(self, name: str) -> list[int]:
+        """Return sizes next to the numbers that a size is compared with, and to their multiples."""
         alone = [c for c in self.relations if {s.name for s in c.free_symbols} == {name}]
         numbers = {abs(int(x)) for c in alone for x in c.atoms(sympy.Integer)} - {0, 1}
         multiples = product(numbers, (1, *numbers), (-1, 0, 1))
@@ -93,7 +96,7 @@ class SizeConditions:
         return [max(2, size) for size in sorted(sizes)]
 
     def sample(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Shapes of all magnitudes with these sizes; repeatable."""
+        """Yield shapes of these sizes, of all magnitudes; the same in every call."""
         blocks = {name: block for name, block in self._rests.items() if name in names}
         others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
         for found in of_all_magnitudes(tuple(sorted({*names, *others}))):
@@ -104,17 +107,17 @@ class SizeConditions:
 
 
 class Domain(SizeConditions):
-    """Guards of a symbolic run, over the user's symbols.
+    """Guards of a symbolic run, as conditions on the user's symbols.
 
-    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions but for those
-    that hold for all sizes; one that leaves a size a single value is in ``pins``: the formula
-    would be a mixed, wrong one. Rounded quotients of sizes in the run's classes may be fixed.
+    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions that do not
+    hold for all sizes; ``pins`` are those that leave a size a single value, so that the formula
+    would be wrong at others. Rounded quotients of sizes in the run's classes may be fixed.
     """
 
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
         super().__init__([], rests)
         self._written: dict[Any, Any] = {}
-        #: Rounded quotients, and what is written for them, in two steps.
+        #: Rounded quotients, and what ``written`` puts in their place, in two steps.
         self._plain: dict[Any, Any] = {}
         self._raised: dict[Any, Any] = {}
         self.pins: list[Any] = [
@@ -122,24 +125,24 @@ class Domain(SizeConditions):
             for old, new in environment.replacements.items()
             if old.free_symbols - new.free_symbols
         ]
-        self._classes = environment.told().named(translated)
+        self._classes = environment.learned_classes().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
         if environment.in_blocks:  # other code has formulas for blocks and a rest
             given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
-        #: Rounded quotients, and what they are by conditions that one size divides another.
+        #: Rounded quotients, and the exact ones by conditions that one size divides another.
         self._whole: dict[Any, Any] = {}
         self._none: dict[Any, Any] = {}
         for _ in range(2):  # one may show in another, and would then not show itself
             known = filter(None, map(divided, equations))
             self._whole |= {floor: number / by for number, by, floor in known}
-            equations = [*map(self._said_once, equations)]
+            equations = [*map(self._canonical, equations)]
             given += filter(divided, equations)
         none = dict.fromkeys(filter(None, map(rounds_to_none, given)), sympy.S.Zero)
         #: Those that are 0; no quotient in them is ever negative.
         self._none = {x: zero for x, zero in none.items() if self._met(x.args[0] >= 0) == 1}
-        for condition in chain.from_iterable(map(self._plainly, given)):
+        for condition in chain.from_iterable(map(self._unrounded_conditions, given)):
             equal = isinstance(condition, sympy.Eq)
             of_torch = any(number > _BITS for number in condition.atoms(sympy.Integer))
             if of_torch or condition is sympy.true or condition in self.relations:
@@ -154,7 +157,7 @@ class Domain(SizeConditions):
                 self.pins.append(condition)
 
     def _met(self, condition: Any) -> float:
-        """At how many of all shapes a condition holds."""
+        """Return the share of sampled shapes at which a condition holds."""
         return _share(condition, tuple(self._rests.items()))
 
     @property
@@ -163,7 +166,7 @@ class Domain(SizeConditions):
         return tuple(dict.fromkeys(map(condition_text, self.pins)))
 
     def simplified(self, value: Any) -> Any:
-        """A size without roundings of quotients that are whole wherever the conditions hold."""
+        """Return a size without roundings of quotients that are whole wherever conditions hold."""
         known = self._whole or self._none or self._classes.ends
         if not known or not hasattr(value, "xreplace"):
             return value
@@ -172,7 +175,10 @@ class Domain(SizeConditions):
         return found if found.is_Boolean or found.is_Relational else found.expand()
 
     def written(self, value: Any) -> Any:
-        """The same with ceilings: what is rounded is not negative, as maxima take it to be."""
+        """Return a simplified size with ``ceiling(x)`` for ``-floor(-x)``.
+
+        Rounded quotients are then never negative, as maxima assume.
+        """
         if value not in self._written:
             found = self.simplified(value)
             if getattr(found, "has", lambda _: False)(sympy.floor):
@@ -182,7 +188,7 @@ class Domain(SizeConditions):
         return self._written[value]
 
     def _without_whole(self, part: Any) -> Any:
-        """What is rounded, where that is whole; so are powers of two that lengths are padded to."""
+        """Return the quotient in a floor if it is whole (2**n is, as a padded length); else it."""
         powers = {
             power
             for power in part.args[0].atoms(sympy.Pow)
@@ -192,9 +198,10 @@ class Domain(SizeConditions):
         return part.args[0] if part.args[0].xreplace(whole).is_integer else part
 
     def _unrounded(self, value: Any) -> Any:
-        """A quotient with less than one more is the same: ceil(d/2) is floor(d/2 + 1/2).
+        """Return a value with whole quotients in place of their roundings.
 
-        A multiple of one is whole, too.
+        A whole quotient plus less than one rounds to it: ``floor(d/2 + 1/2)`` is d/2 for even d.
+        Multiples of whole quotients are whole, too.
         """
         whole = {
             part: quotient if rest.is_Rational else part.args[0]
@@ -206,16 +213,16 @@ class Domain(SizeConditions):
         }
         return value.xreplace(whole)
 
-    def _plainly(self, condition: Any) -> list[Any]:
-        """A condition, or those that it comes to, without roundings of what is whole."""
-        said = self._said_once(condition)
+    def _unrounded_conditions(self, condition: Any) -> list[Any]:
+        """Return the conditions that one comes to, without roundings of whole quotients."""
+        said = self._canonical(condition)
         if not isinstance(said, sympy.Eq):
             return [said]
-        strides = _of_strides(said.lhs - said.rhs, self.simplified)
+        strides = _stride_conditions(said.lhs - said.rhs, self.simplified)
         return (octave(said) or [said]) if strides is None else strides
 
-    def _said_once(self, condition: Any) -> Any:
-        """What says, or denies, that one size divides another, in one way; others simplified."""
+    def _canonical(self, condition: Any) -> Any:
+        """Return "divides" or "does not divide" in canonical form; other conditions simplified."""
         parts = divided(condition)
         if (none := rounds_to_none(condition)) in self._none:
             number, by = none.args[0].as_numer_denom()
@@ -225,7 +232,7 @@ class Domain(SizeConditions):
             odd = remainder(condition) if asks else None
             if odd is None or odd[1] != 2:
                 found = self.simplified(condition)
-                return found if found == condition else self._said_once(found)
+                return found if found == condition else self._canonical(found)
             number = odd[0]  # what is left is 0 or 1
             even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
             return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)
@@ -235,9 +242,9 @@ class Domain(SizeConditions):
 
 
 def _with_quotients(value: Any, rule: Callable[[Any], Any], known: dict[Any, Any]) -> Any:
-    """A value with what a rule makes of each rounded quotient, the innermost first.
+    """Return a value with a rule applied to each rounded quotient, the innermost first.
 
-    It is asked of each once: answers are kept in ``known``, since expressions of a run share parts.
+    Results are kept in ``known``, since expressions of a run share parts.
     """
 
     def made(part: Any) -> Any:
@@ -254,14 +261,14 @@ def _rounded_up(part: Any) -> Any:
 
 
 def _is_whole(ratio: Any) -> bool:
-    """Whether it is a polynomial in sizes with whole factors."""
+    """Return whether a ratio is a polynomial in sizes with whole factors."""
     factors = ratio.expand().as_coefficients_dict().values()
     return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
 @lru_cache(maxsize=4096)
 def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
-    """Of all shapes, how many meet a condition: a run is looked at often, and asks the same."""
+    """Return the share of sampled shapes that meet a condition; kept, as a run asks it often."""
     names = sorted(symbol.name for symbol in condition.free_symbols)
     shapes = SizeConditions([], dict(rests)).sample(names)
     met = [bool(evaluate(condition, shape)) for shape in shapes]
@@ -269,19 +276,22 @@ def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
 
 
 def _conditions(guard: Any) -> list[Any]:
-    """A guard as conditions over the user's symbols, none that always holds."""
+    """Return a guard as conditions over the user's symbols, without those that always hold."""
     if isinstance(guard, sympy.Eq):
-        strides = _of_strides(sympy.sympify(translated(guard.lhs)) - translated(guard.rhs))
+        strides = _stride_conditions(sympy.sympify(translated(guard.lhs)) - translated(guard.rhs))
         if strides is not None:
             return strides
     condition = translated(guard)
     return [] if condition is sympy.true else one_by_one(condition)  # symbols are positive
 
 
-def _of_strides(
+def _stride_conditions(
     difference: Any, simplified: Callable[[Any], Any] = sympy.sympify
 ) -> list[Any] | None:
-    """Strides are made of max(1, size): one that equals the size itself asks for one or more."""
+    """Return the bounds that an equation of strides comes to; None for other equations.
+
+    Strides are made of ``max(1, size)``: one that equals the size itself says ``size >= 1``.
+    """
     bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
     if not bounded:
         return None

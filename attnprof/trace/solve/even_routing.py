@@ -1,4 +1,4 @@
-"""Mixtures of experts whose rows are spread evenly over experts."""
+"""Sizes at which a mixture of experts spreads its rows evenly over the experts."""
 
 from collections.abc import Sequence
 from math import gcd
@@ -10,7 +10,7 @@ from attnprof.trace.solve.budget import Runs
 def evenly(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
 ) -> dict[str, int]:
-    """Sizes at which rows are spread evenly over experts, each getting more than these are."""
+    """Return hints at which each expert gets as many rows, and more of them than experts exist."""
     if not target.routed:
         return hints
     trace = Runs(target, phases).at(hints)

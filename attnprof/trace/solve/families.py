@@ -1,6 +1,7 @@
-"""Moments of several runs that belong together by what is held, wherever in a run they are.
+"""Find families: moments of several runs whose held bytes follow a polynomial from run to run.
 
-Of loops in loops the last turn of an inner one has no place that is counted from either end.
+Moments are matched between runs by their place from either end. In nested loops the last turn of an
+inner loop has no such fixed place; it is matched here by what it holds, and where.
 """
 
 from collections import defaultdict
@@ -11,12 +12,12 @@ from typing import Any
 
 from attnprof.trace.solve.accounts import Terms
 
-#: How the next value follows from those before it, the latest first, by the polynomial's degree.
+#: By degree of a polynomial, the factors of the latest values whose sum is the next value.
 _NEXT = {1: (2, -1), 2: (3, -3, 1)}
-#: Runs beside those that fix a polynomial, how many are tried for one kind of operation, and longer
-#: runs in which a family has to have a member.
+#: Runs that confirm a polynomial; last members that are tried for a kind of operation; longer runs
+#: in which a family has to have a member.
 _FURTHER, _MANY, _LONGER = 2, 4_000, 400
-#: Moments of one kind: the factors of what is held, and where, of how many, each of them is.
+#: Moments of one kind: the factors of the bytes held, and their place among how many.
 _Rows = set[tuple[tuple[Any, ...], tuple[int, ...]]]
 
 
@@ -24,10 +25,10 @@ def families(
     runs: Sequence[Mapping[Any, Terms]],
     worst: Callable[[Mapping[Any, Terms]], Mapping[Any, Terms]],
 ) -> Iterator[list[Terms]]:
-    """What moments of one kind hold, in runs in equal steps, where a polynomial joins them.
+    """Yield the bytes held by each family's moments, one value a run; runs are in equal steps.
 
-    So it does their places, which are inside of longer runs, too. The last ones are among the
-    worst.
+    A polynomial of degree 1 or 2 joins these values. Another joins the moments' places, and stays
+    within longer runs. The last moments of a family are candidates for the peak.
     """
     monomials = list(dict.fromkeys(chain(*(x for held in runs for x in held.values()))))
     kinds = [_by_kind(held, held, monomials) for held in runs]
@@ -38,7 +39,7 @@ def families(
         for kind in ends[-1]:
             own = [run[kind] for run in kinds]
             for start in islice(product(*(x[kind] for x in ends[-degree - 1 :])), _MANY):
-                if found := _joined(own, start, factors):
+                if found := _members(own, start, factors):
                     rows = [row for row, _ in found]
                     yield [{x: n for x, n in zip(monomials, row, strict=True) if n} for row in rows]
 
@@ -46,7 +47,7 @@ def families(
 def _by_kind(
     held: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
 ) -> Mapping[Any, _Rows]:
-    """Moments by kind, with their place in their turn and its number, if they are in one."""
+    """Return the moments of each kind: held bytes, and place in the run or in a loop's turn."""
     many: dict[Any, int] = defaultdict(int)
     for kind, (place, _), *turn in every:
         many[kind, *turn] = max(many[kind, *turn], place + 1)
@@ -62,10 +63,10 @@ def _by_kind(
     return found
 
 
-def _joined(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
-    """A family from its last members on to the first run.
+def _members(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
+    """Return a family, followed from its last members back to the first run.
 
-    None where a run, or a longer one than all, has no such moment.
+    None if a run, or a longer one than all, has no such moment.
     """
     found = [*start]
     for run in reversed(own[: -len(start)]):
@@ -82,5 +83,5 @@ def _joined(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[An
 
 
 def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any, ...]:
-    """What follows from so many rows, the nearest first."""
+    """Return the row that follows ``before``, whose nearest row comes first."""
     return tuple([sum(map(mul, factors, row)) for row in zip(*before[: len(factors)], strict=True)])

@@ -1,4 +1,4 @@
-"""Lengths of fewer blocks than the runs behind formulas had, where these hold as well."""
+"""Extend formulas to lengths of fewer blocks than the runs behind them had."""
 
 from itertools import islice
 from typing import Any
@@ -10,14 +10,14 @@ from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import SymbolicRun
 
-#: Shapes at which a run on symbols is compared with formulas: drawn, and at least.
+#: Shapes at which a symbolic run is compared with formulas: at most, and at least.
 _DRAWN, _FEWEST = 60, 12
 #: Sizes that blocks are made of, as multiples of the least, at which runs are compared.
 _TIMES = 1, 2, 3
 
 
-def from_fewer(found: Mixed, runs: Runs) -> None:
-    """Let lengths begin at fewer blocks, one after the other, where runs there give the same."""
+def extend_to_fewer_blocks(found: Mixed, runs: Runs) -> None:
+    """Lower the least number of blocks, one at a time, as long as runs there give the same."""
     blocks = found.blocks
     if blocks is None or (blocks.block.is_Integer and not found.divided):
         return
@@ -26,7 +26,7 @@ def from_fewer(found: Mixed, runs: Runs) -> None:
         fewer = found.turns - 1
         kinds = [(fewer, False)] if found.divided else [(fewer, True), (found.turns, False)]
         try:
-            alike = all(_alike(found, turns, runs, ragged=ragged) for turns, ragged in kinds)
+            alike = all(_agrees(found, turns, runs, ragged=ragged) for turns, ragged in kinds)
         except OutOfBudgetError:
             return
         if not alike:
@@ -36,10 +36,11 @@ def from_fewer(found: Mixed, runs: Runs) -> None:
             found.least[name] = fewer * int(blocks.block)
 
 
-def _alike(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
-    """Whether formulas are those of a run on symbols of so many blocks; its peaks become theirs.
+def _agrees(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
+    """Return whether formulas give what a symbolic run of so many blocks (``turns``) gives.
 
-    Where sizes that blocks are made of are numbers in it, of runs at others of them, too.
+    If only peaks differ, the peak of that run becomes a case of the formula. If the block length is
+    a number in the run, formulas are compared with concrete runs of other block lengths, too.
     """
     plan, blocks = found.plan, found.blocks
     if blocks is None:
@@ -70,12 +71,12 @@ def _alike(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
         return fit and not wrong
     for phase, kind in wrong:  # of few blocks another moment is the worst
         here = run.forms[phase][kind], symbol(name) <= turns * block
-        found.forms[phase][kind] = _switched(here, found.forms[phase][kind])
+        found.forms[phase][kind] = _with_case(here, found.forms[phase][kind])
     return True
 
 
-def _switched(case: tuple[Any, Any], otherwise: Any) -> Any:
-    """One formula in a case, another one beyond it."""
+def _with_case(case: tuple[Any, Any], otherwise: Any) -> Any:
+    """Return a piecewise formula: that of the case where its condition holds, else another one."""
     import sympy
 
     cases = otherwise.args if isinstance(otherwise, sympy.Piecewise) else [(otherwise, True)]

@@ -1,4 +1,4 @@
-"""Runs on a grid of shapes, and the exact polynomials through their counts.
+"""Fit exact polynomials through the counts of runs on a grid of shapes.
 
 All arithmetic is rational. The grid is a lower set: a list of multi-indices that holds, with every
 index, all that are smaller in each place. Divided differences work on it axis by axis, and as many
@@ -22,7 +22,7 @@ from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import Column, Sheet, sheet
 from attnprof.trace.solve.shapes import Line
 
-#: More monomials than this are not solved for; more runs than this do not confirm the peak.
+#: Most monomials that are solved for; most runs outside of the grid that confirm a peak.
 _MONOMIALS, _CONFIRMING = 160, 40
 
 Index = tuple[int, ...]
@@ -31,7 +31,7 @@ MOST = 4
 
 
 def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
-    """The degree of the polynomial through all points; None unless two or more points confirm it.
+    """Return the degree of the polynomial through all points; None unless more points confirm it.
 
     ``xs`` are distinct. With n points only degrees up to n - 2 can be told from an accident.
     """
@@ -47,7 +47,7 @@ def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
 
 
 def lower_set(boxes: Iterable[Index]) -> list[Index]:
-    """All multi-indices inside one of the boxes, smaller ones first."""
+    """Return all multi-indices inside one of the boxes, smaller ones first."""
     found = {index for box in boxes for index in product(*(range(n + 1) for n in box))}
     return sorted(found, key=lambda index: (sum(index), index))
 
@@ -57,11 +57,11 @@ def coefficients(
     values: Mapping[Index, Sequence[int]],
     kinds: Sequence[Sequence[int]] = (),
 ) -> dict[Index, Any]:
-    """The polynomials through values on a lower set: for each monomial, one factor a column.
+    """Return the polynomials through values on a lower set: for each monomial, one factor a column.
 
-    ``nodes[axis][i]`` is the size at place i of that axis; ``values`` the columns at every index.
-    Along an axis of several ``kinds`` place i stands not for a power but for how many numbers below
-    the size are of kind i - 1.
+    ``nodes[axis][i]`` is the size at place i of that axis; ``values`` are the columns at every
+    index. Along an axis of several ``kinds`` (as of layers) place i stands not for a power but for
+    how many numbers below the size are of kind i - 1.
     """
     table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
     ways = [
@@ -84,21 +84,21 @@ def coefficients(
 
 
 def _to_differences(xs: Sequence[int], rows: list[Any]) -> None:
-    """Values become divided differences: factors of 1, x - x0, (x - x0)(x - x1) and so on."""
+    """Replace values by divided differences: factors of 1, x - x0, (x - x0)(x - x1) and so on."""
     for level in range(1, len(rows)):
         for i in range(len(rows) - 1, level - 1, -1):
             rows[i] = (rows[i] - rows[i - 1]) / (xs[i] - xs[i - level])
 
 
 def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
-    """Those become factors of 1, x, x², … (Horner, from the highest difference)."""
+    """Replace divided differences by factors of 1, x, x², … (Horner, from the highest one)."""
     for place in range(len(rows) - 2, -1, -1):
         for power in range(place, len(rows) - 1):
             rows[power] = rows[power] - xs[place] * rows[power + 1]
 
 
 def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
-    """How many numbers from 0 to below a size are of each kind, of kinds that come again."""
+    """Return how many numbers below a size are of each kind: ``[3, 2]`` of 5 and kinds (0, 1)."""
     period, found = len(kinds), [0] * (max(kinds) + 1)
     for number, kind in enumerate(kinds):
         found[kind] += (size + period - 1 - number) // period
@@ -106,12 +106,12 @@ def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
 
 
 def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
-    """Values become what they are more than the first."""
+    """Replace all values but the first by how much they exceed it."""
     rows[1:] = [row - rows[0] for row in rows[1:]]
 
 
 def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
-    """Those become what one of each kind adds."""
+    """Replace increments by the cost of one more number of each kind."""
     if len(rows) == 1:
         return
     import sympy
@@ -124,7 +124,7 @@ def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
 
 
 def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
-    """Factors of monomials as a sympy expression; a plain int where no size is in it."""
+    """Return factors of monomials as a sympy expression; a plain int if no size is in it."""
     import sympy
 
     from attnprof.algebra.expressions import symbol
@@ -137,7 +137,7 @@ def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
 
 @dataclass(frozen=True)
 class ShapeGrid:
-    """Lines through an anchor, and runs where their nodes cross.
+    """Lines of sizes through an anchor shape, and runs where their nodes cross.
 
     Only as many shapes are run as there are monomials that the degrees along the lines allow.
     """
@@ -147,10 +147,10 @@ class ShapeGrid:
     lines: Mapping[str, Line]
 
     def solved(self) -> tuple[dict[str, dict[str, Any]], Trace]:
-        """Formulas by phase, and a trace of formulas.
+        """Return formulas by phase, and a trace of formulas.
 
-        A phase lacks ``peak_bytes`` where what is held at its worst moment is no polynomial; the
-        trace then says nothing of what is held.
+        A phase lacks ``peak_bytes`` if the bytes held at its peak are no polynomial; the trace is
+        then without storages.
         """
         indices = self._indices()
         shapes = [self._shape(index) for index in indices]
@@ -188,7 +188,7 @@ class ShapeGrid:
         return sheet(traces, self.runs.phases)
 
     def _indices(self) -> list[Index]:
-        """Indices of all monomials that the degrees along the lines leave possible."""
+        """Return the indices of all monomials that the degrees along the lines leave possible."""
         axes = range(len(self.lines))
         points = [tuple(0 for _ in axes)]
         for axis, xs in enumerate(self._nodes):
@@ -204,7 +204,7 @@ class ShapeGrid:
 
 
 def _degree_along(xs: Sequence[int], axis: int, points: Sequence[Index], column: Column) -> int:
-    """The degree of a column in one size, by its values along that line."""
+    """Return the degree of a column in one size, by its values along that size's line."""
     pairs = zip(points, column, strict=True)
     found = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
     return len(xs) - 1 if found is None else found
@@ -212,7 +212,7 @@ def _degree_along(xs: Sequence[int], axis: int, points: Sequence[Index], column:
 
 @dataclass
 class _Fit:
-    """From a column at the grid's shapes (and at ``more``) to its polynomial."""
+    """The polynomials of columns, fitted at the grid's shapes and checked at ``more`` shapes."""
 
     names: Sequence[str]
     nodes: Sequence[Sequence[int]]
@@ -221,7 +221,7 @@ class _Fit:
     found: dict[Column, dict[Index, Fraction]] = field(default_factory=dict)
 
     def solve(self, columns: set[Column]) -> None:
-        """All columns at once, from their first values: those on the grid."""
+        """Fit all columns at once, to their first values: those on the grid."""
         order = sorted(columns)
         values = {index: [c[place] for c in order] for place, index in enumerate(self.indices)}
         table = coefficients(self.nodes, values)
@@ -232,7 +232,7 @@ class _Fit:
         return expression(self.names, self.found[column])
 
     def follows(self, column: Column) -> bool:
-        """Whether the polynomial gives the column's further values, at those shapes."""
+        """Return whether the polynomial gives the column's values at the ``more`` shapes."""
         terms = self.found[column].items()
         for shape, value in zip(self.more, column[len(self.indices) :], strict=True):
             sizes = [shape[name] for name in self.names]
@@ -241,14 +241,14 @@ class _Fit:
         return True
 
     def peak(self, found: Sheet, phase: str) -> Any | None:
-        """A maximum over the moments that are polynomials, if the worst is always one of them."""
+        """Return the maximum of all moments that are polynomials; None if a run's peak is none."""
         kept = list(filter(self.follows, found.held[phase]))
         if not kept or tuple(map(max, zip(*kept, strict=True))) != found.most[phase]:
             return None
         return maximum_of(map(self, kept))
 
     def trace(self, found: Sheet, *, held: bool) -> Trace:
-        """One trace whose sizes are polynomials; how many operations a call is may be none."""
+        """Return a trace whose sizes are polynomials; a call's ``times`` is None if it has none."""
         calls = []
         for call in found.trace.calls:
             known = found.aligned or (self.more and self.follows(call.times))

@@ -1,4 +1,4 @@
-"""The second way: exact polynomials through the counts of concrete runs.
+"""Strategy "interpolated": exact polynomials through the counts of concrete runs.
 
 Around an anchor shape each size is probed alone (:mod:`attnprof.trace.solve.search`): in which
 class of sizes, over which range, with which degree. Runs on a grid of as many shapes as there can
@@ -25,9 +25,9 @@ from attnprof.trace.solve.shapes import Line, telling_sizes
 
 #: Operations that all runs of one interpolation may take, and one run of them.
 BUDGET, A_RUN = 50_000, 5_000
-#: A run of more operations is tried at smaller sizes.
+#: Operations of a run above which smaller sizes are tried.
 _MANY = 250
-#: Tokens of which a loop over them would take too many operations.
+#: Length from which a loop over tokens takes too many operations.
 _TOO_LONG = 4096
 #: How often ranges are halved until all corners are in one branch.
 _HALVES = 5
@@ -40,8 +40,7 @@ _TRIED, _SHAPES = 20, 200
 class Interpolated(Found):
     """Formulas by phase, the lines they hold on, and one trace of formulas.
 
-    ``forms`` lacks ``peak_bytes`` where that is no polynomial; the trace then says nothing of what
-    is held.
+    ``forms`` lacks ``peak_bytes`` where that is no polynomial; the trace is then without storages.
     """
 
     forms: dict[str, dict[str, Any]]
@@ -51,7 +50,7 @@ class Interpolated(Found):
     withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a shape lies in the class and range."""
+        """Return whether a shape lies in the class and range of every line."""
         fixed = all(sizes[name] == size for name, size in self.fixed.items())
         return fixed and all(sizes[name] in line.sizes for name, line in self.lines.items())
 
@@ -65,22 +64,22 @@ class Interpolated(Found):
         return (*ones, *classes, *verified)
 
     def without_peaks(self) -> None:
-        """Take the peaks' formulas away."""
+        """Remove the formulas of peaks."""
         for form in self.forms.values():
             form.pop("peak_bytes", None)
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """From where to where each size goes."""
+        """The first and the last number of each size."""
         return {name: (line.low, line.high) for name, line in self.lines.items()}
 
     def back_to(self, ranges: Mapping[str, tuple[int, int]]) -> None:
-        """Undo what was cut since."""
+        """Restore ranges that were cut or halved."""
         for name, (low, high) in ranges.items():
             self.lines[name].low, self.lines[name].high = low, high
 
     def held_out(self) -> Iterator[dict[str, int]]:
-        """Shapes inside: both ends together, then others than the nodes first. Repeatable."""
+        """Yield shapes inside, at first with a size that is no node; the same in every call."""
         chance = random.Random(0)  # noqa: S311 - no secret
         lines = self.lines.items()
         sizes = {name: telling_sizes(x.sizes, x.nodes[0], _TRIED) for name, x in lines}
@@ -91,7 +90,7 @@ class Interpolated(Found):
                 yield {**self.fixed, **shape}
 
     def cut(self, shape: Mapping[str, int]) -> bool:
-        """End the range of the size that is furthest out before a shape; False: nothing is left."""
+        """End the range of the size that is farthest out before a shape; False if none is left."""
         away = {name: abs(log2(shape[name] / line.nodes[0])) for name, line in self.lines.items()}
         name = max(away, key=lambda name: away[name])
         line, size = self.lines[name], shape[name]
@@ -105,14 +104,13 @@ class Interpolated(Found):
 def interpolate(
     target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str], known: Mapping[str, Line]
 ) -> Interpolated:
-    """Formulas in the branch of the hints; sizes of 1 there stay 1.
+    """Return formulas for phases in the branch of the hints; hints of 1 stay 1.
 
     ``known`` lines, of other phases of the same target, spare probing where they hold. Raises
-    :class:`NoFormulaError` where the cost is no polynomial in a size, and where finding it out
-    would take too long.
+    :class:`NoFormulaError` if the cost is no polynomial in a size, or if runs would take too long.
     """
     runs = Runs(target, phases, A_RUN, BUDGET)
-    anchor = _anchored(runs, hints, asked)
+    anchor = _anchor_shape(runs, hints, asked)
     runs.settle(anchor)
     probe = Probe(runs, anchor, known)
     # the length first: where its cost is no polynomial, the others need not be probed
@@ -132,16 +130,16 @@ def interpolate(
 def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
     """Narrow ranges until all corners fit, as borders move with sizes; if need be without peaks."""
     ranges = found.ranges
-    if _narrowed(found, runs):
+    if _fits_all_corners(found, runs):
         return
     found.without_peaks()
     found.back_to(ranges)
-    if not _narrowed(found, runs):
+    if not _fits_all_corners(found, runs):
         raise NoFormulaError(NOWHERE)
 
 
-def _narrowed(found: Interpolated, runs: Runs) -> bool:
-    """Halve the ranges until all corners that run fit; False where hardly anything is left."""
+def _fits_all_corners(found: Interpolated, runs: Runs) -> bool:
+    """Halve ranges until formulas fit at all corners that run; False if hardly any size is left."""
     lines = found.lines.values()
     for times in range(_HALVES):
         ends = product(*(dict.fromkeys((line.low, line.high)) for line in lines))
@@ -160,11 +158,11 @@ def _narrowed(found: Interpolated, runs: Runs) -> bool:
     return False
 
 
-def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
-    """The hints if the code runs there, or even sizes; smaller ones where they spare operations.
+def _anchor_shape(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
+    """Return the anchor: hints or even sizes at which the code runs, made smaller if that helps.
 
-    Sizes of 1 stay. Raises :class:`NotRunningError` where it runs at none of them,
-    :class:`NoFormulaError` where runs are too long.
+    Sizes of 1 stay. Raises :class:`NotRunningError` if the code runs at none of these shapes,
+    :class:`NoFormulaError` if runs are too long.
     """
     failure: Exception | None = None
     few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
@@ -172,7 +170,7 @@ def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) ->
         dict(hints),
         {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints},
         few,
-        *({**few, "N": length} for length in _less(few.get("N", 2))),
+        *({**few, "N": length} for length in _smaller_sizes(few.get("N", 2))),
     ]
     for sizes in starts:
         if isinstance(failure, TooLongError) and sizes.get("N", 0) >= _TOO_LONG:
@@ -186,14 +184,14 @@ def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) ->
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             failure = failure or error
         else:
-            return _smaller(runs, sizes, calls)
+            return _with_short_runs(runs, sizes, calls)
     if failure is None or isinstance(failure, TooLongError):
         raise NoFormulaError(str(failure)) from failure
     raise NotRunningError(failure) from failure
 
 
-def _less(size: int) -> Iterator[int]:
-    """Smaller sizes to try; long ones in their class modulo 256, at last modulo 64."""
+def _smaller_sizes(size: int) -> Iterator[int]:
+    """Yield smaller sizes to try; of long ones, in their class modulo 256, at last modulo 64."""
     if size < 64:
         yield 2
         return
@@ -204,11 +202,11 @@ def _less(size: int) -> Iterator[int]:
     yield size % 64 + 64 * int(size % 64 < 32)
 
 
-def _smaller(runs: Runs, sizes: dict[str, int], calls: int) -> dict[str, int]:
-    """The same with sizes made small one after the other, where a run takes many operations."""
+def _with_short_runs(runs: Runs, sizes: dict[str, int], calls: int) -> dict[str, int]:
+    """Return sizes made smaller one after the other while that shortens a long run."""
     best = sizes
     for name in sorted(sizes, key=lambda name: sizes[name]):
-        for least in _less(best[name]):
+        for least in _smaller_sizes(best[name]):
             # below 256 tokens code in blocks is often another branch: only where it must be
             if calls <= (_MANY if least >= 256 or least == 2 else 2 * _MANY) or least >= best[name]:
                 continue

@@ -1,4 +1,4 @@
-"""What other calls of the same module cost, where that is not what the formulas say."""
+"""Compare other calls of the same module with its formulas: caches and counters change the cost."""
 
 from collections.abc import Sequence
 from math import prod
@@ -15,11 +15,11 @@ _CALLS = 18
 def compare_calls(
     target: Target, phases: Sequence[str], formulas: Trace, shapes: Sequence[Sizes], asked: Sizes
 ) -> list[str]:
-    """Return sentences about what other calls do otherwise.
+    """Return sentences about what the first or a later call costs otherwise.
 
-    They are run at the asked shape if that is among ``shapes``, or at the smallest of those.
-    ``formulas`` is told whether they hold for later calls. A decoding step is one call of many by
-    its nature, and modules of ours keep nothing.
+    Calls are made at the asked shape if that is among ``shapes``, or at the smallest of these. Sets
+    ``formulas.is_steady``: whether formulas hold for later calls. Decoding steps are not compared,
+    since each is one call of many, nor modules of ours, which keep nothing.
     """
     if target.own or not shapes or "decode" in phases:
         return []

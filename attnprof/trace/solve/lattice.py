@@ -1,4 +1,8 @@
-"""Polynomials over some sizes, given as numbers, of what runs give as polynomials over others."""
+"""Fit polynomials in the sizes that were numbers in the runs.
+
+Each run gives polynomials in its symbols, as ``8*B*h`` at N = 4 and ``10*B*h`` at N = 5. Factors of
+one monomial in all runs are a row, (8, 10, …), to which a polynomial in N is fitted here.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,55 +17,55 @@ from attnprof.trace.solve.accounts import Terms
 from attnprof.trace.solve.grid import Index, coefficients, degree, lower_set, turns
 
 Row = tuple[Any, ...]
-#: What a plain number is stepped by, in turn.
+#: Steps between the numbers of a size, in the order in which they are tried.
 _STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}
 _USUAL = (1, 2, 8)
 
 
 def steps_of(name: str) -> tuple[int, ...]:
-    """The steps that are tried along a size."""
+    """Return the steps that are tried along a size."""
     return _STEPS.get(name, _USUAL)
 
 
 def of_every_kind(sizes: Sequence[int], kinds: Sequence[int]) -> list[int]:
-    """The first of some sizes; from a third of them on two, and others that end in each kind."""
+    """Return few of the sizes: the first, two from a third of them on, one ending in each kind."""
     after = sizes[len(sizes) // 3 :][: max(2, len(kinds))]
     ending = {kinds[(x - 1) % len(kinds)]: x for x in reversed(after)}
     return [*{sizes[0], *after[:2], *ending.values()}]
 
 
 def rows_of(columns: Sequence[Terms]) -> dict[Any, Row]:
-    """The factors of every monomial in all runs, in order."""
+    """Return the factors of every monomial, one a run: ``{B*h: (8, 10, 12)}``."""
     monomials = dict.fromkeys(chain(*columns))
     return {monomial: tuple(x.get(monomial, 0) for x in columns) for monomial in monomials}
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Numbers of one size at which runs fit.
+    """Numbers of one size (``xs``) at which runs are made to fit a polynomial in it.
 
-    With more than one of the ``kinds``, which come again, the cost is a sum over how many numbers
-    below the size are of each.
+    With several ``kinds``, as (0, 0, 1) for layers of which every third is another one, the cost
+    is instead a sum over how many numbers below the size are of each kind.
     """
 
     xs: tuple[int, ...]
     kinds: tuple[int, ...] = (0,)
 
     @classmethod
-    def telling(cls, first: int, kinds: tuple[int, ...]) -> "Ladder":
-        """The fewest numbers from a first one on that tell kinds apart, and one more."""
+    def minimal(cls, first: int, kinds: tuple[int, ...]) -> "Ladder":
+        """Return the fewest numbers from ``first`` on that give each kind a cost, and one more."""
         nodes = cls(tuple(range(first, first + len(kinds) + 2)), kinds).nodes
         more = next(x for x in range(first, nodes[-1] + 2) if x not in nodes)
         return cls(tuple(sorted((*nodes, more))), kinds)
 
     @classmethod
-    def turning(cls, xs: Sequence[int], period: int) -> "Ladder":
-        """Each number of a period, counted from the first of these, is of a kind of its own."""
+    def periodic(cls, xs: Sequence[int], period: int) -> "Ladder":
+        """Return a ladder on which each number of a period, from the first on, is another kind."""
         return cls(tuple(xs), tuple((number - xs[0]) % period for number in range(period)))
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """The first numbers that tell what one of each kind costs; of a polynomial all."""
+        """The numbers that fix the fit: the first that suffice for kinds; all for a polynomial."""
         if len(self.kinds) == 1:
             return self.xs
         import sympy
@@ -70,8 +74,8 @@ class Ladder:
         return tuple(self.xs[i] for i in told.T.rref()[1])
 
     @cached_property
-    def _others(self) -> list[tuple[int, list[tuple[int, Any]]]]:
-        """Places of the other numbers, with the places and weights of nodes that tell the value."""
+    def _predictions(self) -> list[tuple[int, list[tuple[int, Any]]]]:
+        """For each other number its index, and indices and weights of nodes that give its value."""
         import sympy
 
         rows = {x: [1, *turns(x, self.kinds)] for x in self.xs}
@@ -84,7 +88,7 @@ class Ladder:
         return found
 
     def steepest(self, rows: set[Row]) -> int | None:
-        """The highest index of rows along the size; None where one of them does not fit."""
+        """Return the highest power (or kind) that rows need; None if one of them does not fit."""
         found = 0
         for row in rows:
             if any(row[0] != value for value in row):
@@ -97,17 +101,23 @@ class Ladder:
     def _degree(self, row: Row) -> int | None:
         if len(self.kinds) == 1:
             return degree(self.xs, row)
-        follows = all(sum(w * row[j] for j, w in nodes) == row[i] for i, nodes in self._others)
+        follows = all(sum(w * row[j] for j, w in nodes) == row[i] for i, nodes in self._predictions)
         return max(self.kinds) + 1 if follows else None
 
     def value(self, size: Any, index: int) -> Any:
-        """What a factor of this index is multiplied by, at a size; beyond all kinds, the size."""
+        """Return what the factor of an index is multiplied by: ``size**index``, or a kind's count.
+
+        The index after all kinds stands for the size itself.
+        """
         if len(self.kinds) == 1 or index == 0:
             return size**index
         return size if index > max(self.kinds) + 1 else turns(size, self.kinds)[index - 1]
 
     def plainer(self, factors: dict[Index, Fraction], place: int) -> dict[Index, Fraction]:
-        """The same, with the size itself where most kinds cost the same."""
+        """Return factors with the size itself for the cost that most kinds share.
+
+        Kinds that cost 5, 5 and 9 become 5 times the size, and 4 for each number of the third kind.
+        """
         if len(self.kinds) == 1:
             return factors
         found = dict(factors)
@@ -122,14 +132,14 @@ class Ladder:
 
 @dataclass
 class Lattice:
-    """Points at which runs were made, the first of them one for each of the ``indices``."""
+    """The ``points`` at which runs were made: first one for each of ``indices``, then others."""
 
     axes: Sequence[Ladder]
     indices: Sequence[Index]
     points: Sequence[Sequence[int]]
 
     def solved(self, rows: set[Row]) -> dict[Row, Mapping[Index, Fraction]]:
-        """The polynomial of each row that has one, which its further points confirm."""
+        """Return the polynomial of each row whose values at the further points confirm it."""
         order = list(rows)
         on_grid = {index: [row[i] for row in order] for i, index in enumerate(self.indices)}
         kinds = [axis.kinds for axis in self.axes]
@@ -151,12 +161,12 @@ class Lattice:
         )
 
     def values(self, sizes: Sequence[Any], index: Index) -> Iterator[Any]:
-        """What a factor of this index is multiplied by, for each size."""
+        """Yield what the factor of an index is multiplied by, for each size."""
         return (axis.value(x, i) for axis, x, i in zip(self.axes, sizes, index, strict=True))
 
 
 def indices_for(columns: Sequence[tuple[Ladder, Mapping[Any, Row]]]) -> list[Index]:
-    """Multi-indices of all monomials that the rows along each axis (by name) leave possible."""
+    """Return the multi-indices of all monomials that the rows along each axis leave possible."""
     boxes: dict[Any, list[int]] = {}
     axes = len(columns)
     for axis, (ladder, named) in enumerate(columns):

@@ -1,4 +1,8 @@
-"""Formulas by mixing, and the domain that they hold in, as far as runs confirm."""
+"""Formulas of the strategy "mixed", and the domain in which concrete runs confirm them.
+
+Some sizes were symbols in the runs behind these formulas; the others were numbers, whose ranges
+:meth:`Mixed.settle` extends run by run.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +19,12 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.probes import holds_beyond
-from attnprof.trace.solve.reach import SHORT, in_a_corner, upwards
+from attnprof.trace.solve.reach import SHORT, check_large_corner, extend_upwards
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
-#: A range that ends at so many times its start, at another branch, is narrow.
+#: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.
 _NARROW, _NARROW_LAYERS = 64, 3
-#: Shapes at which two formulas are compared, and shapes of the other sizes.
+#: Shapes at which formulas and a symbolic run are compared; samples of the sizes that are symbols.
 _DRAWN, _OTHERS = 60, 4
 
 
@@ -28,11 +32,11 @@ _DRAWN, _OTHERS = 60, 4
 class Mixed(Found):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
-    Of a size in blocks of others at least so many ``turns``; its range ends at a number of them.
-    Numbers of layers whose kinds come again have those, and another formula begins at ``branches``.
-    ``divided``: blocks have to be whole; ``left_out`` are rests that are other cases: of 1, and of
-    2, by which powers are products. ``points`` are the numbers of the runs behind them, which
-    ``start`` there.
+    A number is from ``least`` to ``ends``, by ``strides`` (step and a number on it). A size in
+    blocks of another has at least ``turns`` of these, and its end counts blocks. ``divided``:
+    blocks have to be whole; ``left_out``: remainders that are other cases, 1 and 2 (by which powers
+    are products). ``borders`` say where the code branches, ``branches`` from which number on;
+    ``kinds`` are those of layers. ``points`` are the numbers of the runs, ``start`` the least ones.
     """
 
     plan: SizePlan
@@ -54,7 +58,7 @@ class Mixed(Found):
     start: dict[str, int] = field(default_factory=dict)
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether a shape lies inside."""
+        """Return whether a shape lies inside the domain."""
         for name in self.plan.target.symbols:
             size = sizes[name]
             if name not in self.plan.blocks:
@@ -65,29 +69,29 @@ class Mixed(Found):
             end = self.ends[name] * self.unit(name, sizes)
             if size > end or size < self.least[name] or size % stride != rest % stride:
                 return False
-        return self._in_blocks(sizes) and self.conditions.holds(sizes)
+        return self._block_fits(sizes) and self.conditions.holds(sizes)
 
-    def _in_blocks(self, sizes: Sizes) -> bool:
+    def _block_fits(self, sizes: Sizes) -> bool:
         if self.blocks is None:
             return True
         # whole blocks are alike from one more on
         least = self.turns * self.blocks.at(sizes) + (not self.divided)
         if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
             return False
-        rest = self._rest(sizes)
+        rest = self._remainder(sizes)
         return not (self.divided and rest) and rest not in self.left_out
 
     def unit(self, name: str, sizes: Sizes) -> int:
-        """What a range ends at so many of: blocks, where their size is one; else single ones."""
+        """Return the unit of a size's end: the block, if its length is another size; else 1."""
         counted = self.blocks if self.blocks and self.blocks.name == name else None
         return counted.at(sizes) if counted and not counted.block.is_Integer else 1
 
-    def _rest(self, sizes: Sizes) -> int:
+    def _remainder(self, sizes: Sizes) -> int:
         return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
 
     @property
     def domain(self) -> tuple[str, ...]:
-        """SizeConditions and verified ranges in words."""
+        """The conditions and verified ranges in words."""
         free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
         told = [f"{', '.join(free)} >= 2"] if free else []
         if self.blocks:
@@ -110,7 +114,7 @@ class Mixed(Found):
 
     @property
     def narrow(self) -> bool:
-        """Whether another branch begins where code likes to have one: a larger size is meant."""
+        """Whether a range ends so early at a branch that a larger size is probably meant."""
         return any(
             self.plan.blocks[name] == 1
             and self.ends[name] <= (_NARROW if name in FIRST else _NARROW_LAYERS) * least
@@ -120,7 +124,7 @@ class Mixed(Found):
         )
 
     def held_out(self) -> Iterator[dict[str, int]]:
-        """Shapes inside at which a run is short. Repeatable."""
+        """Yield shapes inside at which a run is short; the same shapes in every call."""
         hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
         if self.blocks and not self.blocks.block.is_Integer:
             hints[self.blocks.name] = self.blocks.at(hints) * (self.turns + 2)
@@ -136,17 +140,17 @@ class Mixed(Found):
 
     # -- how far -------------------------------------------------------------------------
     def settle(self, runs: Runs) -> None:
-        """Out to the furthest sizes that runs confirm, down to the smallest."""
+        """Extend ranges to the smallest and the largest sizes that runs confirm."""
         if self.blocks and not self.divided:
-            self._try_rests(self.blocks.name, runs)
+            self._leave_out_rests(self.blocks.name, runs)
         self.start = dict(self.least)
         for name in self.plan.blocks:
-            self._downwards(name, runs)
-            upwards(self, name, runs)
-        in_a_corner(self, runs)
+            self._extend_downwards(name, runs)
+            extend_upwards(self, name, runs)
+        check_large_corner(self, runs)
 
-    def _try_rests(self, name: str, runs: Runs) -> None:
-        """Leave out rests that are another case; lengths begin at such a one."""
+    def _leave_out_rests(self, name: str, runs: Runs) -> None:
+        """Leave out remainders of 1 and 2 at which runs differ from the formulas."""
         block = self.blocks.at(self.near()) if self.blocks else 1
         for rest in (1, 2):
             shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
@@ -155,7 +159,7 @@ class Mixed(Found):
         self.least[name] += 2 in self.left_out
 
     def near(self, **sizes: int) -> dict[str, int]:
-        """Small sizes of all others."""
+        """Return a small shape inside, with the given sizes."""
         small = small_sizes(self.plan.hints, self.least, self.conditions.holds)
         found = {name: small[name] for name in self.plan.target.symbols} | sizes
         if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
@@ -164,13 +168,13 @@ class Mixed(Found):
 
     @cached_property
     def others(self) -> list[dict[str, int]]:
-        """Sizes of several magnitudes for all that are symbols in the runs."""
+        """Samples of the sizes that are symbols in the runs, of several magnitudes; {} is small."""
         drawn = islice(shapes_in(self.near(), self._quick), _OTHERS)
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
 
     def fits(self, shape: Sizes, runs: Runs) -> bool:
-        """Whether a run gives what the formulas give, or the shape is of another case."""
-        if self._rest(shape) in self.left_out:
+        """Return whether a run gives what the formulas give; True if the remainder is left out."""
+        if self._remainder(shape) in self.left_out:
             return True
         trace = runs.tried(shape)
         if trace is None:
@@ -188,8 +192,8 @@ class Mixed(Found):
                 seen = counted[phase]["peak_bytes"]
                 forms["peak_bytes"] = trimmed(forms["peak_bytes"], seen, shape, self.points)
 
-    def _downwards(self, name: str, runs: Runs) -> None:
-        """Smaller sizes, where the formulas hold there as well."""
+    def _extend_downwards(self, name: str, runs: Runs) -> None:
+        """Lower the least number of a size as far as the formulas hold."""
         stride, rest = self.strides.get(name, (1, 0))
         blocks = self.blocks
         if blocks and name == blocks.name and (self.divided or not blocks.block.is_Integer):
@@ -197,26 +201,26 @@ class Mixed(Found):
         least = self.least[name]
         near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
         below = sorted((x for x in near if 1 < x < least and not (x - rest) % stride), reverse=True)
-        if below and self._begins(name, below[-1], runs):
+        if below and self._holds_from(name, below[-1], runs):
             between = (self.near(**{name: size}) for size in below[:-1])
             if all(self.fits(x, runs) for x in between if self.conditions.holds(x)):
                 self.least[name] = below[-1]
                 return
         for size in below[:-1]:
-            if not self._begins(name, size, runs):
+            if not self._holds_from(name, size, runs):
                 break
             self.least[name] = size
 
-    def _begins(self, name: str, size: int, runs: Runs) -> bool:
-        """Whether the formulas hold at a smaller size, of any others."""
+    def _holds_from(self, name: str, size: int, runs: Runs) -> bool:
+        """Return whether the formulas hold at a smaller size, whatever the other sizes are."""
         before = {phase: dict(forms) for phase, forms in self.forms.items()}
-        if self._alike_at(name, size, runs) and holds_beyond(self, name, size, runs):
+        if self._holds_at(name, size, runs) and holds_beyond(self, name, size, runs):
             return True
         self.forms.update(before)  # of peaks a moment may be gone
         return False
 
-    def _alike_at(self, name: str, size: int, runs: Runs) -> bool:
-        """Whether they give what runs give there: as those of a run on symbols."""
+    def _holds_at(self, name: str, size: int, runs: Runs) -> bool:
+        """Return whether formulas give what runs give at a smaller size; symbolic runs if made."""
         shapes = [self.near(**x, **{name: size}) for x in self.others]
         whole = self.blocks if self.divided and self.blocks and name != self.blocks.name else None
         counts = {**self.least, name: size} | ({whole.name: self.turns} if whole else {})

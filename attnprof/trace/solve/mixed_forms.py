@@ -1,4 +1,4 @@
-"""From a plan of sizes to formulas: its runs are solved, written over sizes, and tried."""
+"""Turn a plan of sizes into formulas: fit its runs, write them over sizes, extend their domain."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,24 +16,24 @@ from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.fewer import from_fewer
+from attnprof.trace.solve.fewer import extend_to_fewer_blocks
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import SizePlan
 
-#: Numbers of a size that confirm a formula, beside those behind it.
+#: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
 _MORE = 2
-#: Layers up to which another case may begin.
+#: Most layers before the formulas of another case begin.
 _FEW = 12
 
 
 def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
-    """Formulas of a plan; NoFormulaError where its runs lead to none.
+    """Return the formulas of a plan; raise NoFormulaError if its runs lead to none.
 
-    Where few layers are another case, as those before one of another kind, from more of them on;
-    also where lengths are that a window reaches over.
+    If few layers are another case, as before the first one of another kind, the formulas begin at
+    more layers; likewise at lengths beyond a window.
     """
-    found = _mixed(plan, phases, runs)
+    found = _fit_plan(plan, phases, runs)
     meant = plan.hints if found.narrow else {}
     later = {
         x: n for x, n in found.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
@@ -43,7 +43,7 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     for kinds in ([layers] if layers else []) + ([{}] if later else []):
         begun = replace(plan, base={**plan.base, **later}, kinds=kinds)
         with suppress(NoFormulaError):
-            again = _mixed(begun, phases, runs)
+            again = _fit_plan(begun, phases, runs)
             if all(again.ends[x] > 2 * n for x, n in later.items()):
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
@@ -54,9 +54,9 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
 
 
 def _refuse_accident(found: Mixed, name: str) -> None:
-    """Raise NoFormulaError where too few numbers of a size, before a branch, show its polynomial.
+    """Raise NoFormulaError if too few numbers of a size, before a branch, confirm its polynomial.
 
-    So it does where costs of larger ones would be negative.
+    Also if the costs of larger numbers would be negative.
     """
     if name not in FIRST or found.plan.blocks[name] != 1:
         return
@@ -69,7 +69,7 @@ def _refuse_accident(found: Mixed, name: str) -> None:
         raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(found.borders)}", name)
 
 
-def _mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
+def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
     divided = blocks is not None and plan.whole
     try:
@@ -97,9 +97,9 @@ def _mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     turns = base[blocks.name] if blocks else 1
     if blocks and isinstance(write, Writer):  # whole blocks may begin to be alike later
         turns = max(turns, write.whole_from - 1)
-    least = {name: _least(blocks, name, x, divided=divided) for name, x in base.items()}
+    least = {name: _least_size(blocks, name, x, divided=divided) for name, x in base.items()}
     if blocks:
-        least[blocks.name] = _least(blocks, blocks.name, turns, divided=divided)
+        least[blocks.name] = _least_size(blocks, blocks.name, turns, divided=divided)
     steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
     found = Mixed(
         plan,
@@ -115,14 +115,14 @@ def _mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
         kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
     )
-    _straighten(found)
+    _withhold_curved_peaks(found)
     found.settle(runs)
-    from_fewer(found, runs)
+    extend_to_fewer_blocks(found, runs)
     return found
 
 
-def _straighten(found: Mixed) -> None:
-    """Withhold peaks where more layers hold ever more each: the worst may come to lie between."""
+def _withhold_curved_peaks(found: Mixed) -> None:
+    """Withhold peaks that grow faster than a number of layers: the peak may move on."""
     inside = {x for block in found.plan.blocks.values() for x in sympy.sympify(block).free_symbols}
     for forms, name in product(found.forms.items(), found.least):
         phase, own = forms
@@ -135,31 +135,31 @@ def _straighten(found: Mixed) -> None:
 
 
 def _is_curved(peak: Any, size: Any) -> bool:
-    """Whether a side of a peak grows faster than a size."""
+    """Return whether a side of a peak grows faster than a size."""
     monomials = (x for x in sympy.sympify(peak).atoms(sympy.Mul, sympy.Pow) if x.has(size))
     smooth = (sympy.expand(x.replace(sympy.floor, lambda part: part)) for x in monomials)
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-class _Plain:
-    """Writes formulas of runs that are of one class."""
+class _PlainWriter:
+    """Writes formulas of runs without blocks, or of whole blocks alone: no case is to be joined."""
 
     def __init__(self, solved: Solved, blocks: Blocks | None) -> None:
         self.solved, self._blocks = solved, blocks
 
     def size(self, _name: Any, expression: Any) -> Any:
-        """One size of one kind of operation."""
+        """Return one size of an operation as a formula over the sizes."""
         return self._blocks.written(expression, "whole") if self._blocks else expression
 
     def peak(self, phase: str) -> Any | None:
-        """The most that is held."""
+        """Return the peak of a phase as a formula over the sizes; None if there is none."""
         sides = self.solved.peaks[phase]
         return sides and most(self.size("", x) for x in sides)
 
 
 def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool) -> Any:
     if blocks is None or divided:
-        return _Plain(solved, blocks)
+        return _PlainWriter(solved, blocks)
     plan, base = solved.mixture.plan, solved.mixture.base
     shapes = []
     for more in (1, 2, 4):
@@ -170,14 +170,14 @@ def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool)
     return Writer(solved, blocks, runs, shapes)
 
 
-def _least(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:
+def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:
     if blocks is None or name != blocks.name:
         return base
     return int(blocks.block) * base + 2 * (not divided) if blocks.block.is_Integer else 2
 
 
 def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
-    """What all runs relied on: one condition where they are alike."""
+    """Return the conditions that all runs relied on; alike ones become one, over the numbers."""
     alike: dict[Any, list[Any]] = {}
     for run in solved.runs:
         for relation in run.guards.relations:

@@ -1,6 +1,7 @@
-"""The way between: runs on symbols for some sizes, at a few numbers of the others.
+"""Strategy "mixed": runs with symbols for some sizes, at a few numbers of the others.
 
-Each run gives polynomials over the symbols; their factors are polynomials in the numbers of blocks.
+Each run gives polynomials over the symbols. Their factors are fitted as polynomials in the sizes
+that are numbers, or in their numbers of blocks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, account, told, told_by
+from attnprof.trace.solve.accounts import Account, Terms, account, operation_signature, with_sizes
 from attnprof.trace.solve.axes import Axis, axis_of
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.columns import unnumbered
@@ -27,15 +28,16 @@ from attnprof.trace.solve.worst import Worst
 
 
 def turns_of(name: str) -> Any:
-    """The symbol of the number of whole blocks."""
+    """Return the symbol of a size's number of whole blocks, ``blocks of N``."""
     return symbol(f"blocks of {name}")
 
 
 @dataclass
 class Mixture:
-    """Runs of a plan of one class, all with rests or all without, and what they come to.
+    """The runs of a plan, all with a rest of a block (``ragged``) or all without, and their fit.
 
-    ``alike``: operations are compared one by one where runs do the same. Blocks begin at ``start``.
+    ``alike``: operations are compared one by one if all runs do the same ones. ``start`` is the
+    first number of blocks; ``base`` are the first numbers of all sizes that are numbers.
     """
 
     plan: SizePlan
@@ -61,13 +63,13 @@ class Mixture:
         return list(self.plan.blocks)
 
     def run(self, counts: Mapping[str, int]) -> SymbolicRun | None:
-        """The run with so many blocks; None where there is none."""
+        """Return the run at these numbers of blocks, or None if there is none."""
         found = self.plan.at(counts, self.phases, ragged=self.ragged)
         return found if isinstance(found, SymbolicRun) else None
 
     # -- along one size ------------------------------------------------------------------
     def fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
-        """All rows along these numbers, if they fit, and whether peaks do."""
+        """Return the axis along these numbers, if all counts fit, and whether peaks fit."""
         found = self.accounts(runs)
         rows = {
             (name, monomial): row
@@ -89,9 +91,9 @@ class Mixture:
         return (ladder, rows), smooth
 
     def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
-        """Moments of all runs that are the worst in one of them, or grow the most between two.
+        """Yield moments that are the peak of a run, or grow the most between two, with their bytes.
 
-        By their names first, then by what they hold, too, along one size.
+        At first moments matched by name; along a single size then also families of moments.
         """
         shared = frozenset.intersection(*(frozenset(x.held[phase]) for x in accounts))
         worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
@@ -106,7 +108,7 @@ class Mixture:
     def covering(
         self, accounts: Sequence[Account], phase: str, moments: Sequence[Sequence[Terms]]
     ) -> bool:
-        """Whether in every run one of these moments is the worst."""
+        """Return whether the peak of every run is among these moments."""
         for place, found in enumerate(accounts):
             covered = self.worst.covering(values[place] for values in moments)
             if not all(map(covered, self.worst.of(found.held[phase]).values())):
@@ -114,8 +116,8 @@ class Mixture:
         return True
 
     def accounts(self, runs: Sequence[SymbolicRun]) -> list[Account]:
-        """The runs by operation where all do the same ones, else by kind and line."""
-        orders = [list(map(told_by, run.trace.calls)) for run in runs]
+        """Return accounts of runs: by operation if all do the same ones, else by kind and line."""
+        orders = [list(map(operation_signature, run.trace.calls)) for run in runs]
         aligned = self.alike and all(order == orders[0] for order in orders)
         for run in runs:
             if (id(run), aligned) not in self._accounts:
@@ -131,7 +133,7 @@ class Mixture:
         return axes
 
     def solved(self) -> "Solved":
-        """Formulas over symbols, rests and numbers of blocks."""
+        """Return formulas over symbols, rests and numbers of blocks."""
         axes = self._axes()
         aligned = [any(isinstance(key, int) for (key, _), _ in rows) for _, rows in axes.values()]
         if any(aligned) and not all(aligned):  # rows along all have to have the same names
@@ -159,7 +161,7 @@ class Mixture:
 class Solved:
     """The runs of a mixture at a lattice's points, and the polynomials through them.
 
-    ``examples`` are operations of other runs, by key.
+    ``examples`` are operations that only other runs have, by key.
     """
 
     mixture: Mixture
@@ -185,7 +187,7 @@ class Solved:
         self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
 
     def expression(self, column: Sequence[Terms]) -> Any:
-        """What has these values in the runs, as a formula; None where that is no polynomial."""
+        """Return the formula that has these values in the runs; None if it is no polynomial."""
         total = []
         rows = rows_of(column)
         if missing := set(rows.values()) - set(self._found):
@@ -202,7 +204,7 @@ class Solved:
         return sympy.Mul(*self.lattice.values(sizes, index))
 
     def _peak(self, phase: str) -> list[Any] | None:
-        """The largest of these sizes; None where another moment is the worst somewhere."""
+        """Return the sides whose maximum is the peak; None if a run's peak is none of them."""
         for moments in self.mixture.moments(self.accounts, phase):
             found = {label: self.expression(column) for label, column in moments.items()}
             kept = {label: x for label, x in found.items() if x is not None}
@@ -213,7 +215,7 @@ class Solved:
         return None
 
     def trace(self, spelled: Callable[[Any, Any], Any]) -> Trace:
-        """One trace of formulas, each ``spelled`` over sizes, given its name and expression."""
+        """Return a trace of formulas; ``spelled(name, expression)`` writes each over the sizes."""
         examples: dict[Any, Call] = {}
         for found in sorted(self.accounts, key=lambda x: -len(x.example)):
             examples |= {key: call for key, call in found.example.items() if key not in examples}
@@ -226,7 +228,9 @@ class Solved:
         if any(run.trace.routes != routes for run in self.runs):
             raise NoFormulaError("other sizes spread other numbers of rows over the experts")
         calls = [
-            told(call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k])
+            with_sizes(
+                call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k]
+            )
             for k, call in examples.items()
         ]
         whole = sizes[""]

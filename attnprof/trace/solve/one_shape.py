@@ -1,4 +1,4 @@
-"""Where no way leads to formulas: numbers at one shape, or what to type for some."""
+"""Numbers at one shape, where no strategy gives formulas; without a shape, what to type."""
 
 from types import SimpleNamespace
 
@@ -12,26 +12,26 @@ from attnprof.trace.solve.strategies import Attempt, Forms
 from attnprof.user_code import error_text
 
 
-def _typed(sizes: Sizes) -> str:
+def _as_options(sizes: Sizes) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
-    """Numbers at the asked shape; CannotRunError without one, or where that run fails.
+    """Return numbers at the asked shape; CannotRunError if sizes are missing or the run fails.
 
-    ``given`` is what has formulas in the other sizes.
+    ``given`` are sizes with which there are formulas in the other ones.
     """
     target, asked = attempt.target, attempt.asked
     why = "; ".join(dict.fromkeys(attempt.reasons))
     if not attempt.complete:
         sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
         told = (
-            [f"type --at {_typed({**given, **asked})} for formulas in the other sizes"]
+            [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
             if given
             else []
         )
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
-            told += [f"type --at {_typed(sizes)}, say, for numbers at one shape"]
+            told += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
         how = "; ".join(told or ["give all sizes with --at for numbers at one shape"])
         raise CannotRunError(f"{target.name}: no closed form found ({why}); {how}")
     try:

@@ -1,4 +1,8 @@
-"""Which sizes of a target can stay symbols, found by trying; the others are numbers of blocks."""
+"""Plan which sizes of a target are symbols in its runs and which are numbers, by trying runs.
+
+Code may fix (pin) a size that is a symbol. That size then becomes a number, or a number of blocks
+and a rest, as N = 64*turns + rest.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,34 +21,33 @@ from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.block_lengths import FIRST, SHORT, divides, guessed
+from attnprof.trace.solve.block_lengths import FIRST, SHORT, block_guesses, needs_blocks
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, check_patience
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 
-#: Runs that may end early before a plan is found.
+#: Runs that may pin a size before a plan is given up.
 _TRIES = 8
-#: Numbers that stand for sizes at first: small ones, then such as blocks divide.
+#: First numbers of sizes.
 _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
-#: Operations of all runs on symbols together, each of some milliseconds.
+#: Operations of all symbolic runs together, each of some milliseconds.
 _SYMBOLIC = 28_000
-#: Runs for lengths in blocks of a size that is a number, with rests and without.
+#: About how many runs lengths in blocks of a size that is a number take, with rests and without.
 _BOTH = 45
-#: Turns of a loop repeat operations, so many of which take as long as one that is new.
+#: Operations that a loop repeats take less time: so many as long as one that is new.
 _AT_ONCE = 2
-#: As many of them a processor second counts as.
+#: Operations that a processor second counts as.
 _A_SECOND = 240
-#: Blocks of a number of tokens that is a size, at first.
+#: First number of a size that is the length of a block.
 _BLOCK = 4
 
 
 @dataclass
 class SizePlan:
-    """``blocks`` of sizes that are numbers of them, and a rest; 1 for plain numbers from ``base``.
+    """The sizes that are numbers in runs, with the ``blocks`` that they count: 1 for plain numbers.
 
-    ``runs`` are those made, by where they stand and their phases; ``steady`` the lines that made
-    floats of sizes in them, by phases, which other floats were no matter to. ``kinds`` are those of
-    layers, if they are known to come again: the kind of each up to where they do. ``whole``: with a
-    rest there is no run.
+    Plain numbers begin at ``base``. ``runs`` are those made, by places and phases; ``steady`` are,
+    by phases, lines that make floats of sizes on which nothing depends. ``kinds`` are the kinds of
+    layers in one period, if known: (0, 0, 1). ``whole``: only whole blocks run.
     """
 
     target: Target
@@ -59,15 +62,15 @@ class SizePlan:
     whole: bool = False
 
     def begin(self) -> None:
-        """Runs from here on count anew."""
+        """Begin the budget of symbolic runs anew."""
         self.spent, self.limit = 0, _SYMBOLIC
 
     def extend(self) -> None:
-        """As many operations again: all is a polynomial in each size, and few runs are left."""
+        """Double the budget: all counts are polynomials in each size, and few runs are left."""
         self.limit = 2 * _SYMBOLIC
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
-        """Where a run stands with so many blocks of each size."""
+        """Return the place of each number in a run: its block, its count and a hint of the rest."""
         found = {}
         for name, block in self.blocks.items():
             known = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
@@ -78,7 +81,7 @@ class SizePlan:
     def at(
         self, counts: Mapping[str, int], phases: Sequence[str], *, ragged: bool
     ) -> SymbolicRun | NoFormulaError:
-        """The run there, or why there is none."""
+        """Return the symbolic run at these numbers of blocks, or why there is none."""
         places = self.places(counts, ragged=ragged)
         key = tuple(places.items()), tuple(phases)
         if key not in self.runs:
@@ -105,7 +108,7 @@ class SizePlan:
     def seen(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
-        """The run at these sizes, if it was made; one of ``whole`` blocks is made."""
+        """Return the run at these numbers if it was made; one of ``whole`` blocks is made now."""
         found = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
         if whole:
             with suppress(OutOfBudgetError):
@@ -114,7 +117,7 @@ class SizePlan:
         return found if alike and isinstance(found, SymbolicRun) else None
 
     def first(self, name: str) -> int:
-        """The count of a size to begin with."""
+        """Return the first number (of blocks) of a size."""
         if self.blocks[name] != 1:
             return 2
         inside = any(symbol(name) in block.free_symbols for block in self.blocks.values())
@@ -122,24 +125,24 @@ class SizePlan:
 
 
 def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any]) -> SizePlan:
-    """Symbols for as many sizes as the code lets be symbols; NoFormulaError where it lets none.
+    """Return a plan with as many symbols as the code allows; NoFormulaError if it allows none.
 
-    ``pins`` are conditions that fixed a size in a run on symbols alone.
+    ``pins`` are conditions that fixed a size in a run with symbols for all sizes.
     """
     base = _base(target, phases)
     plan = SizePlan(target, hints, base, _refined({}, pins) if pins else {})
-    for blocks in chain([plan.blocks], guessed(target, phases)):
+    for blocks in chain([plan.blocks], block_guesses(target, phases)):
         plan.blocks = blocks
-        if blocks and _tried(plan, phases):
+        if blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
     return _one_by_one(plan, phases)
 
 
-def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
-    """A condition that leaves out lengths for being in whole blocks of others, or of a number.
+def whole_block_exclusions(found: SymbolicRun, hints: Sizes) -> list[Any]:
+    """Return the first condition by which a run excludes lengths in whole blocks, if it has one.
 
-    Not of 2 or 3: these are no blocks, and an even length is another case than an odd one.
+    Blocks of 2 or 3 do not count: an even length is another case than an odd one.
     """
 
     def hold(relation: Any, block: int, rest: int) -> Iterator[bool]:
@@ -163,8 +166,8 @@ def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
     return [*left_out][:1]
 
 
-def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
-    """Whether the code runs so, where it fixes more sizes with those as numbers as well."""
+def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
+    """Return whether the code runs by a plan; sizes that runs pin become numbers in it as well."""
     for _ in range(_TRIES):
         if set(plan.blocks) == set(plan.target.symbols):
             return False
@@ -172,19 +175,19 @@ def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
         found = plan.at(first, phases, ragged=True)
         many = isinstance(found, SymbolicRun) and len(found.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(found, SymbolicRun | PinnedError)
-        plan.whole |= divides(plan.target, phases, plan.blocks, getattr(found, "pins", ()))
+        plan.whole |= needs_blocks(plan.target, phases, plan.blocks, getattr(found, "pins", ()))
         if plan.whole or (many and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
             found = whole if plan.whole else found
         if not isinstance(found, PinnedError):
             return isinstance(found, SymbolicRun)
-        plan.blocks = _in_sizes(plan, found.pins) or _refined(plan.blocks, found.pins)
+        plan.blocks = _length_in_blocks(plan, found.pins) or _refined(plan.blocks, found.pins)
     return False
 
 
-def _in_sizes(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
-    """The length in blocks of a size that is a number as of now, where that divides it."""
+def _length_in_blocks(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
+    """Return blocks with N counted in another number's size, if pins divide N by it; else None."""
     own = {x: plan.first(x) for x, b in plan.blocks.items() if b == 1 and x not in FIRST}
     length = symbol("N")
     for floor in {floor for pin in pins for floor in pin.atoms(sympy.floor, sympy.ceiling)}:
@@ -196,7 +199,7 @@ def _in_sizes(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
 
 
 def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
-    """Small sizes at which the code runs."""
+    """Return small sizes at which the code runs."""
     names = target.symbols
     for sizes in ({x: _SMALL.get(x, 2) for x in names}, {x: EVEN.get(x, 16) for x in names}):
         found = outcome(target, sizes, training=trains(phases), most=SHORT)
@@ -206,7 +209,7 @@ def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
 
 
 def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
-    """All sizes as numbers, and then each as a symbol again that can be one."""
+    """Return a plan made from numbers for all sizes, each replaced by a symbol if the code runs."""
     kept = {name: sympy.Integer(1) for name in plan.target.symbols}
     kept |= plan.blocks
     for name in plan.target.symbols:
@@ -230,10 +233,10 @@ def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
 
 
 def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
-    """The same without the freedom that fixed a size."""
+    """Return blocks with each pinned size turned into a number of blocks, or a plain number."""
     found, now = dict(blocks), set[str]()
     for pin in pins:
-        name, block = _blamed(pin, blocks)
+        name, block = _pinned_size(pin, blocks)
         if name in now and (block / found[name]).is_Integer:
             continue  # that block made a number of what this one is
         now.add(name)
@@ -248,8 +251,8 @@ def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     return {x: block if x == first else sympy.Integer(1) for x, block in found.items()}
 
 
-def _blamed(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
-    """The size that a condition fixes, and the blocks of which it fixes the number."""
+def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the size that a pin fixes, and its block: N and 64 of ``floor(N/64) = 2``."""
     names = {f"{name} mod {block}": name for name, block in blocks.items()}
 
     def order(size: Any) -> tuple[bool, int, str]:

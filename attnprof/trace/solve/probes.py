@@ -1,4 +1,4 @@
-"""Runs that show whether formulas by mixing reach as far as they may."""
+"""Checks of the domain of mixed formulas, by runs in which one of the numbers is far larger."""
 
 import tracemalloc
 from collections.abc import Mapping
@@ -14,37 +14,37 @@ from attnprof.trace.solve.symbolic import SymbolicRun
 if TYPE_CHECKING:
     from attnprof.trace.solve.mixed import Mixed
 
-#: Shapes at which two formulas are compared, and numbers that are far above small ones.
+#: Shapes at which formulas and a symbolic run are compared; a number far above small ones.
 _DRAWN, _FAR = 60, 9
 #: Operations of a run that looks for arrays, and bytes that are many.
 _SHORT, _BYTES = 400, 2**21
 
 
 def holds_beyond(found: "Mixed", name: str, size: int, runs: Runs) -> bool:
-    """Whether formulas hold at a smaller size also where another number is far larger.
+    """Return whether formulas hold at a smaller size also if another number is far larger.
 
-    They are held against a run on symbols there; it is taken so where there is none.
+    They are compared with a symbolic run there; where there is none, they are taken to hold.
     """
     blocks = found.blocks
     base = {**found.least, name: size}
     if blocks:
         base[blocks.name] = found.turns + (not found.divided)
     for other in (x for x in base if x != name):
-        counts = {**base, other: _far(found, other, base[other])}
+        counts = {**base, other: _far_number(found, other, base[other])}
         with suppress(OutOfBudgetError):
             run = found.plan.at(counts, runs.phases, ragged=False)
-            if isinstance(run, SymbolicRun) and not _same(found, run, counts):
+            if isinstance(run, SymbolicRun) and not _agrees(found, run, counts):
                 return False
     return True
 
 
-def _far(found: "Mixed", name: str, size: int) -> int:
-    """A far larger number, in steps of those that the formulas are for."""
+def _far_number(found: "Mixed", name: str, size: int) -> int:
+    """Return a far larger number, in steps of the numbers that the formulas are for."""
     step = found.strides.get(name, (1, 0))[0]
     return size + -(-max(size + 1, _FAR - size) // step) * step
 
 
-def _same(found: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> bool:
+def _agrees(found: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> bool:
     blocks = found.blocks
     plain = {x: n for x, n in counts.items() if not blocks or x != blocks.name}
 
@@ -60,7 +60,7 @@ def _same(found: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> bool:
 
 
 def makes_arrays(found: "Mixed", name: str, size: int, runs: Runs) -> bool:
-    """Whether code makes large arrays of a size, which are no tensors without values."""
+    """Return whether code makes large arrays at a size: outside of torch, so with real values."""
     shape = found.near(**{name: size})
     if found.operations(shape) > _SHORT:
         return False

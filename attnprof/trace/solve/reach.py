@@ -1,4 +1,4 @@
-"""How far formulas by mixing hold, by runs at larger sizes."""
+"""Extend the ranges of mixed formulas upwards, by concrete runs at larger sizes."""
 
 from typing import TYPE_CHECKING
 
@@ -12,22 +12,22 @@ from attnprof.trace.solve.shapes import telling_sizes
 if TYPE_CHECKING:
     from attnprof.trace.solve.mixed import Mixed
 
-#: Operations of a run that formulas are tried by, and of one that shows how far they hold.
+#: Operations of a run that verifies formulas, and of one that shows how far they hold.
 SHORT, LONG = 400, 4_000
-#: Turns of a loop, beside those of the runs behind formulas, up to which they are tried.
+#: How many times as many turns of a loop as the runs behind formulas had are tried.
 _TIMES = 2
 #: Sizes at which a range is tried: of long runs, at least and at most; operations of all of them.
 _CHECKS, _ALL_CHECKS = (3, 5, 20), 2_500
-#: A size at which it is seen what code makes outside of torch.
+#: A size at which large arrays that code makes outside of torch show.
 _REAL = 2048
-#: Steps in which a border is looked for.
+#: Most steps of a search for a border.
 _STEPS = 12
-#: Layers that are tried, at most, and operations of such a run.
+#: Most layers that are tried, and most operations of such a run.
 _LAYERS, _DEEP = 64, 8_500
 
 
-def upwards(found: "Mixed", name: str, runs: Runs) -> None:
-    """The largest size that a run of some length confirms; a border on the way is said."""
+def extend_upwards(found: "Mixed", name: str, runs: Runs) -> None:
+    """Extend a size's range to the largest number that runs confirm; record a border before it."""
     stride, rest = found.strides.get(name, (1, 0))
     if found.blocks and name == found.blocks.name and found.divided:
         stride, rest = found.blocks.at(found.near()), 0
@@ -50,11 +50,11 @@ def upwards(found: "Mixed", name: str, runs: Runs) -> None:
         found.borders.append(f"the code branches between {name} = {low} and {bad}")
         found.branches[name] = bad
     _end_at(found, name, low)
-    _all_over(found, name, range(first, low + 1, stride), runs)
+    _check_all_over(found, name, range(first, low + 1, stride), runs)
 
 
-def in_a_corner(found: "Mixed", runs: Runs) -> None:
-    """Withhold what does not hold where several of the numbers are large in one run."""
+def check_large_corner(found: "Mixed", runs: Runs) -> None:
+    """Withhold formulas that a run contradicts in which all numbers are large."""
     for part in range(_STEPS if len(found.least) > 1 else 0):
         share = 1 - part / _STEPS
         sizes = {x: int(n * (found.ends[x] / n) ** share) for x, n in found.least.items()}
@@ -74,12 +74,12 @@ def in_a_corner(found: "Mixed", runs: Runs) -> None:
 
 
 def _end_at(found: "Mixed", name: str, size: int) -> None:
-    """The last size that was tried, or its number of blocks: with more, others may be the worst."""
+    """End a range at a size, counted in blocks if their length is one: none larger was tried."""
     found.ends[name] = size // found.unit(name, found.near())
 
 
 def _furthest(found: "Mixed", name: str, low: int, stride: int, runs: Runs) -> int:
-    """The largest size to try: of layers as many as models have, or as are asked for."""
+    """Return the largest size to try: of layers as many as models have, or as are asked for."""
 
     def long(size: int, most: float = LONG) -> bool:
         return found.operations(found.near(**{name: size})) > most
@@ -91,7 +91,7 @@ def _furthest(found: "Mixed", name: str, low: int, stride: int, runs: Runs) -> i
         high = low + (high - low) // 2 // stride * stride
     if high == end:
         return high
-    further = low + _TIMES * _turns_behind(found, name) // stride * stride
+    further = low + _TIMES * _largest_fitted(found, name) // stride * stride
     if high < further <= end and not long(further, A_LONG_RUN // 2):
         high = further
     if name in FIRST:
@@ -104,22 +104,22 @@ def _furthest(found: "Mixed", name: str, low: int, stride: int, runs: Runs) -> i
     return asked if fits and not long(asked, A_LONG_RUN) else high
 
 
-def _with(found: "Mixed", others: Sizes, name: str, size: int) -> dict[str, int]:
-    """These sizes and small ones; as many blocks as those of the small ones are in a size."""
+def _shape_with(found: "Mixed", others: Sizes, name: str, size: int) -> dict[str, int]:
+    """Return a shape with these sizes and small others; a length keeps its number of blocks."""
     near = found.near(**others)
     usual, own = found.unit(name, found.near()), found.unit(name, near)
     return {**near, name: size // usual * own + min(size % usual, own - 1) if own > 1 else size}
 
 
-def _turns_behind(found: "Mixed", name: str) -> int:
-    """The largest number, or length of so many blocks, of the runs behind the formulas."""
+def _largest_fitted(found: "Mixed", name: str) -> int:
+    """Return the largest number, or length in tokens, of the runs behind the formulas."""
     most = max((point[name] for point in found.points), default=0)
     counted = found.blocks if found.blocks and found.blocks.name == name else None
     return most * (counted.at(found.near()) if counted else 1)
 
 
-def _all_over(found: "Mixed", name: str, sizes: range, runs: Runs) -> None:
-    """End the range before the first of many sizes, as code likes to branch at, that is off."""
+def _check_all_over(found: "Mixed", name: str, sizes: range, runs: Runs) -> None:
+    """Try sizes all over a range, where code likes to branch; end it before one that differs."""
     longest = found.operations(found.near(**{name: sizes[-1]}))
     few, least, most = _CHECKS
     least = few if longest > LONG else least
@@ -128,7 +128,7 @@ def _all_over(found: "Mixed", name: str, sizes: range, runs: Runs) -> None:
     if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
         telling = of_every_kind(sizes, found.kinds.get(name, (0,)))
     for place, size in enumerate(sorted(telling)):
-        shape = _with(found, found.others[place % len(found.others)], name, size)
+        shape = _shape_with(found, found.others[place % len(found.others)], name, size)
         if found.holds(shape) and not found.fits(shape, runs):
             last = max(x for x in sizes if x < size) if size > sizes[0] else 0
             if last <= sizes[0] + sizes.step:

@@ -17,7 +17,7 @@ class NotRunningError(Exception):
 
 
 def value_reason(error: Exception) -> str:
-    """What of torch's cannot run without real numbers, in words, and on which line."""
+    """Return in words what cannot run without real values, and at which line."""
     if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
         return by_value(line_of(error))
     if type(error).__name__ == "DynamicOutputShapeException":
@@ -28,14 +28,14 @@ def value_reason(error: Exception) -> str:
 
 
 def by_value(line: str) -> str:
-    """That values decide what runs, at a line."""
+    """Return the reason that values of a tensor decide what runs, at a line."""
     return (
         f"its path depends on the value of a tensor, as by .item() or an if on one{place_of(line)}"
     )
 
 
 def place_of(line: str) -> str:
-    """A line in brackets, if it is known."""
+    """Return a line in brackets, or an empty string if it is not known."""
     return f" ({line})" if line else ""
 
 

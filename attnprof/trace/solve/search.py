@@ -1,4 +1,4 @@
-"""One size at a time: is the cost a polynomial in it, in which class of sizes, and how far.
+"""Search along one size: is the cost a polynomial in it, in which class of sizes, and how far.
 
 Where consecutive sizes give no polynomial, sizes a stride apart may: code that works in blocks
 or pads to a multiple. Where even those do not, a border lies between two branches.
@@ -17,9 +17,9 @@ from attnprof.trace.solve.shapes import Line, telling_sizes
 
 #: Strides tried for a length, and for other sizes.
 _LONG, _SHORT = (64, 256, 960, 1024, 16, 4, 1), (1, 8, 60, 64)
-#: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
+#: Strides tried after the first that fits, for one on which peaks are polynomials, too.
 _TRIES = 4
-#: Sizes before a branch that confirm a polynomial, beside as many as it has factors.
+#: Sizes before a branch that have to confirm a polynomial, besides its nodes.
 _MORE = 3
 #: A range that ends at so many times its start is wide: no other class is looked for.
 _WIDE = 1.9
@@ -32,15 +32,15 @@ _A_LINE = 15_000
 
 @dataclass
 class Probe:
-    """Finds the lines through an anchor; a ``known`` one of another phase where it holds, too."""
+    """The search for lines through an anchor; ``known`` lines of other phases may hold, too."""
 
     runs: Runs
     anchor: Mapping[str, int]
     known: Mapping[str, Line] = field(default_factory=dict)
 
     def line(self, name: str) -> Line:
-        """The line of one size; NoFormulaError where there is none."""
-        if again := self._again(name):
+        """Return the line of one size; raise NoFormulaError if there is none."""
+        if again := self._known_line(name):
             return again
         for thorough in (True, False):
             found = list[Line]()
@@ -59,7 +59,7 @@ class Probe:
         raise NoFormulaError(f"the cost is no polynomial in {name} around {around}", name)
 
     def _smooth_first(self, lines: Iterator[Line]) -> Iterator[Line]:
-        """Those on which peaks are polynomials as they come, then the first of the others."""
+        """Yield lines on which peaks are polynomials, too, then the first of the others."""
         others, most = list[Line](), 2
         for line in lines:
             if line.smooth:
@@ -70,7 +70,7 @@ class Probe:
         yield from others[:most]
 
     def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
-        """Lines of ever larger strides, not many."""
+        """Yield the lines of a few strides on which counts are polynomials."""
         found, before = 0, self.runs.left
         strides = _LONG if name == "N" or self.anchor[name] >= 64 else _SHORT
         for stride, sign in product(strides, (1, -1)):
@@ -81,8 +81,8 @@ class Probe:
                 yield Line(name, nodes, sign * stride, stride, min(nodes), max(nodes), smooth)
             found += bool(found or ladder)
 
-    def _again(self, name: str) -> Line | None:
-        """The known line, with nodes for these phases."""
+    def _known_line(self, name: str) -> Line | None:
+        """Return the line that is known of another phase, with nodes for these phases, or None."""
         known = self.known.get(name)
         if known is None or known.nodes[0] != self.anchor[name]:
             return None
@@ -90,13 +90,13 @@ class Probe:
             return None
         line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=dict(known.borders))
         ends = self.fits(line, [known.low, known.high])
-        return line if ends and self.fits(line, self._telling(line), peaks=False) else None
+        return line if ends and self.fits(line, self._checked_sizes(line), peaks=False) else None
 
     def _at(self, name: str, size: int) -> Trace | None:
         return self.runs.tried({**self.anchor, name: size}) if size > 0 else None
 
     def _ladder(self, name: str, step: int, *, thorough: bool) -> tuple[list[int], bool] | None:
-        """Nodes a step apart that fix the polynomial and confirm it; whether peaks follow it."""
+        """Return nodes a step apart that fix the polynomial, and whether peaks are one; or None."""
         start = self.anchor[name]
         sizes, traces = list[int](), list[Trace]()
         for place in range(MOST + 2):
@@ -122,7 +122,7 @@ class Probe:
     def _fit(
         self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
     ) -> tuple[int, bool] | None:
-        """The highest degree of columns, and whether ``peaks`` are polynomials; None without."""
+        """Return the highest degree of columns, and whether ``peaks`` are polynomials; or None."""
         found = sheet(traces, self.runs.phases)
         highest, smooth = 0, True
         for column in set(found.counts()):
@@ -133,16 +133,16 @@ class Probe:
         for phase, held in found.held.items() if peaks else ():
             degrees = {column: degree(sizes, column) for column in held}
             known = {column: of for column, of in degrees.items() if of is not None}
-            # what is no polynomial does not matter where it is never the worst moment
+            # a moment that is no polynomial does not matter if it is never the peak
             smooth &= tuple(map(max, zip(*known, strict=True))) == found.most[phase]
             highest = max(highest, *known.values(), 0)
         return highest, smooth
 
     # -- smaller strides, further ends ---------------------------------------------------
     def fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
-        """Whether further sizes lie on the polynomial, what is held there, too, if it was smooth.
+        """Return whether counts at more sizes lie on the polynomial, and peaks if they did so far.
 
-        Those that cannot run do not.
+        Sizes at which the code does not run do not lie on it.
         """
         beyond = range(1, 3 if len(line.nodes) == 1 else 2)  # more than an accident
         confirming = [line.nodes[-1] + line.step * k for k in beyond]
@@ -155,7 +155,7 @@ class Probe:
         return found is not None and found[0] < len(line.nodes) and found[1] >= smooth
 
     def _refine(self, line: Line) -> None:
-        """The smallest stride on which the polynomial still holds."""
+        """Set the line's stride to the smallest on which the polynomial still holds."""
         start = line.nodes[0]
         room = max(2, start // 2)
         for stride in (n for n in range(1, line.stride) if line.stride % n == 0):
@@ -166,7 +166,7 @@ class Probe:
                 return
 
     def _extend(self, line: Line) -> None:
-        """Out to four times the anchor and down to the smallest size, or to a border on the way."""
+        """Extend a line to four times the anchor and down to the smallest size, or to borders."""
         start, stride = line.nodes[0], line.stride
         for ends in ((2, 4), (1 / 2, 1 / 4, 1 / 16, 1 / 128, 0)):
             for factor in ends:
@@ -183,10 +183,10 @@ class Probe:
                 line.end_at(far, above=above)
 
     def _settle(self, line: Line) -> None:
-        """Narrow the range until sizes all over it fit, each a run of its own."""
+        """Narrow the range of a line until sizes all over it fit, by one run each."""
         start = line.nodes[0]
         for _ in range(_CUTS):
-            sizes = self._telling(line)
+            sizes = self._checked_sizes(line)
             if self.fits(line, sizes, peaks=False):
                 return
             off = (size for size in sizes if not self.fits(line, [size], peaks=False))
@@ -194,15 +194,15 @@ class Probe:
             line.end_at(self._border(line, start, bad, peaks=False), above=bad >= start)
         line.low = line.high = start
 
-    def _telling(self, line: Line) -> list[int]:
-        """Sizes to run: fewer where a run takes long."""
+    def _checked_sizes(self, line: Line) -> list[int]:
+        """Return sizes of a line to run: fewer if a run takes long."""
         longest = self._at(line.name, line.high)
         calls = len(longest.calls) if longest else _ALL_CHECKS
         most = max(_CHECKS[0], min(_CHECKS[1], _ALL_CHECKS // max(calls, 1)))
         return telling_sizes(line.sizes, line.nodes[0], most)
 
     def _border(self, line: Line, good: int, bad: int, *, peaks: bool = True) -> int:
-        """The last size that fits before one that does not; says so if the code runs beyond it."""
+        """Return the last size that fits before a ``bad`` one, a branch if the code runs there."""
         while abs(bad - good) > line.stride:
             steps = (bad - good) // line.stride
             middle = good + (steps // 2 if steps > 1 else -(-steps // 2)) * line.stride

@@ -1,6 +1,6 @@
-"""Sizes at which formulas are tried, and lines of sizes along which the cost is a polynomial.
+"""Shapes at which formulas are verified: of all magnitudes, and where code likes to branch.
 
-Of all magnitudes, and where code likes to branch.
+Also :class:`Line`, the sizes along which the cost is a polynomial.
 """
 
 import random
@@ -11,13 +11,13 @@ from math import isqrt, log2
 
 from attnprof.trace.request.target import largest
 
-#: Shapes that are looked at for one inside a domain; sizes of a class that are all run.
+#: Shapes that are drawn to find those inside a domain; sizes of a class that are all run.
 _TRIES, _FEW = 1500, 20
-#: Shapes at which conditions are compared, to say each once.
+#: Shapes at which conditions are compared, to find equal ones.
 _SHAPES = 400
 #: What code rounds lengths up to.
 _BLOCK = 64
-#: Ways to draw a size, from the largest and the hint.
+#: Functions that draw a size, given a random generator, the largest size and the hint.
 _KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
     lambda chance, _, __: chance.randint(2, 9),
     lambda chance, _, hint: chance.randint(max(2, hint // 2), hint + max(2, hint // 2)),
@@ -30,10 +30,10 @@ _KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
 def shapes_in(
     hints: Mapping[str, int], inside: Callable[[Mapping[str, int]], bool]
 ) -> Iterator[dict[str, int]]:
-    """Shapes inside a domain, none of them the hints; sizes of 1 stay 1. Repeatable.
+    """Yield shapes inside a domain, each once and none the hints; hints of 1 stay 1.
 
-    Every size is in turn small, near its hint, a power of two, a square, any, or one beside
-    those; every third shape is in the hint's class of blocks.
+    Every size is in turn small, near its hint, a power of two, a square, any, or next to one of
+    these; every third shape is in the hint's class modulo 64. The same shapes in every call.
     """
     chance = random.Random(0)  # noqa: S311 - no secret
     seen = [dict(hints)]
@@ -54,7 +54,7 @@ def shapes_in(
 
 @lru_cache(maxsize=64)
 def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
-    """Shapes of these sizes, half of them with sizes that powers of two divide; repeatable."""
+    """Return shapes of the named sizes, half of them multiples of a power of two."""
     chance, found = random.Random(0), []  # noqa: S311 - no secret
     for count in range(_SHAPES):
         most = 34 if count % 4 == 3 else 14
@@ -65,9 +65,9 @@ def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
-    """Some of the sizes of a class, nearest to ``start`` first: all where they are few.
+    """Return ``most`` sizes of a class, or all if they are few, nearest to ``start`` first.
 
-    Both ends, powers of two, squares, sizes beside those, and others. Repeatable.
+    Both ends, powers of two, squares, sizes next to these, and others; the same in every call.
     """
     if len(sizes) <= min(_FEW, most):
         return sorted(sizes, key=lambda size: abs(size - start))
@@ -87,11 +87,11 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
 
 @dataclass
 class Line:
-    """What is known of one size: cost is a polynomial in it for low, low + stride, … up to high.
+    """Numbers of one size in which the cost is a polynomial: low, low + stride, … up to high.
 
-    ``nodes`` are sizes that fix the polynomial, the anchor's first; ``borders`` tell, of sizes at
-    which a range may end, that the code takes another branch beyond. ``smooth``: what is held is a
-    polynomial, too.
+    ``nodes`` are sizes that fix the polynomial, the anchor's first, a ``step`` apart. ``borders``
+    say, by a size at which the range may end, that the code takes another branch beyond.
+    ``smooth``: the peak is a polynomial (or a maximum of some), too.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Line:
 
     @property
     def conditions(self) -> list[str]:
-        """The class in words, ``64 divides N - 37``, and where another branch is taken."""
+        """The class in words, ``64 divides N - 37``, and where the code takes another branch."""
         rest = self.nodes[0] % self.stride
         number = f"{self.name} - {rest}" if rest else self.name
         word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
@@ -118,14 +118,14 @@ class Line:
         return range(self.low, self.high + 1, self.stride)
 
     def end_at(self, size: int, *, above: bool) -> None:
-        """The last size of the range on one side of the anchor."""
+        """End the range at a size, ``above`` the anchor or below."""
         if above:
             self.high = size
         else:
             self.low = size
 
     def halve(self) -> None:
-        """A range half as wide around the anchor."""
+        """Halve the range around the anchor."""
         start = self.nodes[0]
         self.low = start - (start - self.low) // 2 // self.stride * self.stride
         self.high = start + (self.high - start) // 2 // self.stride * self.stride
@@ -134,6 +134,6 @@ class Line:
 def small_sizes(
     hints: Mapping[str, int], least: Mapping[str, int], holds: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """Sizes of short runs, at the first width inside: of a smaller one code may make one of 1."""
+    """Return sizes of short runs, at the first width inside: code may make 1 of a smaller one."""
     found = ({**hints, "B": 2, "h": 2, "d": width, **least} for width in (8, 16, 32))
     return next(filter(holds, found), {**hints, "B": 2, "h": 2, "d": 8, **least})

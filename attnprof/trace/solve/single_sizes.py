@@ -1,4 +1,7 @@
-"""Sizes that a run on symbols leaves out, since at one of them alone something is a single one."""
+"""Extend a symbolic run's domain by a size that it excludes, as a tensor has a single entry there.
+
+A dimension of 1 is another case for torch: a run with ``d/64`` blocks holds for ``d != 64`` alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,16 +17,16 @@ from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.turns import differ
 
-#: Operations of a run that is not tried at them, and up to where such a size is looked for.
+#: Operations of a run above which nothing is tried; the largest size that may be excluded.
 _LONG, _LARGEST = 400, 600
-#: Shapes that it is tried at, and those beside that are looked at.
-_TRIED, _LOOKED = 4, 120
+#: Shapes at which an excluded size is run; shapes of other sizes that must be inside the domain.
+_TRIED, _NEIGHBOURS = 4, 120
 
 
-def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
-    """The same at sizes that were left out for making something a single one.
+def include_single_sizes(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+    """Return the run with a domain that has the sizes excluded for a single entry.
 
-    Where runs there do the same operations, and hold the same during each.
+    Only if runs at these sizes do the same operations, and hold the same bytes during each.
     """
     if len(found.trace.calls) > _LONG:
         return found
@@ -38,7 +41,7 @@ def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
             inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
             tried = list(islice(filter(wider.holds, inside), _TRIED))
             near = ({**hints, name: other} for other in range(2, 4 * size))
-            beside = chain(near, islice(shapes_in(hints, wider.holds), _LOOKED))
+            beside = chain(near, islice(shapes_in(hints, wider.holds), _NEIGHBOURS))
             only = all(found.holds(x) for x in beside if x[name] != size and wider.holds(x))
             same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
             alone = len(tried) == _TRIED and only

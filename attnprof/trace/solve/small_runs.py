@@ -1,4 +1,4 @@
-"""Runs at small shapes, which show whether chance decides what a target does."""
+"""Runs at small shapes, which show whether random numbers decide what a target does."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.trace.solve.reasons import NotRunningError, place_of, value_reason
 
-#: Lengths, beside small other sizes, at which a run on real tensors is short.
+#: Small sizes, and lengths, at which a run on real tensors is short.
 _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Operations of a run that is made again to see whether chance changes it.
@@ -22,17 +22,17 @@ _MOST = 4000
 
 
 class ChanceError(CannotRunError):
-    """Random numbers decide what runs; ``in_training`` alone, as far as was asked."""
+    """Random numbers decide what runs; ``in_training``: in training alone."""
 
     in_training = False
 
 
 @contextmanager
 def explained(target: Target, phases: Sequence[str], before: Draws) -> Iterator[None]:
-    """Inside, formulas are looked for; raise :class:`ChanceError` if chance decides what runs.
+    """Raise :class:`ChanceError` if random numbers decide what runs inside, while deriving.
 
-    ``before`` is what was drawn before the target first ran. What torch raises becomes a
-    :class:`CannotRunError` that says what values decide.
+    ``before`` are the generators' states before the target first ran. An exception of torch's
+    becomes a :class:`CannotRunError` that says which values decide.
     """
     training = trains(phases)
     if has_drawn := draws_seen() != before:
@@ -60,7 +60,7 @@ def small_shapes(target: Target) -> Iterator[dict[str, int]]:
 
 
 def row_of(call: Call) -> tuple[Any, ...]:
-    """Return what two runs must have alike of an operation."""
+    """Return what has to be equal of an operation in two runs at one shape."""
     storages = call.takes, call.gives, call.born, call.died
     return call.op, call.part, call.dtype, call.shape, storages, call.bytes_moved, call.counts
 
@@ -68,7 +68,7 @@ def row_of(call: Call) -> tuple[Any, ...]:
 def check_chance(target: Target, *, training: bool) -> None:
     """Raise :class:`ChanceError` if runs at one shape differ with the random numbers they draw.
 
-    Of training it is told only where evaluation has no such runs.
+    Training is blamed only if runs in evaluation do not differ.
     """
     if training:
         check_chance(target, training=False)

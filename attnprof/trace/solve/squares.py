@@ -1,4 +1,7 @@
-"""Lengths that have to be squares, as of images: formulas in the side, said in the length."""
+"""Lengths that have to be squares, as of images: formulas are derived in the side of the square.
+
+With N = S**2 they are then rewritten over N, as sqrt(N).
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,14 +18,14 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
 
 _LENGTH = "N"
-#: Lengths that are squares, and some that are none though numbers that code likes divide them.
+#: Lengths that are squares, and others that numbers common in code divide.
 _SQUARES, _OTHERS = (64, 144), (96, 128, 160, 140)
-#: Operations of a run that only shows whether there is one.
+#: Operations of a run that only shows whether the code runs.
 _SHORT = 3000
 
 
 def side_of(target: Target, asked: Sizes) -> str:
-    """A name for the root of the length, where the code runs at no length that has none; or ""."""
+    """Return a name for the side, "S", if the code runs at square lengths alone; else ""."""
     length = asked.get(_LENGTH)
     square = length is None or (length > 1 and isqrt(length) ** 2 == length)
     if _LENGTH not in target.symbols or target.real or not square:
@@ -40,7 +43,7 @@ def side_of(target: Target, asked: Sizes) -> str:
 
 
 def of_side(target: Target, side: str) -> Target:
-    """The same over the root of the length."""
+    """Return the target with the side in place of the length, N = side**2."""
 
     def dims(item: Expression) -> Expression:
         return replace(item, text=re.sub(rf"\b{_LENGTH}\b", f"({side}**2)", item.text))
@@ -60,7 +63,7 @@ def of_side(target: Target, side: str) -> Target:
 
 
 def asked_of_side(asked: Sizes, side: str) -> dict[str, int]:
-    """Asked sizes, the root in place of a length."""
+    """Return asked sizes with the side in place of the length: ``{"S": 8}`` of ``{"N": 64}``."""
     return {
         side if name == _LENGTH else name: isqrt(size) if name == _LENGTH else size
         for name, size in asked.items()
@@ -68,7 +71,7 @@ def asked_of_side(asked: Sizes, side: str) -> dict[str, int]:
 
 
 def in_length(forms: PhaseForms, side: str) -> PhaseForms:
-    """What was found over the side, said over the length."""
+    """Return formulas over the side rewritten over the length."""
     import sympy
 
     root = {symbol(side): sympy.sqrt(symbol(_LENGTH))}
@@ -101,7 +104,7 @@ def in_length(forms: PhaseForms, side: str) -> PhaseForms:
 
 
 def _shape_of(sizes: Sizes, side: str) -> dict[str, int]:
-    """A shape with the length in place of its root."""
+    """Return a shape with the length in place of the side."""
     return {
         _LENGTH if name == side else name: size**2 if name == side else size
         for name, size in sizes.items()
@@ -109,6 +112,6 @@ def _shape_of(sizes: Sizes, side: str) -> dict[str, int]:
 
 
 def _holds(inside: Callable[[Sizes], bool], side: str, sizes: Sizes) -> bool:
-    """Whether a length is the square of a side that lies inside."""
+    """Return whether a length is the square of a side that lies inside."""
     square = isqrt(sizes[_LENGTH]) ** 2 == sizes[_LENGTH]
     return square and inside(asked_of_side(sizes, side))

@@ -1,4 +1,8 @@
-"""One list of ways to formulas, tried in turn: by symbols, by mixing, through runs."""
+"""The strategies that derive formulas, in the order in which they are tried (``STRATEGIES``).
+
+One run with symbolic sizes; symbols for some sizes and numbers for others; symbols within a class
+of sizes; polynomials through concrete runs.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -34,13 +38,17 @@ from attnprof.trace.solve.interpolation import Interpolated, interpolate
 from attnprof.trace.solve.later_calls import compare_calls
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
-from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
+from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.single_sizes import with_single
+from attnprof.trace.solve.single_sizes import include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import beside, by_turns, in_blocks
+from attnprof.trace.solve.turns import (
+    nearby_hints,
+    retry_with_divisible_sizes,
+    run_with_marked_loops,
+)
 
-#: Why a peak has none where no run contradicts one.
+#: Why a peak has no formula where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
 #: How often ranges are cut until runs inside agree.
 _CUTS = 6
@@ -48,12 +56,12 @@ _CUTS = 6
 _MIXING = 90_000
 
 Forms = dict[str, PhaseForms]
-#: Formulas by phase, where they hold, and the run behind them; or what a run at one shape shows.
+#: Formulas by phase, their domain and trace; or what a run at one shape shows.
 FoundForms = SymbolicRun | Mixed | Interpolated | SimpleNamespace
 
 
-class PartlyError(budget.NoFormulaError):
-    """A run contradicts some counts: ``forms`` has the others, if no other way has them all."""
+class PartialError(budget.NoFormulaError):
+    """Formulas are missing or hold for few sizes: ``forms`` are kept if no strategy has all."""
 
     def __init__(self, message: str, forms: Forms) -> None:
         super().__init__(message)
@@ -62,11 +70,11 @@ class PartlyError(budget.NoFormulaError):
 
 @dataclass
 class Attempt:
-    """Phases that one run shows, with some sizes ``fixed``: ``target`` has the others.
+    """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
-    ``asked`` are those of them that were asked for. ``reasons`` say why what was tried before did
-    not do, ``pins`` which conditions fix a size; ``lines`` and ``plans`` are those of other phases.
-    Of ``classed`` sizes formulas may be for those of a class alone.
+    ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
+    ``pins`` are conditions that fixed a size; ``lines`` and ``plans`` are those of other phases.
+    Formulas may be for a class of the ``classed`` sizes alone.
     """
 
     target: Target
@@ -86,13 +94,13 @@ class Attempt:
 
     @property
     def above_one(self) -> dict[str, int]:
-        """The asked sizes that a symbol can stand for: 1 is the special case."""
+        """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
     def verified(self, method: str, found: FoundForms, shapes: list[dict[str, int]]) -> Forms:
-        """The phases, once a run at the asked shape and one on real tensors agree, too.
+        """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
-        Raises :class:`PartedError` where code does something else on real tensors.
+        Raises :class:`PartedError` if the code does something else on real tensors.
         """
         if len(shapes) < budget.HELD_OUT:
             told = f"no {budget.HELD_OUT} shapes at which it could be verified"
@@ -108,7 +116,7 @@ class Attempt:
                 values = totals_by_phase(trace, self.phases)
                 # a size of 1 is another case, which is then derived
                 found.hold(trace, self.asked, strict=1 in self.asked.values())
-                shapes = _last(shapes, self.asked)
+                shapes = _moved_to_end(shapes, self.asked)
         if not self.target.real:
             own = found.forms.get("train" if trains(self.phases) else self.phases[0], {})
             real = held(self.target, trains(self.phases), found.holds, shapes, own.get("flops", 0))
@@ -120,7 +128,7 @@ class Attempt:
                     found.hold(trace, shape)
                 except budget.ContradictedError as wrong:
                     raise budget.NoFormulaError(f"on real tensors, {wrong}") from wrong
-                shapes = _last(shapes, shape)
+                shapes = _moved_to_end(shapes, shape)
         return self.phase_forms(method, found, shapes, notes, values)
 
     def phase_forms(
@@ -131,7 +139,7 @@ class Attempt:
         notes: Sequence[str],
         values: budget.PhaseCounts | None,
     ) -> Forms:
-        """All that is said of each phase; ``values`` stand where a quantity has no formula."""
+        """Return the result of each phase; ``values`` are given where a quantity has no formula."""
         given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
         others = compare_calls(self.target, self.phases, found.trace, shapes, self.asked)
 
@@ -171,39 +179,39 @@ class Attempt:
         }
 
 
-def _last(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
-    """The shapes with this one at the end."""
+def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
+    """Return the shapes with one of them, or another one, at the end."""
     return [*(dict(other) for other in shapes if other != shape), dict(shape)]
 
 
 def by_symbols(attempt: Attempt) -> Forms:
-    """By a run with symbolic sizes, held against runs; PartlyError where counts are not those."""
+    """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
     hints = evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
     try:
-        found, shapes = by_turns(target, hints, attempt.asked, phases, attempt.classed)
+        found, shapes = run_with_marked_loops(target, hints, attempt.asked, phases, attempt.classed)
     except budget.NoFormulaError as error:
         of_class = target.in_blocks and attempt.above_one and not attempt.classed
         if of_class and isinstance(error, PinnedError):
             return by_symbols(replace(attempt, classed=attempt.above_one))
         hints = divided_hints_for(target.symbols, attempt.above_one)
-        found, shapes = in_blocks(target, hints, attempt.asked, phases, error)
+        found, shapes = retry_with_divisible_sizes(target, hints, attempt.asked, phases, error)
     if shapes is None:
-        if pins := without_whole(found, hints) if "N" not in attempt.asked else []:
+        if pins := whole_block_exclusions(found, hints) if "N" not in attempt.asked else []:
             with suppress(budget.NoFormulaError, TooLongError):
                 return by_mixing(replace(attempt, pins=pins))
         runs = budget.Runs(target, phases, 2 * found.trace.operations + 100)
         most = 2 * budget.MOST if found.most else budget.MOST
-        shapes = runs.agreeing(found, shapes_in(hints, found.holds), most)
-        found = with_single(found, runs, hints)
-    elif attempt.asked and not any(map(found.holds, beside(hints, attempt.asked))):
+        shapes = runs.verify(found, shapes_in(hints, found.holds), most)
+        found = include_single_sizes(found, runs, hints)
+    elif attempt.asked and not any(map(found.holds, nearby_hints(hints, attempt.asked))):
         raise budget.NoFormulaError(f"it holds for {'; '.join(found.domain)}")
     forms = attempt.verified("symbolic", found, shapes)
-    return _of_all_counts(found, forms)
+    return _require_all_counts(found, forms)
 
 
 def by_mixing(attempt: Attempt) -> Forms:
-    """By symbols for the sizes that the code lets be symbols, and a few numbers for the others."""
+    """Return formulas by runs with symbols for the sizes that allow it, and numbers for others."""
     target, phases = attempt.target, attempt.phases
     hints = hints_for(target.symbols, attempt.above_one)
     known = attempt.plans.get("plan")
@@ -214,52 +222,55 @@ def by_mixing(attempt: Attempt) -> Forms:
     runs.settle(known.base)
     found = mixed(known, phases, runs)
     try:
-        shapes = runs.agreeing(found, found.held_out(), strict=found.least != found.start)
+        shapes = runs.verify(found, found.held_out(), strict=found.least != found.start)
     except budget.ContradictedError:
         if found.least == found.start:
             raise
         found.least = found.start  # below, other moments may be the worst
-        shapes = runs.agreeing(found, found.held_out())
+        shapes = runs.verify(found, found.held_out())
     if attempt.complete and found.operations(attempt.asked) <= budget.A_LONG_RUN:
         for name in found.ends:  # a run there is held against the formulas next
             ends = -(-attempt.asked[name] // found.unit(name, attempt.asked))
             found.ends[name] = max(found.ends[name], ends)
     forms = attempt.verified("mixed", found, shapes)
-    if not _meets(found, attempt, shapes):
-        raise PartlyError(f"it holds for {'; '.join(found.domain)}", forms)
+    if not _holds_at_asked(found, attempt, shapes):
+        raise PartialError(f"it holds for {'; '.join(found.domain)}", forms)
     if found.narrow:
-        raise PartlyError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
+        raise PartialError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
     told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
     alike = all(len(kinds) == 1 for kinds in found.kinds.values())
     if alike and any("peak_bytes" not in own for own in told):
-        raise PartlyError("the peak has no formula", forms)  # it may have one in a class of sizes
-    return _of_all_counts(found, forms)
+        raise PartialError("the peak has no formula", forms)  # it may have one in a class of sizes
+    return _require_all_counts(found, forms)
 
 
-def _meets(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
-    """Whether it holds at asked sizes, some of which may be beyond those it was verified at."""
+def _holds_at_asked(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
+    """Return whether formulas hold at the asked sizes; beyond verified ends if none is a branch."""
     ends = {x: end if x in found.branches else LARGEST for x, end in found.ends.items()}
     further = replace(found, ends=ends)
     return any(further.holds({**x, **attempt.above_one}) for x in (found.near(), *shapes))
 
 
 def in_class(attempt: Attempt) -> Forms:
-    """By symbols for the class of asked sizes alone, of which code makes rounded quotients."""
+    """Return formulas by symbols for the asked class alone: with its numbers of blocks.
+
+    Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
+    """
     if attempt.target.in_blocks or not attempt.pins or not attempt.above_one:
         raise budget.NoFormulaError("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _of_all_counts(found: Found, forms: Forms) -> Forms:
-    """The forms; PartlyError where counts are not what runs count."""
+def _require_all_counts(found: Found, forms: Forms) -> Forms:
+    """Return the forms; raise PartialError if a count has no formula."""
     gaps = {kind: why for gone in found.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms
-    raise PartlyError(next(iter(gaps.values())), forms)
+    raise PartialError(next(iter(gaps.values())), forms)
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
-    """Through the counts of concrete runs; ranges end before a shape that does not agree."""
+    """Return polynomials through concrete runs; ranges end before a shape that contradicts them."""
     target, phases = attempt.target, attempt.phases
     usual = REAL_ANCHOR if target.real else ANCHOR
     hints = hints_for(target.symbols, {**usual, **attempt.above_one})
@@ -269,7 +280,7 @@ def by_interpolation(attempt: Attempt) -> Forms:
     ranges, cuts = found.ranges, 0
     while True:
         try:
-            shapes = runs.agreeing(found, found.held_out(), strict=cuts <= _CUTS)
+            shapes = runs.verify(found, found.held_out(), strict=cuts <= _CUTS)
         except budget.ContradictedError as error:
             if cuts > _CUTS:
                 raise
@@ -283,12 +294,12 @@ def by_interpolation(attempt: Attempt) -> Forms:
             return attempt.verified("interpolated", found, shapes)
 
 
-#: Ways to formulas in the order in which they are tried, and what a reason against one says.
+#: Strategies in the order in which they are tried, and how the reason begins if one fails.
 STRATEGIES: dict[Callable[[Attempt], Forms], str] = {
     by_symbols: "one run on symbolic sizes was not enough",
     by_mixing: "symbols for some sizes were not enough",
     in_class: "one run on sizes of the asked class was not enough",
     by_interpolation: "no formula fits runs at many shapes",
 }
-#: Those that real tensors are no help to: they have no symbols for sizes.
+#: Strategies that need symbols for sizes, which real tensors do not have.
 ON_SYMBOLS = (by_symbols, by_mixing, in_class)

@@ -1,4 +1,4 @@
-"""The first way: one run with symbolic sizes; its totals are the formulas."""
+"""Strategy "symbolic": one run with symbolic sizes, whose totals are the formulas."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,20 +18,19 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.user_code import error_text
 
-#: Operations of a symbolic run, each of half a millisecond to one, where some sizes are numbers and
-#: where none is, as of many layers; and processor seconds: sizes made of sizes made of sizes are
-#: compared ever more slowly.
+#: Most operations of a symbolic run, of up to a millisecond each: where some sizes are numbers and
+#: where none is, as of many layers. Most processor seconds: long expressions are compared slowly.
 _SOME, _NONE, _SECONDS = 12_000, 16_000, 30
-#: How many times as long as looking for pinned sizes a run takes, at least.
+#: How many times as long as looking for pinned sizes a run has to take.
 _LOOKING = 3
 
 
 class PinnedError(NoFormulaError):
-    """The code compares a size with a number, or makes one of it; it would in every phase.
+    """The code fixes a size: it compares it with a number, or makes a number of it.
 
-    ``pins`` are the conditions that leave a size one value, ``relations`` all until then: where
-    those hold, the same happens. ``integers``: it may not where ``int`` keeps sizes; ``refused``:
-    there the code does not run at all, at this shape.
+    ``pins`` are the conditions that leave a size one value, ``relations`` all conditions until
+    then: wherever these hold, a run is pinned as well. ``integers``: it may not be if ``int(size)``
+    stays symbolic; ``refused``: it was tried, and the code does not run so at this shape.
     """
 
     refused = False
@@ -52,9 +51,9 @@ class PinnedError(NoFormulaError):
 
 @dataclass(frozen=True)
 class Place:
-    """A size that is no symbol in a run: ``count`` blocks, and a rest that may be one.
+    """A size that is no symbol in a run: ``count`` blocks, and a rest that may be a symbol.
 
-    ``block`` is an expression over the other sizes; ``rest`` is its hint, or 0 without one.
+    ``block`` is an expression over the other sizes, ``rest`` the hint of the rest, or 0 for none.
     """
 
     block: Any
@@ -62,11 +61,11 @@ class Place:
     rest: int = 0
 
     def of(self, name: str) -> str:
-        """The name of the rest as a size."""
+        """Return the name of the rest as a size, ``N mod 64``."""
         return f"{name} mod {self.block}"
 
     def size(self, name: str, sizes: Sizes) -> Any:
-        """Its value, given the other sizes and its rest; that is below the block, as is noted."""
+        """Return the size's value, given the other sizes and the rest, which is below a block."""
         block = Expression(str(self.block)).at(sizes)
         rest = sizes[self.of(name)] if self.rest else 0
         if self.rest and not rest < block:
@@ -78,9 +77,8 @@ class Place:
 class SymbolicRun(Found):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
-    ``most`` ends the sizes that floats are made of, and those that values are made of which decide
-    what runs: a formula that rounds those, or leaves them out, is only said to hold as far as it is
-    tried.
+    ``most`` ends the ranges of sizes that the code makes floats of, or values that decide what
+    runs: formulas that round these, or leave them out, hold only as far as they are tried.
     """
 
     names: Sequence[str]
@@ -91,7 +89,7 @@ class SymbolicRun(Found):
     withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a shape lies inside; a size of 1 is another case: torch lays it out otherwise."""
+        """Return whether a shape lies inside; sizes of 1 do not: torch lays these out otherwise."""
         if any(isinstance(size, int) and size == 1 for size in sizes.values()):
             return False
         ends = (sizes[name] <= most for name, most in self.most.items())
@@ -99,7 +97,7 @@ class SymbolicRun(Found):
 
     @property
     def domain(self) -> tuple[str, ...]:
-        """Where it holds, in words."""
+        """The conditions in words: ``B, N >= 2``, ``64 divides N``."""
         ends = (f"{name} <= {most}" for name, most in self.most.items())
         return (f"{', '.join(self.names)} >= 2", *self.guards.conditions, *ends)
 
@@ -112,24 +110,23 @@ def run_symbolically(
     steady: set[frozenset[str]] | None = None,
     classed: Collection[str] = (),
 ) -> SymbolicRun:
-    """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
+    """Return the run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
 
-    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are what
-    is said there. Floats, where sizes become
-    some, may have other values: with those the same must happen, so that they are factors, and no
-    size is made of them. That is tried once for the lines that make them: ``steady`` are those of
-    runs before. Rounded quotients of ``classed`` sizes may be pinned: the formulas are then for
-    sizes of that class. Raises :class:`NoFormulaError` where a size was pinned to a number or
-    the run broke, and where what runs depends on a float that was made of a size.
+    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are
+    numbers of blocks. If the code makes floats of sizes, it is run again with other floats: all
+    else has to stay equal, so that they are factors, and no size is made of them. ``steady`` are
+    lines of floats that passed this in earlier runs. Rounded quotients of ``classed`` sizes may be
+    fixed: formulas are then for sizes of that class. Raises :class:`NoFormulaError` if a size was
+    pinned, if the run broke, or if what runs depends on a float that was made of a size.
     """
     known = set[frozenset[str]]() if steady is None else steady
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
-        found, lines = _once(target, hints, phases, None, integers, places or {}, classed)
+        found, lines = _run(target, hints, phases, None, integers, places or {}, classed)
         ran = found.trace, found.guards.relations
         for bend in () if target.own or not lines or frozenset(lines) in known else BENDS:
             try:
-                other, _ = _once(target, hints, phases, bend, integers, places or {}, classed)
+                other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
                 same = (other.trace, other.guards.relations) == ran
             except NoFormulaError:
                 same = False
@@ -151,7 +148,7 @@ def run_symbolically(
             raise pinned if pinned.refused else further from None
 
 
-def _once(
+def _run(
     target: Target,
     hints: Sizes,
     phases: Sequence[str],
@@ -160,7 +157,7 @@ def _once(
     places: Mapping[str, Place],
     classed: Collection[str],
 ) -> tuple[SymbolicRun, list[str]]:
-    """One run, and the lines at which it made floats of sizes."""
+    """Return one symbolic run, and the lines at which it made floats of sizes."""
     from attnprof.trace.doubles import Double
 
     free = {name: hint for name, hint in hints.items() if hint != 1 and name not in places}
@@ -176,7 +173,7 @@ def _once(
         sizes[name] = places[name].size(name, sizes)
     with spoken(names):
         count = Limit(_SOME if places else _NONE, _SECONDS)
-        trace = _recorded(target, {**hints, **sizes}, phases, environment, blocks, count)
+        trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
         calls = [call.mapped(guards.written) for call in trace.calls]
         modules = {name: guards.written(own) for name, own in trace.modules.items()}
@@ -198,7 +195,7 @@ def _once(
 
 
 def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
-    """What the run relied on so far; PinnedError where that leaves a size one value."""
+    """Return the conditions of a run so far; raise PinnedError if they leave a size one value."""
     try:
         guards = Domain(environment, blocks)
     except ValueError as error:
@@ -213,7 +210,7 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
     return guards
 
 
-def _recorded(
+def _record_until_pinned(
     target: Target,
     sizes: Any,
     phases: Sequence[str],
@@ -221,7 +218,7 @@ def _recorded(
     blocks: Mapping[str, Any],
     count: Limit,
 ) -> Trace:
-    """The run, ended by the first operation after a size was pinned: what follows is wasted."""
+    """Record the run; end it at the operation after a size was pinned: what follows is wasted."""
     seen, looked, start = 0, 0.0, process_time()
 
     def look() -> None:

@@ -1,4 +1,9 @@
-"""Code whose loops tell which turns are alike: the run on symbols, and where its formulas hold."""
+"""Symbolic runs of code that marks its loops, and the domain of their formulas.
+
+Our mechanisms loop over blocks of tokens and mark the turns that are alike, so that a run needs one
+of each kind: the first, one between, a ragged last one. Whether a kind exists depends on lengths:
+formulas are verified by concrete runs, and the domain is widened as far as these agree.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -20,82 +25,83 @@ from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
 
-#: Lengths at which loops over blocks of 16 to 256, or of its root, have turns of every kind: odd
-#: numbers of blocks, and a rest; the second where formulas for the first hold at few lengths.
+#: Lengths at which loops over blocks of 16 to 256 tokens, or of sqrt(N), have turns of every kind:
+#: odd numbers of blocks, and a rest. The second where formulas for the first hold at few lengths.
 _LENGTHS = 1021, 4133
-#: Where blocks depend on the width, the last one of a length is one row at some widths, or whole.
+#: Widths to try: where blocks depend on the width, the last block is one row at some, or whole.
 _OTHER_WIDTHS = 48, 24, 40, 64, 16, 96, 8, 128
-#: Samples that are more than those of the hints.
+#: A batch larger than that of the hints.
 _SAMPLES = 13
-#: The share of all lengths at which formulas hold that are looked no further for.
+#: The share of all lengths at which formulas have to hold to end the search.
 _WIDE = 0.15
-#: Lengths near which there are shorter runs.
+#: Lengths near which runs are shorter.
 _FEWER = 256, 64
-#: How many times as large as hinted sizes are that loops are not over.
+#: Factor by which sizes that loops are not over are enlarged, so that loops have few turns.
 _WIDER = 256
-#: Operations of a run that formulas are tried by.
+#: Operations of a run that verifies formulas.
 _SHORT = 400
-#: Operations after which formulas are tried at no more shapes that conditions leave out.
+#: Operations after which no more shapes outside of the domain are run.
 _OPERATIONS = 30_000
-#: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
+#: Shapes outside of the domain that are drawn, and at how many of them a condition is doubted.
 _LOOKED, _DOUBTED = 120, 4
 _ONE_TURN = "verified by runs of one of the turns of each loop that are alike: all are too many"
-#: Up to where the length of another remainder is looked for.
-_BESIDE = 300
+#: Tokens up to which a length with other remainders is looked for.
+_NEXT = 300
 
 
-def in_blocks(
+def retry_with_divisible_sizes(
     target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str], refused: NoFormulaError
 ) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
-    """The same at ``hints`` that blocks divide, where a run at others was ``refused``.
+    """Retry at ``hints`` that block lengths divide, after the run at others failed (``refused``).
 
-    What made a size a number, and not by being refused, would do so again.
+    Not if the code pinned a size there, and ran: it would pin it again.
     """
     if isinstance(refused, PinnedError) and not refused.refused:
         raise refused
     try:
-        return by_turns(target, hints, asked, phases)
+        return run_with_marked_loops(target, hints, asked, phases)
     except NoFormulaError as error:
         raise refused if isinstance(refused, PinnedError) else error from None
 
 
-def by_turns(
+def run_with_marked_loops(
     target: Target,
     hints: Sizes,
     asked: Sizes,
     phases: Sequence[str],
     classed: Collection[str] = (),
 ) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
-    """The run, and shapes at which it was verified; None where there are no loops, and it was not.
+    """Return a symbolic run, and the shapes it was verified at: None if the code marks no loops.
 
-    Loops have more kinds of turns at a longer length; and where one of these sizes makes something
-    a single one, that is a case of its own. Rounded quotients of ``classed`` sizes may be fixed.
+    Of marked loops the run is made at longer lengths, at which loops have every kind of turn, and
+    at other sizes, since one of the hints may make a block of a single row. Rounded quotients of
+    ``classed`` sizes may be fixed.
     """
     if not target.in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     found: Iterable[tuple[SymbolicRun, Sizes]]
-    found = _found(
+    found = _runs_at_asked(
         partial(run_symbolically, target, phases=phases, classed=classed), hints, asked, failed
     )
     if not _is_alone(hints, asked):
-        found = sorted(found, key=lambda x: -_share(*x))
+        found = sorted(found, key=lambda x: -_share_of_lengths(*x))
     for run, sizes in found:
         if not run.trace.has_loops:
             return run, None
         try:
-            return _settled(run, sizes, target, phases)
+            return _verified_run(run, sizes, target, phases)
         except NoFormulaError as error:
             failed.append(error)
     raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked['N']}")
 
 
-def _found(
+def _runs_at_asked(
     ran: Callable[..., SymbolicRun], hints: Sizes, asked: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
-    """Runs that hold at the asked length, and their sizes; what others failed for joins those."""
+    """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
     some = False
-    for sizes in _tried(hints, asked, failed):
+    for sizes in _candidates(hints, asked, failed):
         try:
             run = ran(hints=sizes)
         except PinnedError as error:
@@ -109,33 +115,33 @@ def _found(
             continue
         yield run, sizes
         some = True
-        wide = "N" not in asked and sizes is not hints and _share(run, sizes) > _WIDE
+        wide = "N" not in asked and sizes is not hints and _share_of_lengths(run, sizes) > _WIDE
         if wide or not run.trace.has_loops:
             return
 
 
-def _tried(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
-    """Sizes of runs, but for those of which one that failed tells that they would, too."""
+def _candidates(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
+    """Yield sizes to run at, without any that would fail as an earlier run did."""
     longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
-    for sizes in chain(beside(hints, asked), longer):
-        if not any(_same_as(error, sizes) for error in failed):
+    for sizes in chain(nearby_hints(hints, asked), longer):
+        if not any(_fails_again(error, sizes) for error in failed):
             yield sizes
 
 
 def _has_length(hints: Sizes) -> bool:
-    """Whether the length is a symbol of a run at these hints."""
+    """Return whether the length is a symbol of a run at these hints."""
     return bool(hints.get("N", 1) > 1)
 
 
 def _is_alone(hints: Sizes, asked: Sizes) -> bool:
-    """Whether formulas are for a length that is asked for, or the only one."""
+    """Return whether formulas are for an asked length, or for code without a length."""
     return "N" in asked or not _has_length(hints)
 
 
-def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
-    """The hints; where a length is asked for, others, at which its last block may be longer.
+def nearby_hints(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
+    """Yield the hints; if a length is asked for, other widths, at which its last block is longer.
 
-    There formulas for fewer samples than heads may be tried at too few shapes: more are others.
+    Then a larger batch: formulas for fewer samples than heads may be run at too few shapes.
     """
     yield hints
     if "N" in asked and "d" in hints and "d" not in asked:
@@ -144,25 +150,25 @@ def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
         yield {**hints, "B": _SAMPLES}
 
 
-def _same_as(failed: NoFormulaError, sizes: Sizes) -> bool:
-    """Whether a run at these sizes would rely on the conditions that fixed one in another."""
+def _fails_again(failed: NoFormulaError, sizes: Sizes) -> bool:
+    """Return whether a run at these sizes would meet the conditions that pinned a failed one."""
     relations = failed.relations if isinstance(failed, PinnedError) else ()
     return bool(relations) and SizeConditions(relations).holds(sizes)
 
 
-def _share(found: SymbolicRun, hints: Sizes) -> float:
-    """At how many of lengths of all magnitudes it holds."""
+def _share_of_lengths(found: SymbolicRun, hints: Sizes) -> float:
+    """Return the share of lengths, of all magnitudes, at which a run's formulas hold."""
     lengths = [int(2 ** (power / 4)) for power in range(24, 65)]
     return sum(found.holds({**hints, "N": length}) for length in lengths) / len(lengths)
 
 
-def _settled(
+def _verified_run(
     found: SymbolicRun, hints: Sizes, target: Target, phases: Sequence[str]
 ) -> tuple[SymbolicRun, list[dict[str, int]]]:
-    """The formulas where they hold as far as runs show, and the shapes of these.
+    """Return the run with the domain that concrete runs confirm, and the shapes of these.
 
-    Where too few shapes inside are short ones, runs have one of the turns that are alike, too;
-    NoFormulaError where those are too few.
+    If too few shapes inside have short runs, one turn is run of those that are alike; raises
+    NoFormulaError if even so there are too few.
     """
     runs = Runs(target, phases, budget.A_LONG_RUN // 2)
     agreed = list[dict[str, int]]()
@@ -170,15 +176,15 @@ def _settled(
     with suppress(TooLongError):
         for shape in islice(_shapes(found, hints, runs.longest), 1):
             runs.settle(shape)
-        wider = _widened(found, runs, hints)
+        wider = _without_remainders(found, runs, hints)
         try:
-            agreed = runs.agreeing(wider, _shapes(wider, hints, runs.longest), strict=True)
+            agreed = runs.verify(wider, _shapes(wider, hints, runs.longest), strict=True)
         except ContradictedError:
-            wider, agreed = found, runs.agreeing(found, _shapes(found, hints, runs.longest))
+            wider, agreed = found, runs.verify(found, _shapes(found, hints, runs.longest))
     if len(agreed) >= HELD_OUT:
         return wider, agreed
     runs = Runs(target, phases, budget.A_LONG_RUN // 2, once=True)
-    agreed = runs.agreeing(found, shapes_in(hints, found.holds), strict=True)
+    agreed = runs.verify(found, shapes_in(hints, found.holds), strict=True)
     if len(agreed) < HELD_OUT:
         raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
     trace = replace(found.trace, notes=[*found.trace.notes, _ONE_TURN])
@@ -186,7 +192,7 @@ def _settled(
 
 
 def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
-    """Shapes inside, each once: those of short runs first, then those of few turns."""
+    """Yield shapes inside the domain, each once: of short runs first, then of few turns."""
     inside, seen = list[dict[str, int]](), list[dict[str, int]]()
 
     def all_inside() -> Iterator[dict[str, int]]:
@@ -197,19 +203,19 @@ def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str
     for shape in chain(
         (shape for shape in all_inside() if _is_short(found, shape)),
         (shape for shape in inside if _is_short(found, shape, 4)),
-        _of_few_turns(found, hints, longest, inside),
+        _shapes_of_few_turns(found, hints, longest, inside),
     ):
         if shape not in seen:
             seen.append(shape)
             yield shape
 
 
-def _of_few_turns(
+def _shapes_of_few_turns(
     found: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
 ) -> Iterator[dict[str, int]]:
-    """Shapes inside where sizes other than the length that loops are over are two or three.
+    """Yield shapes inside with 2 or 3 for sizes that loops are over, the length apart.
 
-    Those of few operations first. Where blocks are small only if sizes are large, some sizes are:
+    Shapes of few operations come first. Some have far larger sizes, if that makes blocks larger:
     tensors of these runs have no values. ``inside`` are shapes near the hints.
     """
     times = [x for x in found.repeats if not isinstance(x, int)]
@@ -238,21 +244,21 @@ def _is_short(found: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
     return found.operations(sizes) <= times * max(_SHORT, 3 * len(found.trace.calls))
 
 
-def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
-    """The same for all remainders of a length for which runs agree.
+def _without_remainders(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+    """Return the run without conditions on remainders of N that runs outside of them refute.
 
     Other conditions stay: beyond them another moment may be the peak at shapes that nobody tried.
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
     if not _has_length(hints):
         return found
-    for shape, broken in _doubts(found, hints):
+    for shape, broken in _shapes_outside(found, hints):
         if runs.operations > _OPERATIONS:
             break
         if trace := runs.tried(shape):
             counted = totals_by_phase(trace, runs.phases)
             (refused if differ(found, counted, shape) else agreed).append(broken)
-    told = Counter(chain(*(broken for broken in agreed if all(map(_of_a_rest, broken)))))
+    told = Counter(chain(*(broken for broken in agreed if all(map(_is_of_remainder, broken)))))
     dropped = {condition for condition, times in told.items() if times >= HELD_OUT}
     for broken in refused:
         if dropped.issuperset(broken):
@@ -261,21 +267,21 @@ def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     return replace(found, guards=SizeConditions(kept))
 
 
-def _of_a_rest(condition: Any) -> bool:
+def _is_of_remainder(condition: Any) -> bool:
     alone = {size.name for size in condition.free_symbols} == {"N"}
     return alone and hasattr(condition, "lhs") and remainder(condition) is not None
 
 
 def differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
-    """Whether a run at a shape counted something else than formulas say."""
+    """Return whether a concrete run counted something else than the formulas say."""
     try:
         return bool(budget.differences(found.forms, counted, shape))
     except ZeroDivisionError:
         return True
 
 
-def _doubts(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str, int], list[Any]]]:
-    """Shapes and the conditions that they do not meet, those with few of them first."""
+def _shapes_outside(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str, int], list[Any]]]:
+    """Yield shapes outside the domain and the conditions each breaks, the fewest first."""
 
     def broken(sizes: Sizes) -> list[Any]:
         try:
@@ -284,9 +290,9 @@ def _doubts(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str, int], 
             return []
 
     def beside(sizes: Sizes) -> Iterator[dict[str, int]]:
-        """The next length that asks for other remainders alone."""
-        longer = ({**sizes, "N": sizes["N"] + more} for more in range(1, _BESIDE))
-        others = (x for x in longer if broken(x) and all(map(_of_a_rest, broken(x))))
+        """Yield the next length that breaks conditions on remainders alone."""
+        longer = ({**sizes, "N": sizes["N"] + more} for more in range(1, _NEXT))
+        others = (x for x in longer if broken(x) and all(map(_is_of_remainder, broken(x))))
         return islice(others, 1)
 
     outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(found, x))

@@ -1,4 +1,8 @@
-"""Which moments of a run can be the worst, of sizes from 2 on and rests between 0 and blocks."""
+"""Find the moments of a run that can be its peak, for some sizes from 2 on.
+
+The rest of a block is between 0 and the block. Of moments that hold ``4*B*N`` and ``4*B*N + 8`` the
+first is never the peak; of ``B**2`` and ``N`` either can be.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -6,14 +10,14 @@ from typing import Any
 from attnprof.algebra.maxima import above, covering, dominates, plus, terms_of
 from attnprof.trace.solve.accounts import Terms
 
-#: The highest power of a rest that is written by the ends of its interval.
+#: The highest power of a rest that is written in Bernstein's polynomials.
 _POWER = 2
 
 
 class Worst:
-    """Which moments can be the worst; ``rests`` are sizes that others, by symbol, are larger than.
+    """Finds moments that can be the peak; ``rests`` gives for each rest the block that it is below.
 
-    Whole blocks are rests of 0, or of the block: what is never the worst is not at those either.
+    Whole blocks are rests of 0, or of the block: moments never at the peak are not there either.
     """
 
     def __init__(self, rests: Mapping[Any, Any]) -> None:
@@ -23,23 +27,23 @@ class Worst:
         self._grown: dict[Any, tuple[Any, list[Any]]] = {}
 
     def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
-        """Those that no other one is always larger than; equal ones all stay."""
+        """Return the moments that no other one always exceeds; of equal ones, all."""
         if id(moments) not in self._of:
-            self._of[id(moments)] = moments, self._outermost(moments)
+            self._of[id(moments)] = moments, self._undominated(moments)
         return self._of[id(moments)][1]
 
     def growing(
         self, before: Mapping[Any, Terms], found: Mapping[Any, Terms], shared: frozenset[Any]
     ) -> list[Any]:
-        """Names among ``shared`` ones of moments that may grow the most from one run to another."""
+        """Return the ``shared`` names of moments that may grow the most from one run to another."""
         key = id(before), id(found), shared
         if key not in self._grown:
             grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            own = self._outermost({x: found[x] for x in self._outermost(grown)})
+            own = self._undominated({x: found[x] for x in self._undominated(grown)})
             self._grown[key] = (before, found), [*own]
         return self._grown[key][1]
 
-    def _outermost(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+    def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         kept: dict[Any, tuple[Terms, list[Any]]] = {}
         seen: dict[Any, list[Any]] = {}
         for name, value in moments.items():
@@ -53,23 +57,24 @@ class Worst:
         return {name: moments[name] for _, names in kept.values() for name in names}
 
     def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
-        """What tells of a value whether it is never larger than all of these, or than a mean."""
+        """Return a function that tells if a value never exceeds one of these, or a mean of two."""
         same = {frozenset(x.items()): x for x in kept}
         told = covering([self.compared(x) for x in same.values()])
         return lambda value: frozenset(value.items()) in same or told(self.compared(value))
 
     def compared(self, value: Terms) -> Terms:
-        """Twice the same in what is never negative: what is nowhere smaller in it is never smaller.
+        """Return twice a value in terms that are never negative: sizes minus 2, for instance.
 
-        That is what sizes have above 2, and Bernstein's polynomials of a rest on its interval.
+        A value with no smaller factor of any term is never smaller. A rest is written in
+        Bernstein's polynomials on the interval from 0 to its block.
         """
         found: dict[Any, Any] = {}
         for term, factor in value.items():
-            for name, times in self._parts(term):
+            for name, times in self._nonnegative_parts(term):
                 found[name] = found.get(name, 0) + factor * times
         return {name: factor for name, factor in found.items() if factor}
 
-    def _parts(self, term: Any) -> list[tuple[Any, Any]]:
+    def _nonnegative_parts(self, term: Any) -> list[tuple[Any, Any]]:
         if term not in self._seen:
             import sympy
 
