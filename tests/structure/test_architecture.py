@@ -2,6 +2,7 @@
 
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,7 @@ def in_order(steps, files):
     places = {name: place for place, name in enumerate(files)}
     missing = [name for name in steps if name not in places]
     known = [name for name in steps if name in places]
-    return missing, [pair for pair in zip(known, known[1:], strict=False)
-                     if places[pair[0]] > places[pair[1]]]  # fmt: skip
+    return missing, [(a, b) for a, b in pairwise(known) if places[a] > places[b]]
 
 
 def test_each_command_has_a_way_of_about_ten_steps():
@@ -86,8 +86,11 @@ def test_a_derivation_goes_its_way(tmp_path):
     steps = [name for name in STEPS[title] if name.startswith("trace/")]
     files = entered(
         lambda: attnprof.derive(
-            f"{tmp_path}/mix.py:Mix", inputs=[f"{x}: B, h, N, d" for x in "qkv"], at={"N": 16}, phases=["forward"]
-        )
+            f"{tmp_path}/mix.py:Mix",
+            inputs=[f"{x}: B, h, N, d" for x in "qkv"],
+            at={"N": 16},
+            phases=["forward"],
+        )  # fmt: skip
     )
     missing, wrong = in_order(steps, files)
     assert (missing, wrong) == ([], [])
