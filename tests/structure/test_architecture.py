@@ -90,7 +90,7 @@ def test_a_derivation_goes_its_way(tmp_path):
             inputs=[f"{x}: B, h, N, d" for x in "qkv"],
             at={"N": 16},
             phases=["forward"],
-        )  # fmt: skip
+        )
     )
     missing, wrong = in_order(steps, files)
     assert (missing, wrong) == ([], [])
