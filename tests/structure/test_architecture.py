@@ -84,13 +84,14 @@ def test_a_derivation_goes_its_way(tmp_path):
     (tmp_path / "mix.py").write_text(CODE)
     title = next(name for name in STEPS if name.startswith("derive"))
     steps = [name for name in STEPS[title] if name.startswith("trace/")]
-    files = entered(
-        lambda: attnprof.derive(
-            f"{tmp_path}/mix.py:Mix",
-            inputs=[f"{x}: B, h, N, d" for x in "qkv"],
-            at={"N": 16},
-            phases=["forward"],
+    inputs = [f"{name}: B, h, N, d" for name in "qkv"]
+
+    def run():
+        made = attnprof.derive(
+            f"{tmp_path}/mix.py:Mix", inputs=inputs, at={"N": 16}, phases=["forward"]
         )
-    )
+        made.report()
+
+    files = entered(run)
     missing, wrong = in_order(steps, files)
     assert (missing, wrong) == ([], [])
