@@ -104,7 +104,12 @@ def _made(known: Calibration) -> str:
         "chosen on layers of 2 heads of 48 at 64, 256 and 1000 tokens, when these cases had been "
         "measured: decoding was predicted a quarter too slow. Where both "
         "sides take the same time over a range of lengths, as `he` and `standard` in "
-        "training from 50 to 150 tokens, a crossing is no number: see the intervals. So these "
+        "training from 50 to 150 tokens, a crossing is no number: see the intervals. Results of 32 "
+        "MiB and more lie in new memory at each call, which costs page faults: where one side "
+        "passes that size, times cross more than once. `sdpa` falls behind `taylor-efficient` at "
+        "1,770 to 1,850 tokens, is ahead again from about 2,000 on, and falls behind for good at "
+        "about 4,000 (both timed at ten lengths): the first is what the measured search finds, the "
+        "last what is predicted. So these "
         "cases are not quite unseen. The interval of a measured crossing is one of 95 %, by the "
         "scatter of five lengths or more; both measurements were made in one process."
     )

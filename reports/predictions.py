@@ -137,7 +137,8 @@ def main() -> None:
         points = [row for row in points if row not in there]
         if asked.predict:
             there = [predicted(row.request, predictor, row.times) for row in there]
-        there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
+        if len(there) < asked.points:
+            there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
         for _ in range(PASSES):
             there = [timed(row) for row in there]
             save(tables[0], Point, [*points, *there])
