@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,7 +79,7 @@ def main() -> None:
     rows: list[Row] = []
     for name, own in grouped(points, setting):
         known = calibrated(devices, own[0].threads, own[0].dtype)
-        work = [operations_of(point.request, 1.0) for point in own]
+        work = [operations_of(point.request, inf) for point in own]
         rows += [
             Row(name, rule, len(own), *errors(known, own[0].dtype, work, own, rule))
             for rule in ("", *RULES)
