@@ -23,13 +23,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foreign_modules import TARGETS, environment
-from row_files import earlier, save
+from row_files import apart, earlier, save
 
 HERE = Path(__file__).parent
 REQUEST = HERE.parent / "attnprof" / "trace" / "request"
@@ -172,21 +171,10 @@ def speed() -> Iterator[Speed]:
                         told == without)  # fmt: skip
 
 
-def apart(target: str, off: str = "") -> Row:
+def row_apart(target: str, off: str = "") -> Row:
     """Return the row of a target, made in a process of its own."""
-    receive, send = multiprocessing.get_context("fork").Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(
-        target=lambda: send.send(row_of(target, off))
-    )
-    child.start()
-    found = Row(target, off, "refused", "", 0, 0.0, f"ended, or stopped after {LIMIT_S} s")
-    send.close()
-    if receive.poll(LIMIT_S):
-        with suppress(EOFError):
-            found = receive.recv()
-    child.kill()
-    child.join()
-    return found
+    ended = Row(target, off, "refused", "", 0, 0.0, f"ended, or stopped after {LIMIT_S} s")
+    return apart(lambda: row_of(target, off), ended, LIMIT_S)
 
 
 def lines_of(name: str) -> int:
@@ -271,9 +259,9 @@ def main() -> None:
     rows = [r for r in earlier(GUESSES, Row) if not (again and r.target.startswith(again))]
     targets = sorted(TARGETS, key=lambda target: target.startswith("transformers"))
     for target in [name for name in targets if not any(row.target == name for row in rows)]:
-        rows.append(apart(target))
+        rows.append(row_apart(target))
         served = rows[-1].proposed_by.split() if rows[-1].found_by == "repair" else []
-        rows += [apart(target, name) for name in served if name != "repairs"]
+        rows += [row_apart(target, name) for name in served if name != "repairs"]
         save(GUESSES, Row, rows)
         write_page(rows)
 

@@ -13,7 +13,6 @@ shapes of the domain that no formula was verified at: products are counted by to
 from __future__ import annotations
 
 import importlib.metadata
-import multiprocessing
 import os
 import random
 import resource
@@ -22,13 +21,13 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from row_files import earlier, save
+from row_files import apart, earlier, save
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -357,24 +356,10 @@ def rows(targets: list[str], before: list[Row]) -> Iterator[Row]:
         if (target, phase) in known and not again:
             yield known[target, phase]
         elif again or not targets:
-            row = apart(target, phase)
+            stopped = Row(target, version(target), phase, refused=f"stopped after {LIMIT_S} s")
+            row = apart(partial(row_of, target, phase), stopped, LIMIT_S)
             print(row, file=sys.stderr, flush=True)  # noqa: T201 - progress
             yield row
-
-
-def apart(target: str, phase: str) -> Row:
-    """The row of one phase, made in a process of its own."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: send.send(row_of(target, phase)))
-    child.start()
-    found = Row(target, version(target), phase, refused=f"stopped after {LIMIT_S} s")
-    if receive.poll(LIMIT_S):
-        with suppress(EOFError):
-            found = receive.recv()
-    child.kill()
-    child.join()
-    return found
 
 
 def version(target: str) -> str:

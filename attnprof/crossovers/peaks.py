@@ -206,10 +206,6 @@ class PeakFinder:
             c for given, s in searches for c in seen_curves(self.meeting, given, s.seen, **what)
         ]
 
-    def _guesses(self, given: int) -> list[float]:
-        """Where the closed forms' peaks cross; nowhere where one has none."""
-        return roots_of_formulas(self.meeting, "memory", given)
-
     def _guess(self, head_dim: int) -> int:
         """Return the first length from the closed forms' crossing on."""
         (contest,) = contests(self.meeting, ("formula",), ("memory",))

@@ -192,7 +192,8 @@ def onednn_restored() -> Iterator[None]:
     try:
         yield
     finally:
-        mkldnn.enabled = before
+        if mkldnn.enabled != before:
+            mkldnn.enabled = before
 
 
 def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:

@@ -1,11 +1,16 @@
 """Clocks and the sampling plan, with clocks and events that a test moves by hand."""
 
 import gc
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample, warm_up
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample, time_in_turns, warm_up
 from attnprof.measure.request import Budget
 
 
@@ -66,6 +71,46 @@ def test_garbage_collection_is_off_while_timing_and_back_on_after():
     sample(Clock(time), nothing, call, Budget(3, 0, 5, 0))
     assert not any(seen)
     assert gc.isenabled()
+
+
+def test_onednn_that_a_call_switches_off_is_on_for_the_next_layer():
+    time, flags = FakeTime(), torch.backends.mkldnn
+
+    def call():
+        flags.enabled = False
+        time.spend(1)
+
+    before = flags.enabled
+    sample(Clock(time), nothing, call, Budget(3, 0, 5, 0))
+    assert flags.enabled == before
+    subject = SimpleNamespace(prepare=nothing, call=call)
+    time_in_turns([subject, subject], Budget(3, 0, 5, 0), Clock(time))
+    assert flags.enabled == before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_what_a_process_did_before_does_not_decide_which_calls_pay_page_faults():
+    code = """
+import resource, torch
+from attnprof.measure.clocks import let_allocator_learn
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        [torch.ones(2**20) for _ in range(6)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+torch.ones(8)
+{}
+faults()
+print(faults())
+"""
+    pages = [
+        int(subprocess.run(
+            [sys.executable, "-c", code.format(first)], capture_output=True, text=True, check=True,
+            timeout=60,
+        ).stdout)
+        for first in ("let_allocator_learn()", "")
+    ]  # fmt: skip
+    assert pages[0] < 1000 < pages[1]  # 60 tensors of 1,024 pages, which are new or are not
 
 
 class FakeCuda:
