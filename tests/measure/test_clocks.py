@@ -1,6 +1,7 @@
 """Clocks and the sampling plan, with clocks and events that a test moves by hand."""
 
 import gc
+import os
 import platform
 import subprocess
 import sys
