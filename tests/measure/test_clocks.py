@@ -116,7 +116,8 @@ print(faults())
             timeout=60, env=settings,
         ).stdout)  # fmt: skip
 
-    assert pages("") > 1000  # 60 tensors of 1,024 pages, which are new or are not
+    # 60 tensors of 1,024 pages are new or are not; without a first block it is the place of others
+    # in memory that decides
     if pages("large = bytearray(KEPT); del large") > 1000:
         pytest.skip("this C library keeps no large blocks, whatever was freed before")
     assert pages("let_allocator_learn()") < 1000
