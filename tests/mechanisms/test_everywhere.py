@@ -6,10 +6,12 @@ import pickle
 
 import pytest
 import torch
+from torch.backends import mkldnn
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import registry
+from attnprof.measure.clocks import onednn_restored
 from tests.mechanisms.cases import HASHES, built, causals, inputs, names, params, workload
 
 SHAPE = (2, 7, 2, 4)
@@ -61,6 +63,16 @@ def test_other_number_formats_are_near_float32(name, dtype):
                 continue
             off = (ours.float() - theirs).abs().max() / theirs.abs().max()
             assert off < CLOSE[dtype]
+
+
+def test_no_mechanism_makes_torch_do_without_onednn_for_half_formats():
+    shape = (1, 46, 4, 8)  # ragged blocks, whose rows lie between those of the next head
+    with onednn_restored():
+        for name in registry.names():
+            layer, x = built(name, shape).bfloat16(), inputs(shape).bfloat16()
+            for causal in causals(name):
+                ran(layer, x, causal)
+                assert mkldnn.enabled, name
 
 
 @pytest.mark.parametrize("name", names(attend=True))
