@@ -26,7 +26,7 @@ from attnprof.device.call_costs import CallCosts
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.prediction import Predictor
 from attnprof.device.product_times import PLAIN, ProductTimes
-from attnprof.device.times import AS, Times
+from attnprof.device.times import Times
 from attnprof.workload import ITEM_SIZES
 
 HERE = Path(__file__).with_suffix("")
@@ -45,14 +45,9 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "operations cost more after others": [(CallCosts, "shares", _zeros)],
     "autograd nodes": [(Times, "node_s", 0.0)],
     "Python functions": [(Times, "function_s", 0.0)],
-    "memory used long before": [(Times, "_farther", lambda *_: 1.0)],
     "jumps between pieces": [(Times, "_broken_s", lambda _, seconds, *__: seconds)],
     "strided copies": [(Times, "_strided_s", lambda *_: 0.0)],
     "arithmetic of single operations": [(Times, "_arithmetic_s", lambda *_: 0.0)],
-    "operations priced as others": [(AS, "", {})],
-    "prime factors of transforms": [
-        (Times, "_fourier", lambda self, form, *sizes: self.tables[form].at(sizes))
-    ],
     "layouts of products": [(ProductTimes, "at", _plain_layout(ProductTimes.at))],
     "page faults of new memory": [(Times, "fault_s", 0.0)],
 }
@@ -109,9 +104,7 @@ def without(rule: str) -> Iterator[None]:
     """Inside, a rule is off."""
     with ExitStack() as stack:
         for owner, attribute, other in RULES.get(rule, ()):
-            if owner is AS:
-                stack.enter_context(patch.dict(AS, clear=True))
-            elif attribute != "fault_s":
+            if attribute != "fault_s":
                 stack.enter_context(patch.object(owner, attribute, other))
         yield
 

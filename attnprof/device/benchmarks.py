@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from attnprof.device.call_costs import sequences
-from attnprof.device.fourier_sizes import PRIMES, points_of
 from attnprof.device.fused_times import fused_benchmarks
 from attnprof.device.grids import grids
 from attnprof.device.product_times import AS_A_BATCH, PLAIN, product_shapes, transposed
 from attnprof.device.tables import Benchmark, Call
 
-#: Calls in turns: each finds memory as it left it, as the last one but one did, as one long ago.
-NEAR, HOT, FAR = 1, 2, 16
-COLD = "cold "
+#: Calls in turns: each finds memory as it left it, or as the last one but one did.
+NEAR, HOT = 1, 2
 #: How far entries of a run lie apart; powers of two share few places of a cache.
 STRIDES = (2, 16, 128, 1024, 8192)
 
@@ -53,10 +51,7 @@ def _products(made: Any) -> list[Benchmark]:
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
         Benchmark("product", (), call, limits.work, HOT, scattered=shapes, flops=2),
-        *(
-            Benchmark(f"{mark}vector product", vectors, partial(call, 1), 2**25, turns, flops=2)
-            for mark, turns in (("", HOT), (COLD, FAR))
-        ),
+        Benchmark("vector product", vectors, partial(call, 1), 2**25, HOT, flops=2),
     ]
 
 
@@ -82,9 +77,8 @@ def _patterns(made: Any) -> list[Benchmark]:
     }  # fmt: skip
     return [
         *(
-            Benchmark(f"{mark}{name}", (sizes.entries,), make, sizes.entries[-1], turns, often=True)
+            Benchmark(name, (sizes.entries,), make, sizes.entries[-1], NEAR, often=True)
             for name, make in found.items()
-            for mark, turns in (("", NEAR), (COLD, FAR))
         ),
         Benchmark("strided", (sizes.runs, STRIDES), transposed, sizes.most),
     ]
@@ -100,15 +94,23 @@ OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "clamp": lambda x: x.clamp(min=0.5), "eq": lambda x: x == 0.5, "abs": torch.abs,
     "floor": torch.floor, "remainder": lambda x: x.remainder(0.3),
     "maximum": lambda x: torch.maximum(x, x), "clone": torch.clone, "randn": torch.randn_like,
+    "bernoulli": lambda x: x.bernoulli(0.5), "gelu_backward": lambda x: torch.ops.aten.gelu_backward(x, x),
+    "silu_backward": lambda x: torch.ops.aten.silu_backward(x, x),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.1, train=True),
 }  # fmt: skip
 #: The same for operations on what is made of the entries before.
 OF_MADE: dict[str, Callable[[Tensor], Call]] = {
-    "masked_fill": lambda x: partial(x.masked_fill, x > 1, 0.5),
-    "where": lambda x: partial(torch.where, x > 1, x, x),
+    "masked_fill": lambda x: partial(x.masked_fill, _in_runs(x), 0.5),
+    "where": lambda x: partial(torch.where, _in_runs(x), x, x),
     "cat": lambda x: partial(torch.cat, x.chunk(2)),
     "tril": lambda x: x.view(16, -1).tril,
     "constant_pad_nd": lambda x: partial(torch.nn.functional.pad, x.view(16, -1), (0, 1)),
 }
+
+
+def _in_runs(x: Tensor) -> Tensor:
+    """Return a mask with as many entries that are true as not, together as those of masks are."""
+    return torch.arange(len(x), device=x.device) % RUN < RUN // 2
 
 
 def _entries(made: Any) -> list[Benchmark]:
@@ -136,6 +138,8 @@ def _entries(made: Any) -> list[Benchmark]:
     return [*single, Benchmark("in pieces", (sizes.entries,), in_pieces, sizes.entries[-1])]
 
 
+#: Entries after which a mask repeats itself.
+RUN = 512
 #: Pieces of memory that an operation goes through without a jump, and how many have one of two
 #: factors' entries to themselves.
 MANY_RUNS, BLOCK = 2**12, 16
@@ -217,9 +221,6 @@ def _moves(made: Any) -> list[Benchmark]:
         x = torch.rand(rows, points // 2 + 1, device=made["device"]) + 0j
         return lambda: torch.fft.irfft(x)
 
-    def fourier_of(transform: Callable[[int, int], Call]) -> Callable[[int, int], Call]:
-        return lambda rows, prime: transform(rows, points_of(prime))
-
     def view(_: int) -> Call:
         x = torch.empty(4, 4, 4, device=made["device"])
         return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
@@ -231,15 +232,10 @@ def _moves(made: Any) -> list[Benchmark]:
     sizes = grids(made["device"])
     return [
         Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.most // 16),
-        *(
-            Benchmark(f"{mark}{name}", (sizes.pieces, (1, 16, 256)), make, sizes.most, turns)
-            for name, make in (("gather", gather), ("scatter", scatter))
-            for mark, turns in (("", NEAR), (COLD, FAR))
-        ),
+        Benchmark("gather", (sizes.pieces, (1, 16, 256)), gather, sizes.most, NEAR),
+        Benchmark("scatter", (sizes.pieces, (1, 16, 256)), scatter, sizes.most, NEAR),
         Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
-        Benchmark("fourier of primes", ((16,), PRIMES), fourier_of(fourier), 2**20),
-        Benchmark("inverse fourier of primes", ((16,), PRIMES), fourier_of(fourier_back), 2**20),
         Benchmark("4 views", ((1,),), view, 1, often=True, host=True),
         Benchmark("functions", ((1,),), functions, 1, often=True, host=True),
         *_autograd(made["device"]),

@@ -20,7 +20,7 @@ from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
-VERSION, GPU_VERSION = 5, 5
+VERSION, GPU_VERSION = 6, 5
 
 
 @dataclass(frozen=True)
@@ -238,14 +238,9 @@ def _is_table(rows: list[list[float]]) -> bool:
 
 
 def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark]) -> None:
-    """Raise :class:`RequestError` if tables lack what is measured, have other sizes, or fall.
-
-    What is measured a second time in memory that is cold may be missing.
-    """
+    """Raise :class:`RequestError` if tables lack what is measured, have other sizes, or fall."""
     for one in expected:
         if (table := tables.get(one.name)) is None:
-            if one.name.startswith("cold "):
-                continue
             raise RequestError(f"it has no table of {one.name}")
         sizes = len(one.axes or one.scattered[0])
         if len(table.axes) != sizes:

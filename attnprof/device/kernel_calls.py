@@ -18,9 +18,9 @@ class KernelCall:
     """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
 
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
-    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. Its memory
-    was last used ``away`` times its own bytes ago. ``operands`` are the tensors that it is given,
-    ``layout`` is that of a product's (:mod:`attnprof.device.product_times`).
+    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. ``operands`` are the
+    tensors that it is given, ``layout`` is that of a product's
+    (:mod:`attnprof.device.product_times`).
     """
 
     name: str
@@ -30,7 +30,6 @@ class KernelCall:
     item_bytes: int = 4
     fresh: int = 0
     backward: bool = False
-    away: float = 0.0
     layout: int = PLAIN
     operands: int = 1
 

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import Any
@@ -12,7 +12,6 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.device.kernel_calls import KernelCall, kernel_call, tensors_of
-from attnprof.device.memory_reuse import Memory, MemoryUse
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -41,62 +40,44 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    memory = Memory()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        with _Observer(most_s, memory):  # training runs a forward pass before, too
+        with _Observer(most_s):  # training runs a forward pass before, too
             subject = build_subject(request)
             subject.prepare()
-        found = _watched(subject, most_s, memory)
-        if found.functions > MANY * len(found.operations):  # what is computed once and kept
+        demand = _watched(subject, most_s)
+        if demand.functions > MANY * len(demand.operations):  # what is computed once and kept
             subject.prepare()
-            found = _watched(subject, most_s, memory)
-        return found
+            demand = _watched(subject, most_s)
+        return demand
 
 
 #: Python functions an operation, beyond which a call is watched a second time.
 MANY = 10
 
 
-def _watched(subject: Subject, most_s: float, memory: Memory) -> Demand:
-    """What a call asks for, in memory that was used before."""
-    before, passed = _get_sequence_nr(), memory.passed
-    with _Observer(most_s, memory) as watch:
+def _watched(subject: Subject, most_s: float) -> Demand:
+    """Return what a call asks for."""
+    before = _get_sequence_nr()
+    with _Observer(most_s) as watch:
         sys.setprofile(watch.called)
         try:
             subject.call()
         finally:
             sys.setprofile(None)
-    nodes, most = _get_sequence_nr() - before, memory.passed - passed
-    return Demand(watch.placed(most), nodes, watch.functions, watch.moved())
+    nodes = _get_sequence_nr() - before
+    return Demand(watch.seen, nodes, watch.functions, watch.moved)
 
 
 class _Observer(TorchDispatchMode):
     """Notes every operation inside it, and counts the Python functions that ask for them."""
 
-    def __init__(self, most_s: float, memory: Memory) -> None:
+    def __init__(self, most_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
-        #: how each that is no view uses memory
-        self.uses: list[MemoryUse] = []
+        #: bytes that each of them goes through; a view goes through none
+        self.moved: list[int] = []
         self.functions = 0
-        self.memory = memory
-
-    def placed(self, most: int) -> list[KernelCall]:
-        """The operations with how far ``away`` their memory is.
-
-        What is new to this call is what the call before it freed, ``most`` bytes ago.
-        """
-        uses = iter(self.uses)
-        return [
-            call if call.form == "view" else replace(call, away=next(uses).away(most))
-            for call in self.seen
-        ]
-
-    def moved(self) -> list[int]:
-        """Bytes that each operation goes through; a view goes through none."""
-        uses = iter(self.uses)
-        return [0 if call.form == "view" else next(uses).own for call in self.seen]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -121,8 +102,8 @@ class _Observer(TorchDispatchMode):
         if func.namespace != "prim":
             call = kernel_call(func, args, kwargs, out)
             self.seen.append(call)
-            if call.form != "view":
-                self.uses.append(self.memory.used(tensors_of((args, kwargs, out))))
+            used = [] if call.form == "view" else tensors_of((args, kwargs, out))
+            self.moved.append(sum({id(x): x.nbytes for x in used}.values()))
         sys.setprofile(self.called)
         return out
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, log, prod
+from math import inf, prod
 from operator import mul
 from statistics import fmean
 from typing import ClassVar
@@ -12,8 +12,6 @@ import numpy as np
 
 from attnprof.device.benchmarks import (
     CHAIN,
-    COLD,
-    FAR,
     MANY_RUNS,
     OF_A_LAYER,
     OF_ENTRIES,
@@ -24,7 +22,6 @@ from attnprof.device.benchmarks import (
     WHOLE,
 )  # fmt: skip
 from attnprof.device.call_costs import CallCosts
-from attnprof.device.fourier_sizes import PRIMES, largest_prime, points_of
 from attnprof.device.fused_times import fused_s
 from attnprof.device.kernel_calls import FUSED, KernelCall
 from attnprof.device.operations import Demand
@@ -33,19 +30,6 @@ from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
 from attnprof.measure.kept_memory import LARGEST_KEPT
 from attnprof.units import plural
-
-#: Operations priced as others: the same arithmetic or as dear.
-AS = {
-    "rsub": "sub", "square": "mul", "addcmul": "mul", "addcdiv": "div", "lerp": "mul",
-    "gt": "eq", "lt": "eq", "ge": "eq", "le": "eq", "ne": "eq", "minimum": "maximum",
-    "logical_or": "eq", "logical_and": "eq", "logical_not": "eq", "sin": "cos", "triu": "tril",
-    "bernoulli": "randn", "normal": "randn", "uniform": "randn", "rand": "randn",
-    "native_dropout": "randn", "exp2": "exp", "expm1": "exp", "log1p": "log", "copy": "clone",
-    "_to_copy": "clone", "elu": "exp", "leaky_relu": "relu", "hardtanh": "clamp",
-    "threshold_backward": "where", "gelu_backward": "gelu", "silu_backward": "silu",
-    "sigmoid_backward": "mul", "tanh_backward": "mul", "stack": "cat", "repeat": "clone",
-}  # fmt: skip
-
 
 #: Rows, columns and length of the sums of a product that is all call.
 LEAST_PRODUCT = (8, 8, 8)
@@ -171,12 +155,8 @@ class Times:
     def _of(self, operation: KernelCall) -> str:
         """The table of an operation's arithmetic."""
         name = operation.name.rstrip("_")
-        in_place = operation.name != name
-        if in_place and AS.get(name) == "eq":
-            name = "mul"  # the answer is a number of the same format
-        if in_place and name == "masked_fill":
+        if operation.name != name and name == "masked_fill":
             name = "where"  # nothing is copied first
-        name = AS.get(name, name)
         return f"of {name if name in OF_ENTRIES or name in OF_MADE else 'mul'}"
 
     def _priced(self, o: KernelCall) -> float:
@@ -185,18 +165,14 @@ class Times:
         if o.form == "product":
             batch, m, n, k = o.sizes
             seconds = self.product(batch, m, n, k, o.layout)
-            if 1 in (m, n):  # goes through a matrix once
-                seconds *= self._farther("vector product", (1, max(m, n), batch * k), o.away)
             if o.name in ("addmm", "baddbmm"):
                 added = self.tables["in place"].at((batch * m * n,)) - self.call_s
                 seconds += max(0.0, added)
             return seconds
         if o.form in FUSED:
             return self._fused(o)
-        if "fourier" in o.form:
-            return self._fourier(o.form, *o.sizes)
         if o.form in self.tables and len(o.sizes) > 1:
-            return self.tables[o.form].at(o.sizes) * self._farther(o.form, o.sizes, o.away)
+            return self.tables[o.form].at(o.sizes)
         return self._entries(o)
 
     @cached_property
@@ -214,15 +190,6 @@ class Times:
             return self.tables["vector product"].at((1, max(m, n), k))
         return self._products.at(batch, m, n, k, layout)
 
-    def _fourier(self, form: str, rows: int, points: int) -> float:
-        """A transform; prime factors of its points above two make it slower."""
-        prime = largest_prime(points)
-        slower = self.tables[f"{form} of primes"].at((16, prime))
-        plain = self.tables[f"{form} of primes"].at((16, 2))
-        usual = self.tables[form]
-        same = usual.at((16, points_of(min(prime, PRIMES[-1])))) / usual.at((16, points_of(2)))
-        return usual.at((rows, points)) * max(1.0, slower / plain / same)
-
     def _entries(self, o: KernelCall) -> float:
         """Memory or arithmetic, whichever takes longer, and the jumps."""
         strided, count = o.form.startswith("strided "), o.sizes[0] if o.sizes else 1
@@ -231,7 +198,7 @@ class Times:
         form = o.form.removeprefix("strided ")
         moved = 0.0
         if form in self.tables:
-            moved = self._moved(form, count * o.item_bytes / self.entry_bytes, o.away)
+            moved = self.tables[form].at((count * o.item_bytes / self.entry_bytes,))
             moved -= min(moved, self.tables[form].at((1,)))
         found = self._overhead_s(o) + max(moved, self._arithmetic_s(o, count))
         if strided:
@@ -263,18 +230,6 @@ class Times:
             for table in (self.tables[self._of(o)], self.tables["of mul"])
         )
         return own if own > AS_CHEAP * plain else 0.0
-
-    def _moved(self, form: str, entries: float, away: float) -> float:
-        """Going through memory that was last used so many of its sizes ago."""
-        return self.tables[form].at((entries,)) * self._farther(form, (entries,), away)
-
-    def _farther(self, form: str, sizes: tuple[float, ...], away: float) -> float:
-        """How many times as long an operation takes because its memory was used so long ago."""
-        if f"{COLD}{form}" not in self.tables:
-            return 1.0
-        near, far = (self.tables[f"{mark}{form}"].at(sizes) for mark in ("", COLD))
-        more: float = max(1.0, far / near) ** min(1.0, log(1 + away) / log(FAR))
-        return more
 
     def _fused(self, o: KernelCall) -> float:
         """Seconds of a fused kernel, which a calibration times whole."""

@@ -38,7 +38,7 @@ def made_up():
     over_rows = (
         *(f"{outer}{name}" for outer in ("", "outer ") for name in OUTER),
         "max", "layer norm", "layer norm backward", "cumsum", "sort", "gather", "scatter",
-        "fourier", "inverse fourier", "fourier of primes", "inverse fourier of primes", "strided",
+        "fourier", "inverse fourier", "strided",
     )  # fmt: skip
     nothing = {(1,): 1e-30}
     scores = {

@@ -78,7 +78,7 @@ def prepare(folder: Path) -> None:
     (folder / "my.py").write_text(mine, encoding="utf-8")
     (folder / "gated.py").write_text(gated, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(CONFIGURATION), encoding="utf-8")
-    shutil.copy(ROOT / "reports/devices/cpu_1.json", folder / "cpu.json")
+    shutil.copy(ROOT / "reports/devices/cpu.json", folder / "cpu.json")
     shutil.copy(ROOT / "reports/h200/device_1.json", folder / "h200.json")
 
 
