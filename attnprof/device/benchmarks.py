@@ -94,9 +94,10 @@ OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "clamp": lambda x: x.clamp(min=0.5), "eq": lambda x: x == 0.5, "abs": torch.abs,
     "floor": torch.floor, "remainder": lambda x: x.remainder(0.3),
     "maximum": lambda x: torch.maximum(x, x), "clone": torch.clone, "randn": torch.randn_like,
-    "bernoulli": lambda x: x.bernoulli(0.5), "gelu_backward": lambda x: torch.ops.aten.gelu_backward(x, x),
-    "silu_backward": lambda x: torch.ops.aten.silu_backward(x, x),
+    "bernoulli": lambda x: x.bernoulli(0.5),
     "native_dropout": lambda x: torch.native_dropout(x, 0.1, train=True),
+    "gelu_backward": lambda x: torch.ops.aten.gelu_backward(x, x),
+    "silu_backward": lambda x: torch.ops.aten.silu_backward(x, x),
 }  # fmt: skip
 #: The same for operations on what is made of the entries before.
 OF_MADE: dict[str, Callable[[Tensor], Call]] = {

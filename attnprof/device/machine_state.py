@@ -22,7 +22,7 @@ class MachineState:
     def __str__(self) -> str:
         slower = (
             f"this machine is about {self.slowdown:.1f} times slower now than when it was "
-            "calibrated (other programs, or a lower clock): the upper ends are as much higher"
+            "calibrated (other programs, or a lower clock)"
         )
         found = [slower] if self.slowdown > 1 else []
         if self.different:

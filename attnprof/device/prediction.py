@@ -86,7 +86,8 @@ def pricing(
     if calibrated is not None:
         reading = MachineState() if on else read_machine(calibrated, conditions_now())
         predictor = Predictor(calibrated, kept, reading.slowdown)
-        told = "; ".join(text for text in (predictor.made_of, str(reading)) if text)
+        higher = "upper ends are as much higher" if reading.slowdown > 1 else ""
+        told = "; ".join(text for text in (predictor.made_of, str(reading), higher) if text)
         return predictor.point, told, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:

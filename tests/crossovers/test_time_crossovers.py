@@ -10,8 +10,13 @@ from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.crossovers.timed import TimeTerms
+from attnprof.device import calibration, calibration_run
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.environment import device_name
 from attnprof.workload import Workload
+from tests.device.test_prediction import made_up
 
 
 def predicted(a, b, *, most=2**20):
@@ -94,3 +99,18 @@ def test_flags_of_times_are_refused_where_they_say_nothing(typed, told, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["crossover", "standard", "linear", *typed])
     assert told in capsys.readouterr().err
+
+
+def test_predicted_crossings_say_what_is_not_as_it_was_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (3e-6, 0.9))
+    rates = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test")
+    known = Calibration(
+        rates, "cpu", 1, {"float32": made_up()}, reference_s=1e-6, conditions={"cores": "none"}
+    )
+    calibration.save(known, tmp_path / "cpu.json")
+    sides = registry.configured(["standard", "linear"], {})
+    terms = TimeTerms("cpu", 1, calibration=tmp_path / "cpu.json")
+    meeting = Meeting(*sides, Workload(1, 1, 16))
+    report = crossover_report(meeting, [16], ["predicted"], ["time"], terms=terms, environment={})
+    assert "3.0 times slower now" in report.summary["made_of"]
+    assert "calibrated with cores none" in report.summary["made_of"]

@@ -210,3 +210,9 @@ def test_weights_are_read_of_as_many_experts_as_rows_meet_on_average(module, row
     each = 64 * 64 * 4
     moved = chosen * rows * (64 + 64) * 4 + 64 * 4 * min(4, chosen * rows)  # rows and biases
     assert weights_read(module, rows) == pytest.approx(met * each + moved, abs=8)
+
+
+def test_millions_of_rows_are_spread_over_experts_too():
+    rows = 2**21 + 4
+    moved = 2 * rows * (64 + 64) * 4
+    assert weights_read(Experts, rows) == 4 * (64 * 64 + 64) * 4 + moved

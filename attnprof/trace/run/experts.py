@@ -24,8 +24,9 @@ from attnprof.trace.rules import name_of, tensors_in
 from attnprof.trace.rules.workspaces import is_mask
 from attnprof.trace.sizes import size_of
 
-#: Most entries of a tensor whose values are followed.
-MOST = 2**22
+#: Most entries of a tensor whose values are followed, and of one with places of keys that each
+#: token selects: no model has as many experts as ``MOST_EXPERTS``.
+MOST, MOST_SELECTED, MOST_EXPERTS = 2**26, 2**22, 2**12
 #: Operations whose last result is a place among real numbers.
 _CHOICES = ("topk", "argmax", "max", "sort")
 #: Operations that make numbers or truth values out of nothing.
@@ -171,7 +172,8 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     experts, shape = first.shape[dim], list(map(as_number, places.shape))
     kept = places.dim() == first.dim()
     each = shape.pop(dim) if kept else 1
-    if prod(shape) * each > MOST:  # as of keys that each token selects: their values are unknown
+    selects_keys = as_number(experts) > MOST_EXPERTS
+    if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
         return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
