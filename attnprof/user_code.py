@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from attnprof.errors import NotFoundError, RequestError, closest
+from attnprof.processes import SELDOM
 
 #: Python's own library, whose lines tell a reader nothing.
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -23,10 +24,6 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 
 class ExitedError(Exception):
     """Somebody's code ended the program: what it raised is the cause."""
-
-
-#: New objects between two looks for garbage: modules and formulas are many objects that stay.
-SELDOM = 100_000
 
 
 @contextmanager

@@ -1,78 +1,40 @@
-"""The console entry point: find a command's file, run it, end with a documented exit code."""
+"""The console entry point: start with usable streams, end with a documented exit code.
+
+Typer and rich are imported when the program is built: until then nothing here takes long.
+"""
 
 import atexit
 import contextlib
+import errno
 import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
-from importlib import import_module
-from inspect import cleandoc
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Any
 
-import typer
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.processes import SELDOM
 
-import attnprof
-from attnprof.cli.failures import failure
-from attnprof.cli.parameters import Command, in_groups
-from attnprof.cli.streams import usable_streams, usable_widths
-from attnprof.errors import RequestError
-from attnprof.processes.notices import announce
-from attnprof.record.escapes import visible
-from attnprof.record.recognition import one_command
-
-#: Commands by the panels that help shows them in; each is a file of this folder, loaded when
-#: asked for.
-SECTIONS = {
-    "Closed forms": {
-        "list": "List the mechanisms, how they grow, and their papers.",
-        "cost": "Show what a mechanism costs: FLOPs, bytes and memory.",
-        "compare": "Put mechanisms side by side and mark the cheapest.",
-        "crossover": "Find the length from which one mechanism is cheaper.",
-        "heads": "Show the cost over the number of heads, and the best number.",
-        "heatmap": "Draw the ratio of two costs over length and model width.",
-    },
-    "Your code": {
-        "derive": "Derive closed forms from your own torch code.",
-        "verify-formula": "Check a published formula, or a table of them, against code.",
-        "model": "Show what a whole model costs, by its configuration.",
-    },
-    "On the clock": {
-        "profile": "Time and measure real modules beside their closed forms.",
-        "sweep": "Measure many mechanisms and sizes into one file.",
-        "plot": "Draw figures from the results of sweep and profile.",
-        "calibrate": "Measure this device: its ceilings, and single operations.",
-        "predict": "Predict time and memory without running anything.",
-        "recommend": "Rank all mechanisms by predicted time and memory.",
-        "tradeoff": "Compare approximations with softmax attention.",
-        "doctor": "Show the environment, the devices, and which counters work.",
-    },
-    "CI": {
-        "baseline": "Record what a suite of cases counts and takes, for check.",
-        "check": "Fail when FLOPs, memory or time got worse.",
-        "history": "Find the runs at which saved results reached another level.",
-    },
-    "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
-}
-COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
-HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
-
-Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.
-
-\bExamples:
-  attnprof compare -a standard,sdpa,linear --seq 1024,65536
-  attnprof crossover standard linear --d 64
-  attnprof derive my.py:MyAttention
-"""
-#: Environment variables of a shell's completion: the request, and the words typed so far.
-COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-#: Commands that measure in processes of their own, and leave nothing behind however they end.
-ALWAYS_FOREIGN = ("sweep", "baseline", "check")
-#: Parameters that may name user code to run.
-TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
+#: Requirements that only some commands import.
+NEEDED = (
+    "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
+    "ruptures", "safetensors",
+)  # fmt: skip
+BUG = 70
+INTERRUPTED = 130
+#: Error numbers of a stream or disk that takes no more.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+#: Messages of torch and libraries for lack of memory, where Python has MemoryError.
+_SHORT = re.compile(
+    r"can't allocate memory|out of memory|bad_alloc|[Cc]annot allocate memory|"
+    r"can't start new thread|failed to map segment"
+)
+#: Columns that a table or a page of help needs, and the most that a line can be filled up to.
+LEAST_COLUMNS, MOST_COLUMNS = 20, 1000
+#: Settings that are numbers of columns or lines, of the shell, of rich and of Typer.
+_SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
 def main(args: list[str] | None = None) -> None:
@@ -81,163 +43,36 @@ def main(args: list[str] | None = None) -> None:
     As a program (without ``args``), a command that runs somebody's code does so in a process that
     may die.
     """
-    usable_streams(started=args is None)
+    is_main = args is None
+    usable_streams(started=is_main)
     usable_widths()
-    arguments = sys.argv[1:] if args is None else args
-    debug = "--debug" in arguments
-    if args is None:
-        from attnprof.user_code import SELDOM
-
+    if is_main:
         gc.set_threshold(SELDOM)
         atexit.register(gc.freeze)  # the end frees what it frees without another look
-        os.environ.setdefault("SYMPY_CACHE_SIZE", "50000")  # 1000 forget what a run asks again
-        if COMPLETING not in os.environ:
-            announce()
-    arguments = [argument for argument in arguments if argument != "--debug"]
-    code = _run_guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
-    raise SystemExit(code)  # sys.exit may be replaced
+    arguments = sys.argv[1:] if args is None else args
+    debug = "--debug" in arguments
+
+    def guarded(work: Callable[[], Any]) -> int:
+        return exit_code(work, debug)
+
+    def run_command() -> Any:
+        from attnprof.cli.program import run
+
+        return run([one for one in arguments if one != "--debug"], guarded, is_main=is_main)
+
+    raise SystemExit(guarded(run_command))  # sys.exit may be replaced
 
 
-def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
-    """Parse and run; an error of the parser becomes one line like every other message."""
-    for argument in arguments:
-        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
-            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
-    words = arguments
-    if COMPLETING in os.environ:
-        words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
-    asked = next((word for word in words if not word.startswith("-")), "")
-    program = _program(asked, debug=debug, is_main=is_main)
-    try:
-        return program(arguments, prog_name="attnprof", standalone_mode=False)
-    except SystemExit as ended:  # a completion was told or installed, or nobody reads any more
-        if isinstance(ended.__context__, BrokenPipeError):
-            raise
-        return ended.code
-    except Exception as error:
-        message_of = getattr(error, "format_message", None)  # the parser's errors have it
-        message = " ".join(message_of().split()) if message_of else ""
-        if message_of and not message:  # no arguments: help was shown
-            return RequestError.exit_code
-        if not message:
-            raise
-        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
-
-
-def _number_hint(error: Any) -> str:
-    """Return what to type for a flag whose value is no number; "" for other parser errors."""
-    found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
-    flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
-    if not found or not flag.startswith("--"):
-        return ""
-    usual = error.param.default if isinstance(error.param.default, int | float) else 1
-    kind = "number" if found[1] == "float" else "whole number"
-    return f" Give a {kind}, like {flag} {usual:g}"
-
-
-def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
-    """Return the command line: the typed command in full, the others by name and summary."""
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=asked not in COMMANDS or COMPLETING in os.environ,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(help=HELP)(_globals)
-    for panel, commands in SECTIONS.items():
-        for name, summary in commands.items():
-            known = app.command(name, help=summary, rich_help_panel=panel)
-            if name == asked:
-                run = _with_exit_code(name, debug=debug, is_main=is_main)
-                shown = "\n\n".join(  # for any width: paragraphs in one line, but for the examples
-                    f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
-                    for text in cleandoc(run.__doc__ or "").replace("[", "\\[").split("\n\n")
-                )
-                app.command(name, help=shown, cls=Command)(run)
-            else:
-                known(lambda: None)
-    return app
-
-
-def _with_exit_code(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
-    """Return the command's function, wrapped to end with an exit code before Typer sees errors."""
-    function = in_groups(command_function(name))
-
-    @wraps(function)
-    def run(**given: Any) -> None:
-        work = partial(_run_guarded, lambda: function(**given), debug)
-        with one_command(names_in(given.values()), command=name):
-            if (subject := foreign_code(name, given) if is_main else None) is None:
-                raise typer.Exit(work())
-            from attnprof.processes.supervision import supervised
-
-            raise typer.Exit(supervised(work, subject))
-
-    return run
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        sys.stdout.write(f"attnprof {attnprof.__version__}\n")
-        raise typer.Exit
-
-
-_VERSION = typer.Option(
-    "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
-)
-
-
-def _globals(
-    version: Annotated[bool, _VERSION] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
-) -> None:
-    """Declare the flags of every command."""
-
-
-def command_function(name: str) -> Callable[..., Any]:
-    """Return a command's function: the one named like its file, ``list_`` for ``list``."""
-    own = name.replace("-", "_")
-    found = vars(import_module(f"attnprof.cli.{own}"))
-    function: Callable[..., Any] = found.get(f"{own}_") or found[own]
-    return function
-
-
-def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """Return what to call the user's code that a command runs; None if all code is ours.
-
-    It is named as the user typed it, ``my.py:A``, else by the command.
-    """
-    names: list[str] = []
-    if command != "reproduce":
-        values = (given.get(parameter) for parameter in TARGETS)
-        names = names_in(str(value) if isinstance(value, Path) else value for value in values)
-    if command == "verify-formula" and given.get("table"):
-        names += names_in([given["formula"]])  # the target, where a table has the formulas
-    if places := [name for name in names if ":" in name]:
-        return ", ".join(dict.fromkeys(places))
-    if command in ALWAYS_FOREIGN:
-        return f"attnprof {command}"
-    from attnprof import registry
-
-    return f"attnprof {command}" if set(names) - {"", *registry.names()} else None
-
-
-def names_in(values: Iterable[Any]) -> list[str]:
-    """Return the typed texts, lists split at commas: each may name a file of code."""
-    listed = [value if isinstance(value, list) else [value] for value in values]
-    texts = [text for found in listed for text in found if isinstance(text, str)]
-    return [name.strip() for text in texts for name in text.split(",")]
-
-
-def _run_guarded(work: Callable[[], Any], debug: bool) -> int:
+def exit_code(work: Callable[[], Any], debug: bool) -> int:
     """Run and return the exit code; every failure is one message on stderr."""
     try:
         result = work()
         sys.stdout.flush()
-    except typer.Exit as ended:
-        return int(ended.exit_code)
     except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        from typer import Exit
+
+        if isinstance(error, Exit):
+            return int(error.exit_code)
         # a page of help ends the program where its reader has gone
         cause = error.__context__ if isinstance(error, SystemExit) else error
         if isinstance(cause, BrokenPipeError):
@@ -245,8 +80,124 @@ def _run_guarded(work: Callable[[], Any], debug: bool) -> int:
 
             give_up_answers()  # the reader (head, less) has what it wanted
             return 0
+        from attnprof.record.escapes import visible
+
         message, code = failure(error, debug)
         with contextlib.suppress(OSError):  # stderr itself may be closed
             sys.stderr.write(visible(f"attnprof: {message}") + "\n")
         return code
     return result if isinstance(result, int) else 0
+
+
+def failure(error: BaseException, debug: bool) -> tuple[str, int]:
+    """Return the message and the exit code of an exception: a refusal, an end, or a bug."""
+    from typer import Abort
+
+    if isinstance(error, AttnprofError):
+        return str(error), error.exit_code
+    ends: BaseException | None = None if isinstance(error, Exception) else error
+    if isinstance(error, (KeyboardInterrupt, Abort)):
+        ends = error.__cause__ if isinstance(error, Abort) else error
+        code = getattr(ends, "exit_code", None)
+        supervision = sys.modules.get("attnprof.processes.supervision")
+        if code is not None or ends is None or not supervision or not supervision.is_supervised():
+            said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {ends}"
+            return said, code or INTERRUPTED
+    if ends is not None:
+        from attnprof.user_code import error_text
+
+        told = f"the code it ran raised {error_text(ends)}, which ends a program"
+        return f"{told}: there is no result", CannotRunError.exit_code
+    if debug:
+        import traceback
+
+        from attnprof.record.escapes import visible
+
+        sys.stderr.write(visible(traceback.format_exc(), lines=True))
+    if refused := _refusal(error):
+        return refused
+    first_line = str(error).split("\n", 1)[0] or "no message"
+    hint = "this is a bug in attnprof; run with --debug for the traceback"
+    return f"{type(error).__name__}: {first_line} ({hint})", BUG
+
+
+def _refusal(error: BaseException) -> tuple[str, int] | None:
+    """Return message and code if Python, the system or a library refused; else None."""
+    if isinstance(error, RecursionError) and str(error):  # Python's own says how deep
+        told = f"what was asked is nested too deeply ({error}): write it flatter"
+        return told, RequestError.exit_code
+    if _is_short_of_memory(error):
+        return (
+            "out of memory here: ask for smaller sizes, or leave more memory to it (ulimit -v, "
+            "a container's limit)"
+        ), CannotRunError.exit_code
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        where = error.filename or "the answer"
+        return f"cannot write {where}: {error.strerror}; give --output FILE", RequestError.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        name = f"{str(error.filename)[:60]}…"
+        return f"cannot use {name}: {error.strerror}", RequestError.exit_code
+    missing = (getattr(error, "name", None) or "").split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
+        needs = f"this command needs {missing}, which is not installed here: pip install {missing}"
+        return f"{needs} (see: attnprof doctor)", CannotRunError.exit_code
+    return None
+
+
+def _is_short_of_memory(error: BaseException) -> bool:
+    """Return whether an exception, or one that caused it, means lack of memory."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if seen is None:
+            return False
+        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
+            return True
+        if isinstance(seen, SystemError) and _memory_is_limited():
+            return True  # C code that met it and did not say so
+        if isinstance(seen, (RuntimeError, ImportError)) and _SHORT.search(str(seen)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def _memory_is_limited() -> bool:
+    """Return whether this process may have less memory than there is (``ulimit -v``)."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+
+
+def usable_streams(*, started: bool) -> None:
+    """Open closed streams to nowhere, and let each write ? for letters it cannot encode.
+
+    If the program was just ``started``, descriptors 0 to 2 are taken, too: otherwise the next file
+    that is opened gets one of them, and everything that is printed.
+    """
+    for number in range(3) if started else ():
+        try:
+            os.fstat(number)
+        except OSError:
+            handle = os.open(os.devnull, os.O_RDWR)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(number if started else os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it stays open
+            setattr(sys, name, stream)
+        if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
+            stream.reconfigure(errors="replace")
+
+
+def usable_widths() -> None:
+    """Clip the environment's column counts to what can be drawn, or drop them."""
+    for name in _SIZES:
+        text = os.environ.get(name, "")
+        if not (text.isascii() and text.isdigit() and text.strip("0")):
+            os.environ.pop(name, None)
+        else:
+            columns = int(text) if len(text) < 9 else MOST_COLUMNS
+            os.environ[name] = str(min(max(columns, LEAST_COLUMNS), MOST_COLUMNS))

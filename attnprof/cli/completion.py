@@ -70,7 +70,7 @@ def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
     if parameter in MECHANISMS:
         return [*registry.names(), *(point.name for point, why in registry.plugins() if not why)]
     if parameter == "settings":  # of the mechanisms asked for, or of all
-        from attnprof.cli.app import names_in
+        from attnprof.cli.program import names_in
 
         asked = {*names_in(map(ctx.params.get, MECHANISMS))} & {*registry.names()}
         mechanisms = map(registry.get, asked or registry.names())

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-from attnprof.processes.progress import waited_for
-
 TEXT = "attnprof: loading torch …"
 #: Bytes of addresses that torch takes when it is loaded, at least: with fewer its code ends the
 #: process itself, and nobody could say why.
@@ -48,6 +46,8 @@ def loading() -> Iterator[None]:
 
     Under a progress display the notice is one of its steps.
     """
+    from attnprof.processes.progress import waited_for
+
     stream: Any = sys.stderr
     brief = False
     progress = waited_for()

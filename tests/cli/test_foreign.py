@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnprof.cli.app import foreign_code
+from attnprof.cli.program import foreign_code
 
 OURS = {
     "cost": {"attention": "standard,efficient", "phase": "train", "scope": "core"},

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from attnprof.cli.app import COMMANDS, SECTIONS, command_function
 from attnprof.cli.parameters import OUTPUT, PANELS
+from attnprof.cli.program import COMMANDS, SECTIONS, command_function
 from tests.structure.command_flags import parser_of
 
 #: Commands of which examples without files of one's own are done in a moment.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.cli.app import COMMANDS, main
+from attnprof.cli.app import main
+from attnprof.cli.program import COMMANDS
 from attnprof.errors import RequestError
 from attnprof.record import Report, record_kinds, write_whole
 from attnprof.record.recognition import is_ours, note_output, one_command

@@ -2,7 +2,7 @@
 
 import argparse
 
-from attnprof.cli.app import COMMANDS
+from attnprof.cli.program import COMMANDS
 from tests.frozen import commands, derivations, freeze
 
 

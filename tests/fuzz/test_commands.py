@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from attnprof.cli import app
+from attnprof.cli.program import program_for
 from tests.fuzz import contract, files, pools
 
 MINUTES = float(os.environ.get("ATTNPROF_FUZZ_MINUTES", "0"))
@@ -67,7 +67,7 @@ SKIPPED = {
 @cache
 def flags_of(command: str) -> list[tuple[str, bool]]:
     """A command's flags, and whether each takes a value."""
-    program = app._program(command, debug=False, is_main=False)
+    program = program_for(command, lambda work: work(), is_main=False)
     found = get_command(program).commands[command].params
     return [
         (name, not option.is_flag)

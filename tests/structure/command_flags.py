@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from attnprof.cli.app import command_function
 from attnprof.cli.parameters import in_groups
+from attnprof.cli.program import command_function
 
 
 def parser_of(name: str):

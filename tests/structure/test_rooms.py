@@ -41,7 +41,7 @@ LEVELS = {
     "arguments": 0.06,
     "algebra": 0.05,
     "processes": 0.05,
-    "user_code": 0.05,
+    "user_code": 0.055,
     "errors": 0.0,
 }
 #: The same between the rooms of ``attnprof/trace``; its plain files are below all of them.

@@ -1,0 +1,204 @@
+"""The commands: find a command's file, give it to Typer, run it on the typed arguments."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import attnprof
+from attnprof.errors import RequestError
+from attnprof.processes.notices import announce
+
+#: Runs a function and returns its exit code; its failure becomes a message on stderr.
+Guard = Callable[[Callable[[], Any]], int]
+#: Commands by the panels that help shows them in; each is a file of this folder, loaded when
+#: asked for.
+SECTIONS = {
+    "Closed forms": {
+        "list": "List the mechanisms, how they grow, and their papers.",
+        "cost": "Show what a mechanism costs: FLOPs, bytes and memory.",
+        "compare": "Put mechanisms side by side and mark the cheapest.",
+        "crossover": "Find the length from which one mechanism is cheaper.",
+        "heads": "Show the cost over the number of heads, and the best number.",
+        "heatmap": "Draw the ratio of two costs over length and model width.",
+    },
+    "Your code": {
+        "derive": "Derive closed forms from your own torch code.",
+        "verify-formula": "Check a published formula, or a table of them, against code.",
+        "model": "Show what a whole model costs, by its configuration.",
+    },
+    "On the clock": {
+        "profile": "Time and measure real modules beside their closed forms.",
+        "sweep": "Measure many mechanisms and sizes into one file.",
+        "plot": "Draw figures from the results of sweep and profile.",
+        "calibrate": "Measure this device: its ceilings, and single operations.",
+        "predict": "Predict time and memory without running anything.",
+        "recommend": "Rank all mechanisms by predicted time and memory.",
+        "tradeoff": "Compare approximations with softmax attention.",
+        "doctor": "Show the environment, the devices, and which counters work.",
+    },
+    "CI": {
+        "baseline": "Record what a suite of cases counts and takes, for check.",
+        "check": "Fail when FLOPs, memory or time got worse.",
+        "history": "Find the runs at which saved results reached another level.",
+    },
+    "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
+}
+COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
+HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
+
+Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.
+
+\bExamples:
+  attnprof compare -a standard,sdpa,linear --seq 1024,65536
+  attnprof crossover standard linear --d 64
+  attnprof derive my.py:MyAttention
+"""
+#: Environment variables of a shell's completion: the request, and the words typed so far.
+COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+#: Commands that measure in processes of their own, and leave nothing behind however they end.
+ALWAYS_FOREIGN = ("sweep", "baseline", "check")
+#: Parameters that may name user code to run.
+TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
+
+
+def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
+    """Parse and run; an error of the parser becomes one line like every other message."""
+    if is_main and COMPLETING not in os.environ:
+        announce()
+    for argument in arguments:
+        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
+    words = arguments
+    if COMPLETING in os.environ:
+        words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
+    asked = next((word for word in words if not word.startswith("-")), "")
+    program = program_for(asked, guarded, is_main=is_main)
+    try:
+        return program(arguments, prog_name="attnprof", standalone_mode=False)
+    except SystemExit as ended:  # a completion was told or installed, or nobody reads any more
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise
+        return ended.code
+    except Exception as error:
+        message_of = getattr(error, "format_message", None)  # the parser's errors have it
+        message = " ".join(message_of().split()) if message_of else ""
+        if message_of and not message:  # no arguments: help was shown
+            return RequestError.exit_code
+        if not message:
+            raise
+        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
+        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
+
+
+def _number_hint(error: Any) -> str:
+    """Return what to type for a flag whose value is no number; "" for other parser errors."""
+    found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
+    flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
+    if not found or not flag.startswith("--"):
+        return ""
+    usual = error.param.default if isinstance(error.param.default, int | float) else 1
+    kind = "number" if found[1] == "float" else "whole number"
+    return f" Give a {kind}, like {flag} {usual:g}"
+
+
+def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
+    """Return the command line: the typed command in full, the others by name and summary."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=asked not in COMMANDS or COMPLETING in os.environ,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=HELP)(_globals)
+    for panel, commands in SECTIONS.items():
+        for name, summary in commands.items():
+            known = app.command(name, help=summary, rich_help_panel=panel)
+            if name == asked:
+                _add_command(app, name, guarded, is_main=is_main)
+            else:
+                known(lambda: None)
+    return app
+
+
+def _add_command(app: typer.Typer, name: str, guarded: Guard, *, is_main: bool) -> None:
+    """Add a command in full; it ends with an exit code before Typer sees errors."""
+    from attnprof.cli.parameters import Command, in_groups
+    from attnprof.record.recognition import one_command
+
+    function = in_groups(command_function(name))
+    shown = "\n\n".join(  # for any width: paragraphs in one line, but for the examples
+        f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
+        for text in cleandoc(function.__doc__ or "").replace("[", "\\[").split("\n\n")
+    )
+
+    @app.command(name, help=shown, cls=Command)
+    @wraps(function)
+    def run(**given: Any) -> None:
+        work = partial(guarded, lambda: function(**given))
+        with one_command(names_in(given.values()), command=name):
+            if (subject := foreign_code(name, given) if is_main else None) is None:
+                raise typer.Exit(work())
+            from attnprof.processes.supervision import supervised
+
+            raise typer.Exit(supervised(work, subject))
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"attnprof {attnprof.__version__}\n")
+        raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+)
+
+
+def _globals(
+    version: Annotated[bool, _VERSION] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
+) -> None:
+    """Declare the flags of every command."""
+
+
+def command_function(name: str) -> Callable[..., Any]:
+    """Return a command's function: the one named like its file, ``list_`` for ``list``."""
+    own = name.replace("-", "_")
+    found = vars(import_module(f"attnprof.cli.{own}"))
+    function: Callable[..., Any] = found.get(f"{own}_") or found[own]
+    return function
+
+
+def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
+    """Return what to call the user's code that a command runs; None if all code is ours.
+
+    It is named as the user typed it, ``my.py:A``, else by the command.
+    """
+    names: list[str] = []
+    if command != "reproduce":
+        values = (given.get(parameter) for parameter in TARGETS)
+        names = names_in(str(value) if isinstance(value, Path) else value for value in values)
+    if command == "verify-formula" and given.get("table"):
+        names += names_in([given["formula"]])  # the target, where a table has the formulas
+    if places := [name for name in names if ":" in name]:
+        return ", ".join(dict.fromkeys(places))
+    if command in ALWAYS_FOREIGN:
+        return f"attnprof {command}"
+    from attnprof import registry
+
+    return f"attnprof {command}" if set(names) - {"", *registry.names()} else None
+
+
+def names_in(values: Iterable[Any]) -> list[str]:
+    """Return the typed texts, lists split at commas: each may name a file of code."""
+    listed = [value if isinstance(value, list) else [value] for value in values]
+    texts = [text for found in listed for text in found if isinstance(text, str)]
+    return [name.strip() for text in texts for name in text.split(",")]
