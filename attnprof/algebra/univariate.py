@@ -108,6 +108,12 @@ def _integer_split(number: int) -> tuple[int, int]:
     return outside, inside
 
 
+def divisors(size: int) -> list[int]:
+    """Return all divisors of a size, ascending: the numbers of heads that share a model width."""
+    small = [h for h in range(1, math.isqrt(size) + 1) if size % h == 0]
+    return sorted({*small, *(size // h for h in small)})
+
+
 def terms_text(a: Poly, denominator: int = 1) -> list[str]:
     """Signed terms, highest power first: ``["+d**2/4", "-3*d/2", "+1/2"]``."""
     found = []

@@ -2,9 +2,10 @@
 
 from typer import Argument, Option
 
+from attnprof.algebra.univariate import divisors
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
+from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, heads_report
 from attnprof.errors import RequestError
 
 

@@ -1,10 +1,12 @@
 """Put a comparison's result into one plain sentence, from its records."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnprof.record import CompareRecord
 from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
+
+if TYPE_CHECKING:
+    from attnprof.record import CompareRecord
 
 #: The mechanism that others are compared with, if it takes part.
 USUAL = "standard"
@@ -21,7 +23,7 @@ def words_of(quantity: str) -> tuple[str, str, str]:
     return "fewer", "the fewest", quantity_text(quantity)
 
 
-def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
+def compare_answer(records: "Sequence[CompareRecord]", quantities: Sequence[str]) -> str:
     """Return how mechanisms compare at the longest length.
 
     Two are compared with each other; of several, the lowest in each quantity is named. The base is
@@ -40,7 +42,7 @@ def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) 
     return f"At {plural(longest, 'token')} {said}." if said else ""
 
 
-def _compare_two(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
+def _compare_two(named: Sequence[str], row: "CompareRecord", base: "CompareRecord") -> str:
     """Return how much one mechanism needs of each quantity, as multiples of the base.
 
     A quantity that the base does not need at all has no multiple and is left out.
@@ -59,7 +61,7 @@ def _compare_two(named: Sequence[str], row: CompareRecord, base: CompareRecord) 
 
 
 def _compare_several(
-    named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord
+    named: Sequence[str], rows: "Sequence[CompareRecord]", base: "CompareRecord"
 ) -> str:
     """Return who needs least of each quantity, and how that compares with the base."""
     said: dict[str, list[str]] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnprof.algebra import polynomials
 from attnprof.algebra.roots import Root, positive_roots, value_at
-from attnprof.algebra.univariate import text
+from attnprof.algebra.univariate import divisors, text
 from attnprof.closed_form.answers import heads_answer
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
@@ -184,9 +184,3 @@ def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> d
         "equation": f"{text(lowest.equation)} = 0" if lowest.equation else None,
         "trend": trend(lowest, d_model, list(values.values())),
     }  # fmt: skip
-
-
-def divisors(size: int) -> list[int]:
-    """Return all divisors of a size, ascending: the numbers of heads that share a model width."""
-    small = [h for h in range(1, math.isqrt(size) + 1) if size % h == 0]
-    return sorted({*small, *(size // h for h in small)})

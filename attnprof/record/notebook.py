@@ -1,6 +1,5 @@
 """Show results in notebooks: as a table in HTML, as a data frame."""
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,9 @@ def html_table(
 
 
 def _safe(text: str) -> str:
-    return html.escape(visible(text))
+    from html import escape
+
+    return escape(visible(text))
 
 
 def _cell(value: Any, fmt: str) -> str:

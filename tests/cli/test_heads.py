@@ -6,7 +6,7 @@ import pytest
 import sympy
 
 from attnprof import registry
-from attnprof.closed_form.heads import divisors
+from attnprof.algebra.univariate import divisors
 from attnprof.workload import Workload
 
 
