@@ -7,7 +7,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Suite
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typer import Option
 
 from attnprof.cli.measurement import THREADS, WAIT_POLICY, set_wait_policy
-from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
-from attnprof.cli.progress import working
+from attnprof.cli.options import DeviceOption, Output, ensure_writable, note, working
 from attnprof.cli.request import some_of
 from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError

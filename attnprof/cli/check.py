@@ -10,8 +10,7 @@ from pathlib import Path
 from typer import Option
 
 from attnprof.cli.measurement import Suite
-from attnprof.cli.options import Output, ensure_writable, note
-from attnprof.cli.progress import working
+from attnprof.cli.options import Output, ensure_writable, note, working
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
 from attnprof.record import Report, write_whole

@@ -9,8 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import attnprof
-from attnprof.cli.options import Output, environment
-from attnprof.cli.progress import working
+from attnprof.cli.options import Output, environment, working
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 

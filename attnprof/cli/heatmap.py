@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError

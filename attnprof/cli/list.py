@@ -3,8 +3,7 @@
 from typer import Option
 
 from attnprof import registry
-from attnprof.cli.options import Output, environment
-from attnprof.cli.progress import working
+from attnprof.cli.options import Output, environment, working
 from attnprof.record import MechanismRecord, Report
 
 

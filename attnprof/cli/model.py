@@ -11,8 +11,8 @@ from typing import Any
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.kept import KeptReport
-from attnprof.cli.progress import working
+from attnprof.cli.derive import KeptReport
+from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.fits import with_memory

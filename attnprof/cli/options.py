@@ -11,7 +11,8 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,13 +22,14 @@ from typer import Option
 
 import attnprof
 from attnprof.arguments import at_least
-from attnprof.cli.progress import working
 from attnprof.errors import RequestError, closest
+from attnprof.processes.progress import Progress, Step, waited_for, waiting
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import is_stream, note_output
 from attnprof.render import progress
 from attnprof.render.plots.style import WIDTHS, check_figure_path
+from attnprof.render.progress import shown
 from attnprof.workload import DTYPES, SCOPES
 
 note = progress.note
@@ -296,3 +298,18 @@ def write(text: str, output: Path | None) -> None:
         return
     write_whole(output, text)
     note(f"wrote {output}")
+
+
+@contextmanager
+def working(text: str) -> Iterator[Progress]:
+    """Show ``text`` on stderr while the body runs, or what its code tells of its progress.
+
+    Inside another one it is a step of that.
+    """
+    if (outer := waited_for()) is not None:
+        with outer.saying(text):
+            yield outer
+        return
+    progress = Progress(Step(text))
+    with waiting(progress), shown(progress):
+        yield progress

@@ -8,8 +8,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
-from attnprof.cli.progress import working
+from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of, working
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
 from attnprof.device.roofline import with_roofline

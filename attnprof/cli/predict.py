@@ -5,7 +5,7 @@ from typing import Any
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured

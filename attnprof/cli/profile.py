@@ -4,7 +4,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, set_wait_policy
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured

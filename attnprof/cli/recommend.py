@@ -6,7 +6,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, ON, THREADS
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, Selection, parse_bytes, parse_set
 from attnprof.errors import RequestError
 

@@ -9,7 +9,7 @@ from typing import Any
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known

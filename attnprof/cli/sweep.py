@@ -15,7 +15,7 @@ from attnprof.cli.measurement import (
     grids_from_file,
     set_wait_policy,
 )  # fmt: skip
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole

@@ -8,7 +8,7 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.cli import options as opt
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import head_shape, parse_names, parse_set, parse_size, some_of
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report

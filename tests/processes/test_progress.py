@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.processes import progress
 from attnprof.processes.pool import run_apart
 from attnprof.processes.progress import Progress, Step, tell, waiting
@@ -143,7 +143,7 @@ def test_of_a_child_the_parent_tells(monkeypatch):
 
 SCRIPT = """
 import sys, time
-from attnprof.cli.progress import working
+from attnprof.cli.options import working
 from attnprof.render import progress
 progress.SHOWN_AFTER_S = {after}
 with working("counting") as work:
