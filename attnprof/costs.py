@@ -295,11 +295,11 @@ class CostTable:
 
         Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
         """
-        from attnprof.record.notebook import data_frame, stage_row
+        from attnprof.record.report import data_frame, stage_row
 
         return data_frame([*map(stage_row, self.stages, self.live())])
 
     def _repr_html_(self) -> str:
-        from attnprof.record.notebook import stages_html
+        from attnprof.record.report import stages_html
 
         return stages_html(self)

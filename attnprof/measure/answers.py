@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnprof.record import ProfileRecord
-from attnprof.record.points import names_of, varying
+from attnprof.record.measured import names_of, varying
 from attnprof.units import format_bytes, format_ratio, format_time, joined, plural, setting_text
 
 

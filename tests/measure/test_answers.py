@@ -4,7 +4,7 @@ import pytest
 
 from attnprof.measure.answers import answer
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.points import names_of, varying
+from attnprof.record.measured import names_of, varying
 from attnprof.render.formats import notes, render
 
 ENDS = "by the ends of both intervals"

@@ -22,7 +22,7 @@ from attnprof.measure.tradeoff.runs import (
 from attnprof.measure.tradeoff.structures import QueriesKeysValues
 from attnprof.processes.progress import tell
 from attnprof.record import Report, TradeoffRecord
-from attnprof.record.points import names_of
+from attnprof.record.measured import names_of
 from attnprof.units import format_number, format_ratio
 from attnprof.workload import Workload
 

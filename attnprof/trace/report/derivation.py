@@ -123,7 +123,7 @@ class Derivation:
         return self.report().to_frame()
 
     def _repr_html_(self) -> str:
-        from attnprof.record.notebook import html_table
+        from attnprof.record.report import html_table
 
         rows = [
             (phase, quantity, formula.value if formula.expression is None else formula.expression)
