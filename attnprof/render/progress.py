@@ -24,8 +24,7 @@ def note(text: str) -> None:
     if not sys.stderr.isatty():
         sys.stderr.write(visible(text) + "\n")
         return
-    from attnprof.render.fitted import Hanging
-    from attnprof.render.terminal import new_console, render_text
+    from attnprof.render.terminal import Hanging, new_console, render_text
 
     # by the stream itself, which writes above a bar where there is one
     width = new_console(stderr=True).width

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.render.fitted import FormulaText
+from attnprof.render.terminal import FormulaText
 
 LONG = "4*B*N**2*d*h + 6*B*N**2*h - 2*d*h*(N - 512*floor(N/512))*Min(1, N - 512*floor(N/512)) + 7*N"
 MAX = "Max(8*B*N**2*h + 32*B*N*d*h,\n    12*B*N**2*h + 16*B*N*d*h + 4*d**2*h**2)"

@@ -15,16 +15,15 @@ from attnprof.cli.options import deliver, note
 from attnprof.gate.causes import causes
 from attnprof.record import CheckRecord, DeriveRecord, HistoryRecord, MechanismRecord, Report
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, visible
-from attnprof.render.fitted import FittedTable
 from attnprof.render.formats import render_csv, render_markdown
 from attnprof.render.gate import render_annotations, render_junit
-from attnprof.render.plots.history import draw_history
+from attnprof.render.plots.curves import draw_history
 from attnprof.render.plots.results import draw_results
 from attnprof.render.plots.style import figure_bytes, styled
 from attnprof.render.tables.check import page as render_page
 from attnprof.render.tables.check import tables as check_tables
 from attnprof.render.tables.derive import page as derivation_page
-from attnprof.render.terminal import record_table, render_text
+from attnprof.render.terminal import FittedTable, record_table, render_text
 from tests.render.test_results import record
 
 NAMES = {

@@ -17,9 +17,8 @@ from attnprof.crossovers.curves import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report, ticks
-from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
+from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads, draw_model
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
-from attnprof.render.plots.model import draw_model
 from attnprof.render.plots.style import HEIGHT, PALETTE, WIDTHS, check_figure_path, looks, styled
 
 LENGTHS = [2**i for i in range(4, 12)]

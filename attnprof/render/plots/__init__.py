@@ -15,6 +15,6 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
     command = report.command.split()[0]
-    name = "curves" if command in ("compare", "crossover", "heads") else command
+    name = command if command in ("heatmap", "tradeoff") else "curves"
     module = import_module(f"attnprof.render.plots.{name}")
     plot(path, getattr(module, f"draw_{command}"), report, size=size)

@@ -1,12 +1,17 @@
-"""Draw costs as curves: over length with crossovers, and over heads with the optimum."""
+"""Curves: mechanisms over length or heads, a model over its lengths, results over runs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
+from textwrap import fill
 from typing import Any
 
-from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
+from attnprof.errors import RequestError
+from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, HistoryRecord, Report
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
+from attnprof.render.plots.series import need
+from attnprof.render.plots.ticks import unit_of
 from attnprof.units import NAMES, plural
 
 #: The marks of :data:`style.MARKS`, in text.
@@ -232,3 +237,135 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
         text += f",\n{'right' if right else 'left'} of every divisor"
     side, x = ("right", 0.97) if right else ("left", 0.03)
     style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
+
+
+#: Rows of panels that a page holds; those with change points come first.
+ROWS = 6
+#: An axis shows this share of the values' size at least, so that what is flat looks flat.
+LEAST_SPAN = 0.2
+
+
+def draw_history(report: Report) -> style.Figure:
+    """Return a panel a case and metric (and machine, for times), over the runs in order."""
+    records = report.of(HistoryRecord)
+    need(records, "the history has no values")
+    groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
+    for record in records:
+        groups.setdefault((record.case, record.metric, record.machine), []).append(record)
+    # what changed, then times that did not; counts that never did where there is no other
+    changed = [its for its in groups.values() if any(r.change_point for r in its)]
+    flat = [its for its in groups.values() if its not in changed]
+    series = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
+    del series[ROWS * style.abreast(99, 2.2) :]
+    figure = style.new_figure(1.6)
+    panels = style.split(figure, len(series), 2.2)
+    style.title(figure, "What was measured over the runs, and where its level changed")
+    several = len({r.machine for r in records if r.machine}) > 1
+    runs = max(r.run for r in records)
+    for axes, members in zip(panels, series, strict=True):
+        _draw(axes, members, runs, several)
+    left, of = len(groups) - len(series), len(groups)
+    more = f"{left} of {of} series are not drawn; those that changed come first." if left else ""
+    style.caption(
+        figure,
+        "Dots: runs in their order; lines: medians between change points; dashed: where a level "
+        f"begins, with its ratio to the one before and its commit. {more}",
+    )
+    return figure
+
+
+def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    numbers = [r.run for r in members]
+    unit, title = unit_of((r.value for r in members), members[0].unit)
+    values = [r.value / unit for r in members]
+    axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
+    level_of = accumulate(int(r.change_point) for r in members)
+    for _, level in groupby(zip(level_of, members, strict=True), key=lambda pair: pair[0]):
+        own = [record for _, record in level]
+        ends = [own[0].run - 0.4, own[-1].run + 0.4]
+        axes.plot(ends, [own[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
+    # the same runs in every panel, and room above for what the marks say
+    low, high = min(values), max(values)
+    span, middle = max(high - low, LEAST_SPAN * high, 1e-12), (low + high) / 2
+    axes.set_ylim(max(0.0, middle - 0.65 * span), middle + 0.85 * span)
+    axes.set_xlim(0.4, runs + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+    for record in members:
+        if record.change_point:
+            _mark(axes, record, runs)
+    case = fill(members[0].case.replace("[", " ["), 40, max_lines=2, placeholder=" …")
+    where = f", {members[0].machine}" if several and members[0].machine else ""
+    lines = [*case.split("\n"), f"{members[0].metric} {title}{where}"]
+    axes.set_title("\n".join(map(figure_text, lines)), fontsize=style.SMALL, loc="left")
+
+
+def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
+    ratio = record.ratio
+    shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
+    axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
+    said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
+    style.write_on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)
+
+
+#: Parts in the order in which they lie on each other.
+COLOURS = {
+    "attention": style.VERMILION, "mlp": style.BLUE, "head": style.GREEN,
+    "embedding": style.SKY, "norm": style.ORANGE, "other": style.GREY,
+}  # fmt: skip
+
+
+def draw_model(report: Report) -> style.Figure:
+    """Return the parts' shares of FLOPs, a panel a phase, then the cache; else RequestError."""
+    summary = report.summary
+    shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
+    if not shares and not cache:
+        phases = summary.get("phases", {}).values()
+        why = [own["missing"] for own in phases if own.get("missing") and "N" in summary["at"]]
+        raise RequestError(
+            f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
+            f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"
+        )
+    figure = style.new_figure(2.0)
+    panels = style.split(figure, len(shares) + bool(cache), 2.1)
+    for axes, (phase, curve) in zip(panels, shares.items(), strict=False):
+        _shares(axes, curve["seq_len"], curve["parts"])
+        axes.set_title(phase, fontsize=style.SMALL)
+    if cache:
+        _cache(panels[-1], cache["seq_len"], cache["bytes"])
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.set_xlabel("sequence length")
+        ticks.mark_values(axes.xaxis, ticks.plain)
+    shown = {part for curve in shares.values() for part in curve["parts"]}
+    marks = [
+        {"color": colour, "marker": "s", "linestyle": "none", "label": part}
+        for part, colour in COLOURS.items() if part in shown
+    ]  # fmt: skip
+    batch = next(curve["batch_size"] for curve in (*shares.values(), cache) if curve)
+    style.legend(figure, marks, title=f"{summary['name']}: share of FLOPs by part")
+    style.caption(figure, f"derived from the model's code, {summary['dtype']}, batch {batch}")
+    return figure
+
+
+def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) -> None:
+    order = [part for part in COLOURS if part in parts]
+    whole = [sum(values) or 1 for values in zip(*parts.values(), strict=True)]
+    stacked = [[100 * x / y for x, y in zip(parts[p], whole, strict=True)] for p in order]
+    axes.stackplot(lengths, *stacked, colors=[COLOURS[part] for part in order], linewidth=0)
+    axes.set_xlim(lengths[0], lengths[-1])
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("share of FLOPs [%]")
+
+
+def _cache(axes: style.Axes, lengths: Sequence[int], held: Sequence[int]) -> None:
+    unit, said = ticks.unit_of([max(held)], "B")
+    axes.plot(lengths, [value / unit for value in held], color=style.BLACK)
+    axes.set_yscale("log")
+    ticks.mark_values(axes.yaxis, ticks.plain)
+    axes.set_title("cache", fontsize=style.SMALL)
+    axes.set_ylabel(f"held after N tokens {said}")
+    axes.grid(visible=True)

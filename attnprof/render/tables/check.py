@@ -14,9 +14,15 @@ from attnprof.gate import rules
 from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
-from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import Cell, quantity_value, record_table, shown_value
+from attnprof.render.terminal import (
+    Cell,
+    FittedTable,
+    Hanging,
+    quantity_value,
+    record_table,
+    shown_value,
+)
 from attnprof.units import plural
 
 #: Columns of ``--verbose``.

@@ -16,8 +16,14 @@ from attnprof.record import (
     MechanismRecord,
     Report,
 )
-from attnprof.render.fitted import FittedTable, FormulaText, Hanging
-from attnprof.render.terminal import answer_line, quantity_value, workload_text
+from attnprof.render.terminal import (
+    FittedTable,
+    FormulaText,
+    Hanging,
+    answer_line,
+    quantity_value,
+    workload_text,
+)
 from attnprof.units import MISSING, format_value, joined, label, plural, quantity_text
 
 WON = "*"

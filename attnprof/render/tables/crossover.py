@@ -8,8 +8,7 @@ from rich.text import Text
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
-from attnprof.render.fitted import FittedTable, FormulaText, Hanging
-from attnprof.render.terminal import answer_line, shown_value
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, shown_value
 from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural
 
 #: Explanation of each kind, below the table.

@@ -15,9 +15,8 @@ from rich.text import Text
 from attnprof.record import DeriveRecord, Report, VerificationRecord
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
-from attnprof.render.fitted import FittedTable, FormulaText, Hanging
 from attnprof.render.formats import filled, render_markdown
-from attnprof.render.terminal import floor, quantity_value
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, floor, quantity_value
 from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.

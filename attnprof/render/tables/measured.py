@@ -8,8 +8,15 @@ from rich.text import Text
 
 from attnprof.record import DoctorRecord, PredictRecord, ProfileRecord, RecommendRecord, Report
 from attnprof.record.measured import named_results, varying
-from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.terminal import Cell, answer_line, field_text, record_table, shown_value
+from attnprof.render.terminal import (
+    Cell,
+    FittedTable,
+    Hanging,
+    answer_line,
+    field_text,
+    record_table,
+    shown_value,
+)
 from attnprof.units import MISSING, format_count, format_rate, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")

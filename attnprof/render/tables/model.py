@@ -7,8 +7,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ModelRecord, Report
-from attnprof.render.fitted import FittedTable, FormulaText, Hanging
-from attnprof.render.terminal import answer_line, floor, quantity_value
+from attnprof.render.terminal import (
+    FittedTable,
+    FormulaText,
+    Hanging,
+    answer_line,
+    floor,
+    quantity_value,
+)
 from attnprof.units import MISSING, format_value, quantity_text
 
 #: Quantities shown of every part.

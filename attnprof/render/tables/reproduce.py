@@ -12,8 +12,8 @@ from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render import reproduction as claims
-from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.reproduction import COUNTED, WORDS, page, place_text
+from attnprof.render.terminal import FittedTable, Hanging
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}

@@ -11,8 +11,14 @@ from rich.text import Text
 from attnprof.record import DistillRecord, Report, TradeoffRecord
 from attnprof.record.escapes import markdown_text
 from attnprof.record.measured import named_results
-from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.terminal import Cell, field_text, record_table, shown_value
+from attnprof.render.terminal import (
+    Cell,
+    FittedTable,
+    Hanging,
+    field_text,
+    record_table,
+    shown_value,
+)
 from attnprof.units import MISSING, joined, plural
 
 #: Heading of each column, by its field or a name that :func:`_cell` knows.
