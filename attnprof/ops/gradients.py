@@ -11,13 +11,13 @@ from attnprof.costs import Cost
 from attnprof.ops.layout import Layout
 
 if TYPE_CHECKING:
-    from attnprof.ops.base import Base as Tensor
+    from attnprof.ops.base import Base
 
 #: Leaves run as soon as their gradients are there: before any other node.
 _LAST = 2**62
 
 #: From the gradients of results to those of operands.
-Backward = Callable[..., "Sequence[Tensor | None]"]
+Backward = Callable[..., "Sequence[Base | None]"]
 
 
 class Node:
@@ -37,7 +37,7 @@ class Node:
         self.inputs = tuple(inputs)
         self.backward = backward
 
-    def run(self, grads: "dict[int, Tensor]") -> "Sequence[Tensor | None]":
+    def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
         """The operands' gradients, given the results' by place; what was saved is let go."""
         backward, self.backward = self.backward, None
         given = [grads.pop(place) for place in sorted(grads)]
@@ -49,13 +49,13 @@ class Leaf(Node):
 
     __slots__ = ("gradient", "shape", "taken")
 
-    def __init__(self, tensor: "Tensor") -> None:
+    def __init__(self, tensor: "Base") -> None:
         super().__init__(_LAST, (), None)
         self.shape = tensor.shape
-        self.gradient: Tensor | None = None
+        self.gradient: Base | None = None
         self.taken = False  # whether the gradient belongs to somebody else, too
 
-    def run(self, grads: "dict[int, Tensor]") -> "Sequence[Tensor | None]":
+    def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
         """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
         grad = grads.pop(0)
         copies = 1 if self.taken else grad.layout.differs(self.shape)
@@ -64,19 +64,19 @@ class Leaf(Node):
         return ()
 
 
-def play(root: Node, grad: "Tensor") -> None:
+def play(root: Node, grad: "Base") -> None:
     """Run the backward pass from the gradient of an output, newest node first.
 
     A gradient that waits in two places, or that the caller holds, is nobody's to keep or to add
     to: a leaf copies it, a sum takes new memory.
     """
     waiting = Multiset(edge[0] for node in _reachable(root) for edge in node.inputs if edge)
-    arrived: dict[Node, dict[int, Tensor]] = defaultdict(dict, {root: {0: grad}})
+    arrived: dict[Node, dict[int, Base]] = defaultdict(dict, {root: {0: grad}})
     ready: list[tuple[int, int, Node]] = [(-root.order, 0, root)]
-    given: list[Tensor | None] = []
+    given: list[Base | None] = []
     count = 0
 
-    def shared(part: "Tensor") -> bool:
+    def shared(part: "Base") -> bool:
         held = chain([grad], given, *(grads.values() for grads in arrived.values()))
         return any(other is part for other in held)
 
@@ -114,7 +114,7 @@ def _reachable(root: Node) -> Iterator[Node]:
         stack += fresh
 
 
-def _added(before: "Tensor", more: "Tensor", *, in_place: bool) -> "Tensor":
+def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
     """The sum of two gradients; in the memory of the first, where nothing else holds that."""
     cost = Cost(additions=before.count)
     into = before if in_place and before.alone else None
