@@ -8,9 +8,18 @@ from functools import lru_cache, reduce
 from math import comb, prod
 from typing import Any
 
-from attnprof.algebra.evaluation import BITS, Rules, bits_of, check_power, evaluate
 from attnprof.algebra.maxima import maximum_of
-from attnprof.algebra.parser import DIGITS, FormulaError, FunctionCall, Tree
+from attnprof.algebra.parser import (
+    BITS,
+    DIGITS,
+    FormulaError,
+    FunctionCall,
+    Rules,
+    Tree,
+    bits_of,
+    check_power,
+    evaluate,
+)
 
 #: Powers beyond these are in no cost, and expanding them would take for ever.
 HIGHEST = 16

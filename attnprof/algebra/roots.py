@@ -7,9 +7,18 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
-from attnprof.algebra import univariate
-from attnprof.algebra.polynomials import Polynomial
-from attnprof.algebra.univariate import Poly, common, derivative, exact, plus, text, times, trimmed
+from attnprof.algebra import polynomials
+from attnprof.algebra.polynomials import (
+    Poly,
+    Polynomial,
+    common,
+    derivative,
+    exact,
+    plus,
+    text,
+    times,
+    trimmed,
+)
 
 #: Bits after the point to which a root is known at least: its middle rounds to the nearest float.
 BITS = 64
@@ -65,7 +74,7 @@ def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
     """Where a polynomial without double roots vanishes: cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
-        chain.append(times(univariate.divided(chain[-2], chain[-1])[1], (-1,)))
+        chain.append(times(polynomials.divided(chain[-2], chain[-1])[1], (-1,)))
     bits = max(bits, 2 * lead.bit_length() + 2)  # then the cell tells a rational root from others
 
     @cache
@@ -129,7 +138,7 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
     if degree == 1:
         return _shown(times(c, (-1,)), (), (), b)
     # (-b ± s·sqrt(r)) / 2a with s²·r = b² - 4ac
-    outside, inside = univariate.square_split(plus(times(b, b), times(times(a, c), (-4,))))
+    outside, inside = polynomials.square_split(plus(times(b, b), times(times(a, c), (-4,))))
     top, bottom = times(b, (-1,)), times(a, (2,))
     below = value_at(bottom, head_dim)
     # Which of the two: the root lies above or below the middle -b/2a at this width.
@@ -150,18 +159,18 @@ def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
         plain, radical, bottom = (
             exact(part, common(shared, ())) for part in (plain, radical, bottom)
         )
-    number = math.gcd(*(univariate.content(part) for part in (plain, radical, bottom) if part))
+    number = math.gcd(*(polynomials.content(part) for part in (plain, radical, bottom) if part))
     number *= -1 if bottom[-1] < 0 else 1
     plain, radical, bottom = (tuple(x // number for x in part) for part in (plain, radical, bottom))
     if len(bottom) == 1:
-        return univariate.joined(_with_root(plain, radical, inside, bottom[0]))
+        return polynomials.joined(_with_root(plain, radical, inside, bottom[0]))
     top = _with_root(plain, radical, inside, 1)
-    return f"{_grouped(univariate.joined(top))}/({text(bottom)})"
+    return f"{_grouped(polynomials.joined(top))}/({text(bottom)})"
 
 
 def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
     """Terms of the sum, the root before the constant, as sympy orders them."""
-    terms = univariate.terms_text(plain, denominator)
+    terms = polynomials.terms_text(plain, denominator)
     if not radical:
         return terms
     constant = [terms.pop()] if plain and plain[0] else []

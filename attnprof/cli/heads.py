@@ -2,7 +2,7 @@
 
 from typer import Argument, Option
 
-from attnprof.algebra.univariate import divisors
+from attnprof.algebra.polynomials import divisors
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, heads_report

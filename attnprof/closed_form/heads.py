@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from attnprof.algebra import polynomials
+from attnprof.algebra.polynomials import divisors, text
 from attnprof.algebra.roots import Root, positive_roots, value_at
-from attnprof.algebra.univariate import divisors, text
 from attnprof.closed_form.answers import heads_answer
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number

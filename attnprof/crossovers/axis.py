@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from attnprof.algebra.univariate import divisors
+from attnprof.algebra.polynomials import divisors
 from attnprof.costs import Number
 from attnprof.crossovers.lengths import EVERY, LONGEST, PER_DOUBLING, Lengths
 from attnprof.errors import RequestError, closest

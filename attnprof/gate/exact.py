@@ -9,9 +9,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from attnprof.algebra.evaluation import Rules
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
-from attnprof.algebra.parser import FormulaError, parse
+from attnprof.algebra.parser import FormulaError, Rules, parse
 from attnprof.gate import rules
 from attnprof.gate.changes import Change, changes
 from attnprof.gate.counts import Counted

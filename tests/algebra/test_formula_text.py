@@ -9,9 +9,16 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnprof.algebra.evaluation import EXACT, evaluate
 from attnprof.algebra.expressions import check_size, constant_ratio, expression_of, is_zero
-from attnprof.algebra.parser import FormulaError, name_of, names_in, parse, parts_of
+from attnprof.algebra.parser import (
+    EXACT,
+    FormulaError,
+    evaluate,
+    name_of,
+    names_in,
+    parse,
+    parts_of,
+)
 
 SIZES = {"N": 6, "h": 2, "d": 4, "l": 3}
 

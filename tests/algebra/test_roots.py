@@ -9,9 +9,14 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnprof.algebra.polynomials import Branches, NotPiecewisePolynomialError
+from attnprof.algebra.polynomials import (
+    Branches,
+    NotPiecewisePolynomialError,
+    square_split,
+    text,
+    times,
+)
 from attnprof.algebra.roots import closed_form, exactly, positive_roots
-from attnprof.algebra.univariate import square_split, text, times
 from attnprof.crossovers.solve import crossings_of, pieces
 
 coefficients = st.lists(st.integers(-60, 60), min_size=1, max_size=5).map(tuple)

@@ -6,7 +6,7 @@ import pytest
 import sympy
 
 from attnprof import registry
-from attnprof.algebra.univariate import divisors
+from attnprof.algebra.polynomials import divisors
 from attnprof.workload import Workload
 
 

@@ -9,9 +9,19 @@ from functools import partial, reduce
 from typing import Any, Self
 
 from attnprof import arguments
-from attnprof.algebra.evaluation import EXACT, Rules, bits_of, check_power, evaluate
 from attnprof.algebra.expressions import expression_of
-from attnprof.algebra.parser import FUNCTIONS, FormulaError, names_in, parse, short
+from attnprof.algebra.parser import (
+    EXACT,
+    FUNCTIONS,
+    FormulaError,
+    Rules,
+    bits_of,
+    check_power,
+    evaluate,
+    names_in,
+    parse,
+    short,
+)
 from attnprof.errors import RequestError
 from attnprof.trace.request.tuples import folded
 
