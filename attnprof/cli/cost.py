@@ -6,8 +6,15 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
-from attnprof.closed_form.domain import domain_text, in_domain
+from attnprof.closed_form.cost_records import (
+    KINDS,
+    QUANTITIES,
+    Asked,
+    cost_records,
+    domain_text,
+    identity,
+    in_domain,
+)
 from attnprof.errors import RequestError, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report

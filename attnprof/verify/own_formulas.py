@@ -15,7 +15,7 @@ from attnprof.closed_form.cost_records import EXECUTED, MEMORY, defined_rows, de
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import RequestError
 from attnprof.user_code import is_place
-from attnprof.verify.bounds import value
+from attnprof.verify.comparison import value
 from attnprof.workload import SYMBOLS, Workload
 
 DERIVED, FORMULA = "derived", "formula"

@@ -13,8 +13,7 @@ from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError, closest
 from attnprof.record import VerificationRecord
 from attnprof.trace.request.target import sizes_text
-from attnprof.verify.bounds import value
-from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered
+from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered, value
 from attnprof.verify.own_formulas import DERIVED, Own, Source, own_formulas, symbols_of
 from attnprof.verify.printed import (
     Printed,

@@ -7,7 +7,7 @@ import sympy
 import attnprof
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.verify import bounds, own_formulas, verification
+from attnprof.verify import comparison, own_formulas, verification
 from attnprof.verify.own_formulas import Own, Source
 from attnprof.verify.printed import Printed, read_formula
 from attnprof.verify.verification import verified
@@ -248,7 +248,7 @@ def test_only_the_formula_that_is_asked_for_is_made_in_symbols(monkeypatch):
 def test_what_values_tell_of_growth_does_not_depend_on_how_they_are_evaluated(text):
     """Parts evaluated once each give what sympy's own evaluation gives, to all its digits."""
     expression = read_formula(text[2:-1].replace("pi", "355/113"))
-    evaluated = bounds._evaluator(expression, ["N", "d"])
+    evaluated = comparison._evaluator(expression, ["N", "d"])
     with mpmath.workprec(400):
         sizes = {sympy.Symbol("N", positive=True): 2**97 + 3, sympy.Symbol("d", positive=True): 7}
         exact = mpmath.mpf(str(expression.subs(sizes).evalf(110)))
