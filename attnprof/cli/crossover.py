@@ -302,7 +302,7 @@ def _model_report(
     source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
 ) -> Report:
     """Return the report for two mechanisms in all layers of a model."""
-    from attnprof.crossovers.models import rivals
+    from attnprof.crossovers.derived import rivals
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from attnprof.crossovers.curves import seen_curves
 from attnprof.crossovers.report import Finding
 from attnprof.crossovers.search import OrderSearch, nearest_to_middle
-from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests
+from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas, solved
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak

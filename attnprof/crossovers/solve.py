@@ -23,8 +23,7 @@ from attnprof.algebra.polynomials import (
 )
 from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
 from attnprof.costs import Number
-from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.lengths import EVERY, Lengths
+from attnprof.crossovers.axis import EVERY, CrossoverAxis, Lengths
 from attnprof.crossovers.search import OrderSearch, nearest_to_middle, sign
 from attnprof.crossovers.sides import Contest, Meeting, contests
 from attnprof.errors import CannotRunError, RequestError

@@ -10,11 +10,10 @@ from statistics import median
 from typing import Any
 
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.curves import seen_curves
 from attnprof.crossovers.peaks import request_of
 from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting
+from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, TimeSearch, first_length
 from attnprof.device.machine_state import read_machine

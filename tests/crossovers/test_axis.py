@@ -9,9 +9,8 @@ import sympy
 
 import attnprof
 from attnprof import registry
-from attnprof.crossovers.answer import crossover_answer
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.report import crossover_answer, crossover_report
 from attnprof.crossovers.sides import Contest, FormulaCost, Meeting
 from attnprof.crossovers.solve import solved
 from attnprof.errors import RequestError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.crossovers.lengths import LONGEST, Lengths
+from attnprof.crossovers.axis import LONGEST, Lengths
 from attnprof.crossovers.solve import bisected
 
 PREDICATES = {

@@ -5,8 +5,7 @@ from math import exp, log
 
 import pytest
 
-from attnprof.crossovers.time_left import BUILD_S
-from attnprof.crossovers.time_search import TimeSearch, root_of_line
+from attnprof.crossovers.time_search import BUILD_S, TimeSearch, root_of_line
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.processes.progress import Progress, Step, waiting
 

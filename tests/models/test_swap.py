@@ -10,7 +10,7 @@ from sympy import sympify
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
-from attnprof.crossovers.models import rivals
+from attnprof.crossovers.derived import rivals
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from attnprof import Workload, registry
 from attnprof.closed_form.cost_records import compare_records
-from attnprof.crossovers.curves import ratios
+from attnprof.crossovers.sides import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report, ticks
