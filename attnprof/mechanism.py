@@ -143,7 +143,7 @@ class Mechanism:
         if not self.is_text():
             raise RequestError(f"{self.name} has no core(q, k, v) in tensor methods to be counted")
         workload = self._fitted(workload)
-        from attnprof.ops.host import counted
+        from attnprof.ops.layer import counted
 
         state = self.state_entries(workload) if self.abilities.decode else 0
         return replace(counted(self, workload, scope), state_entries=state)
@@ -166,7 +166,7 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
-        from attnprof.ops.host import made
+        from attnprof.ops.layer import made
 
         return made(self, self._fitted(workload), scope)[1].count
 

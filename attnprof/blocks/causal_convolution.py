@@ -9,9 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnprof.costs import Number, ceil_div, floor_div
-from attnprof.ops.fourier import irfft, rfft
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, copy_in_rows, empty_like, wide_zeros, zeros_like
+from attnprof.ops.functional import (
+    add_product,
+    copy_in_rows,
+    empty_like,
+    irfft,
+    rfft,
+    wide_zeros,
+    zeros_like,
+)
 from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 

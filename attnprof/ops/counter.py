@@ -10,8 +10,7 @@ from pathlib import Path
 from types import CodeType
 
 from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
-from attnprof.ops.groups import Shape
-from attnprof.ops.layout import as_flag, is_literally
+from attnprof.ops.layout import Shape, as_flag, is_literally
 
 _HERE = str(Path(__file__).parent)
 

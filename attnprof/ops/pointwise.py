@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from attnprof.costs import Cost, Number, more_than_one, same_size
 from attnprof.ops.base import Base
-from attnprof.ops.groups import Shape, product
+from attnprof.ops.layout import Shape, product
 from attnprof.ops.shaped import Shaped
 from attnprof.ops.shapes import empty, reshape, stretched, summed_to
 

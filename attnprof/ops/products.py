@@ -4,8 +4,7 @@ from typing import TypeVar
 
 from attnprof.costs import Cost, Number, exact_div
 from attnprof.errors import RequestError
-from attnprof.ops.groups import Shape, product
-from attnprof.ops.layout import Layout
+from attnprof.ops.layout import Layout, Shape, product
 from attnprof.ops.pointwise import SOFTMAX
 from attnprof.ops.shaped import Shaped
 from attnprof.ops.shapes import reshape, stretched

@@ -11,8 +11,7 @@ from attnprof.errors import RequestError
 from attnprof.ops import shapes
 from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
-from attnprof.ops.groups import Shape, product
-from attnprof.ops.layout import Layout, is_literally
+from attnprof.ops.layout import Layout, Shape, is_literally, product
 
 #: Bytes of a place.
 PLACE = 8

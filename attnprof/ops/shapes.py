@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from attnprof import costs
 from attnprof.ops.base import Base
-from attnprof.ops.groups import Shape, product
-from attnprof.ops.layout import Layout, is_literally
+from attnprof.ops.layout import Layout, Shape, is_literally, product
 
 T = TypeVar("T", bound=Base)
 

@@ -7,7 +7,7 @@ from attnprof.costs import Cost
 from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
-from attnprof.ops.groups import product
+from attnprof.ops.layout import product
 from attnprof.ops.shaped import Ordered, Shaped
 
 

@@ -8,8 +8,7 @@ from attnprof.blocks.causal_convolution import causal_convolution, matrix_convol
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.extractors.published import published_counts
-from attnprof.ops.fourier import padded_length
-from attnprof.ops.functional import square_root
+from attnprof.ops.functional import padded_length, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.published import Published
 from attnprof.workload import Workload, rows
