@@ -34,7 +34,7 @@ def build(
     >>> attnprof.build("linear", d_model=16, num_heads=2)(torch.zeros(1, 4, 16)).shape
     torch.Size([1, 4, 16])
     """
-    from attnprof.blocks.assemble import build_layer, checked_sizes
+    from attnprof.blocks.core import build_layer, checked_sizes
 
     spec = registry.get(given.name_text(name), **params)
     sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim)
@@ -54,7 +54,7 @@ def attend(
     >>> attnprof.attend("sdpa", *torch.zeros(3, 1, 2, 4, 8), causal=True).shape
     torch.Size([1, 2, 4, 8])
     """
-    from attnprof.blocks.assemble import attend_core
+    from attnprof.blocks.core import attend_core
 
     spec = registry.get(given.name_text(name), **params)
     seed, causal = given.seed_of(seed), given.flag("causal", causal)

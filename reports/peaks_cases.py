@@ -77,14 +77,14 @@ def cases() -> Iterator[Case]:
 
 
 def _mechanism(name: str, params: dict[str, Any], dtype: str = "float32") -> Iterator[Case]:
-    from attnprof.blocks import assemble
+    from attnprof.blocks import core
     from attnprof.trace.request.lookup import mechanism_target
 
     spec = registry.get(name, **params)
 
     def build(_b: int, n: int, h: int, d: int) -> Any:
-        sizes = assemble.checked_sizes(spec, h * d, h, n)
-        return assemble.build_layer(spec, registry.module_of(name), sizes)
+        sizes = core.checked_sizes(spec, h * d, h, n)
+        return core.build_layer(spec, registry.module_of(name), sizes)
 
     told = " ".join(f"{key}={value}" for key, value in params.items())
     for causal in (False, True) if spec.abilities.causal else (False,):

@@ -2,8 +2,19 @@
 
 from typing import Any
 
-from attnprof.blocks.hashed_attention import Pass, attended, joined_columns, pass_of, passes
-from attnprof.blocks.hashing import ROWS, Indexes, Plan, indexes, mask_table, places_of
+from attnprof.blocks.hashed_attention import (
+    ROWS,
+    Indexes,
+    Pass,
+    Plan,
+    attended,
+    indexes,
+    joined_columns,
+    mask_table,
+    pass_of,
+    passes,
+    places_of,
+)
 from attnprof.costs import exact_div
 from attnprof.ops.function import Function
 from attnprof.ops.functional import arange, join, put_entries, softmax_

@@ -1,11 +1,17 @@
-"""Softmax attention over scores that are written out, one text for torch and for the counter."""
+"""Softmax attention, one text for torch and for the counter: scores written out, or by rows.
 
-from collections.abc import Callable
+A block of query rows at a time, heads are read where a projection left them.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.costs import is_plain, maximum, minimum
+from attnprof.ops import functional
 from attnprof.ops.function import Function
 from attnprof.ops.functional import square_root
+from attnprof.ops.loops import each, in_blocks
 
 
 @dataclass
@@ -52,3 +58,74 @@ def _products_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
 
 #: Q kᵀ; the gradient of k comes as rows.
 row_products = Function(lambda q, k: (score_products(q, k), (q, k)), _products_grads)
+
+
+#: query rows of a block, all heads of one sample
+ROWS = 256
+
+
+def _fewer_first(*operands: Any) -> list[Any]:
+    """(samples, heads, …) or (heads, samples, …): a product takes all of the more numerous."""
+    b, h = operands[0].shape[:2]
+    return [x.transpose(0, 1) for x in operands] if is_plain(b, h) and b > h else list(operands)
+
+
+def _blocks(q: Any, m: Any, sample: Any, keep: bool) -> Iterator[tuple[slice, slice, Any]]:
+    """For each block of a sample: its rows, its weights' place in one flat tensor, their shape.
+
+    Kept weights lie one block after the other; weights that are not kept share one place.
+    "Sample" is whatever axis comes first.
+    """
+    _, heads, n, _ = q.shape
+    for rows in in_blocks(q, n, ROWS):
+        shape = (heads, rows.stop - rows.start, m)
+        first = (sample * n + rows.start) * heads * m if keep else 0
+        yield rows, slice(first, first + shape[0] * shape[1] * m), shape
+
+
+def _room(q: Any, m: Any) -> Any:
+    """Entries of the largest block of weights."""
+    b, h, n, _ = q.shape
+    return maximum(b, h) * minimum(n, ROWS) * m
+
+
+def _attended(q: Any, k: Any, v: Any, *, keep: bool) -> tuple[Any, tuple[Any, ...]]:
+    b, h, n, _ = q.shape
+    m = k.shape[2]
+    out = functional.empty_like(q)
+    held = q.new_empty(b * h * n * m if keep else _room(q, m))
+    queries, keys, values, into = _fewer_first(q, k, v, out)
+    for i in each(q, 0, queries.shape[0]):
+        for rows, place, shape in _blocks(queries, m, i, keep):
+            weights = held[place].view(shape)
+            functional.put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
+            functional.softmax_(weights)
+            functional.put_product(into[i][:, rows], weights, values[i])
+    return out, (q, k, v, held)
+
+
+def _attended_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    q, k, v, held = saved
+    to_q, to_k, to_v = grads = (functional.empty_like(q), *map(functional.zeros_like, (k, v)))
+    buffer = q.new_empty(_room(q, k.shape[2]))
+    q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, to_q, to_k, to_v)
+    for i in each(q, 0, q.shape[0]):
+        for rows, place, shape in _blocks(q, k.shape[2], i, keep=True):
+            weights, above = held[place].view(shape), grad[i][:, rows]
+            scores = buffer[: place.stop - place.start].view(shape)
+            functional.add_product(to_v[i], weights.transpose(1, 2), above)
+            functional.put_product(scores, above, v[i].transpose(1, 2))
+            functional.softmax_grad_(scores, weights)
+            functional.put_product(to_q[i][:, rows], scores, k[i])
+            functional.add_product(to_k[i], scores.transpose(1, 2), q[i][:, rows])
+    return grads
+
+
+#: softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, d) → (b, h, n, d).
+#:
+#: Takes ``ROWS`` queries of one sample at a time, all heads together, or of one head, all samples
+#: together, whichever is fewer products. Results and gradients are laid out as their operands:
+#: where these lie as a projection left them, splitting and merging heads copies nothing in either
+#: pass. Without autograd live memory beyond inputs and output is that of one block of weights;
+#: with it all weights are kept.
+row_attention = Function(_attended, _attended_grads)

@@ -1,13 +1,23 @@
-"""TaylorShift's operations with their own backward: rows, boxes, maps, ratios.
+"""TaylorShift's operations with their own backward, and its sums by a state of features.
 
-Each saves less than autograd would.
+Rows, boxes, maps and ratios each save less than autograd would. Sums are causal by a scan over
+chunks, or over all tokens.
+
+Features of rows are those whose products are TaylorShift's weights: all pairs of entries, or each
+once. Symmetric features hold x_i·x_j once where x ⊠ x holds it twice. They lie feature by feature,
+(b, d(d+1)/2 + d + 1, c): the products x_i·x_{i+s} are then one multiplication of whole blocks a
+shift s, with i + s going round.
 """
 
 import math
 from typing import Any
 
+from attnprof.costs import at_least_one, exact_div, floor_div
 from attnprof.ops import functional
 from attnprof.ops.function import Function
+from attnprof.ops.functional import add_product, empty_like, put_entries, zeros_like
+from attnprof.ops.layout import is_literally
+from attnprof.ops.loops import each, in_blocks, other_blocks
 
 
 def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -119,3 +129,235 @@ def boxed_sums(q: Any, k: Any, v: Any) -> Any:
     y.add_(q.bmm(linear).mul_(functional.square_root(d)))
     del linear
     return functional.add_row_(y, total)
+
+
+class Boxed:
+    """[x ⊠ x, x, 1], or doubled [x ⊠ x, 2x, 2]: (b, c, d² + d + 1)."""
+
+    def width(self, d: Any) -> Any:
+        """Features of d entries: all pairs, the entries, and one."""
+        return d * d + d + 1
+
+    def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
+        """A product into memory of its own, then added."""
+        state.add_(self.of(x, doubled).transpose(1, 2).bmm(v))
+
+    def read(self, x: Any, state: Any, doubled: bool) -> Any:
+        """One product."""
+        return self.of(x, doubled).bmm(state)
+
+    def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
+        """The box's gradient, and that of the entries."""
+        grad, square = v.bmm(state.transpose(1, 2)), x.shape[-1] * x.shape[-1]
+        out = box_grad(grad[..., :square], x)
+        middle = grad[..., square:-1]
+        return out.add_(middle * 2 if doubled else middle)
+
+    def of(self, x: Any, doubled: bool) -> Any:
+        """The features, filled in place."""
+        b, c, d = x.shape
+        features = x.new_empty(b, c, self.width(d))
+        squares = features[..., : d * d].view(b, c, d, d)
+        squares.copy_(x.unsqueeze(-1).expand(b, c, d, d)).mul_(x.unsqueeze(-2))
+        middle = features[..., d * d : -1].copy_(x)
+        if doubled:
+            middle.mul_(2)
+        features[..., -1:].fill_(2 if doubled else 1)
+        return features
+
+
+class Symmetric:
+    """[x, 1, x_i², x_i·x_j], (b, d(d+1)/2 + d + 1, c).
+
+    Doubled are all but the squares, x_i·x_j standing for both orders.
+    """
+
+    def width(self, d: Any) -> Any:
+        """Features of d entries: the pairs i ≤ j, the entries, and one."""
+        return exact_div(d * (d + 1), 2) + d + 1
+
+    def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
+        """One product, added to the state as it is made."""
+        add_product(state, self.of(_columns(x), x.shape[-1], doubled), v)
+
+    def read(self, x: Any, state: Any, doubled: bool) -> Any:
+        """One product."""
+        return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
+
+    def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
+        """A product, then shift by shift."""
+        grad = state.bmm(v.transpose(1, 2))
+        return _entries_grad(grad, _columns(x), x.shape[-1], doubled).transpose(1, 2)
+
+    def of(self, x: Any, d: Any, doubled: bool) -> Any:
+        """The features of :func:`_columns`."""
+        b, _, c = x.shape
+        shifts, half = _shifts(d)
+        features = x.new_empty(b, self.width(d), c)
+        base = features[:, :d]
+        if doubled:
+            put_entries(base, "mul", x[:, :d], 2)
+        else:
+            base.copy_(x[:, :d])
+        features[:, d].fill_(2 if doubled else 1)
+        pairs = features[:, d + 1 :]
+        put_entries(pairs[:, :d], "mul", x[:, :d], x[:, :d])
+        for _ in each(x, 0, at_least_one(shifts)):
+            others = x[:, 1:].unfold(1, d, 1).transpose(2, 3)
+            blocks = pairs[:, d : d + shifts * d].view(b, shifts, d, c)
+            put_entries(blocks, "mul", base.unsqueeze(1), others)
+        if not is_literally(half, 0):
+            put_entries(pairs[:, d + shifts * d :], "mul", base[:, :half], x[:, half : 2 * half])
+        return features
+
+
+def _shifts(d: Any) -> tuple[Any, Any]:
+    """Whole shifts of the pairs, and d/2 where a shift by that is left, which gives half of d."""
+    shifts = floor_div(d - 1, 2)
+    return shifts, exact_div(d * (d - 1 - 2 * shifts), 2)
+
+
+def _columns(x: Any) -> Any:
+    """(b, c, d) → (b, d + (d-1)//2, c): entries as rows, then the first ones once more."""
+    b, c, d = x.shape
+    shifts = _shifts(d)[0]
+    columns = x.new_empty(b, d + shifts, c)
+    columns[:, :d] = x.transpose(1, 2)
+    if not is_literally(shifts, 0):
+        columns[:, d:] = columns[:, :shifts]
+    return columns
+
+
+def _entries_grad(grad: Any, x: Any, d: Any, doubled: bool) -> Any:
+    """The gradient (b, d, c) of the rows from that of their features; adds up shift by shift."""
+    shifts, half = _shifts(d)
+    out = zeros_like(x)
+    rows, entries = out[:, :d], x[:, :d]
+    rows.copy_(grad[:, :d])
+    squares, pairs = grad[:, d + 1 : 2 * d + 1], grad[:, 2 * d + 1 :]
+    rows.addcmul_(squares, entries)
+    if not doubled:
+        rows.addcmul_(squares, entries)
+    for s in each(x, 1, shifts + 1):
+        block = pairs[:, (s - 1) * d : s * d]
+        rows.addcmul_(block, x[:, s : s + d])
+        out[:, s : s + d].addcmul_(block, entries)
+    if not is_literally(half, 0):
+        block = pairs[:, shifts * d :]
+        rows[:, :half].addcmul_(block, x[:, half : 2 * half])
+        rows[:, half : 2 * half].addcmul_(block, x[:, :half])
+    if not is_literally(shifts, 0):
+        rows[:, :shifts].add_(out[:, d:])
+    return rows.mul_(2) if doubled else rows
+
+
+#: Features φ of rows (b, c, d) with φ(q, doubled)·φ(k) = (q·k + 1)² + 1.
+#:
+#: A state is Σ φ(k) vᵀ, (b, features, width), over tokens with values (b, c, width). ``absorb``
+#: adds rows with their values to it, in place; rows ``read`` (b, c, width) from it; ``row_grad`` is
+#: the gradient (b, c, d) of rows whose features met values there.
+RowFeatures = Boxed | Symmetric
+BOXED, SYMMETRIC = Boxed(), Symmetric()
+
+
+def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
+    """Zeros (b, features, width) for rows like these."""
+    state = like.new_zeros(like.shape[0], features.width(like.shape[-1]), width)
+    return state  # noqa: RET504 - the stage is called after it
+
+
+def built_state(k: Any, v: Any, size: Any, features: RowFeatures) -> Any:
+    """The sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
+    state = fresh_state(features, k, v.shape[-1] + 1)
+    for here in in_blocks(k, k.shape[1], size):
+        features.absorb(state, k[:, here], with_ones(v[:, here]))
+    return state
+
+
+def _scan(
+    q: Any, k: Any, v: Any, *, size: Any, features: RowFeatures
+) -> tuple[Any, tuple[Any, ...]]:
+    out, n = empty_like(v), q.shape[1]
+    state = fresh_state(features, q, v.shape[-1])
+    for here in in_blocks(q, n, size):
+        weights = q[:, here].bmm(k[:, here].transpose(1, 2)).add_(1)
+        weights = weights.mul_(weights).add_(1).tril_()
+        part = weights.bmm(v[:, here])
+        del weights
+        part.add_(features.read(q[:, here], state, True))
+        out[:, here] = part
+        del part
+        for _ in other_blocks(q, n, size, here):  # nothing reads what the last would add
+            features.absorb(state, k[:, here], v[:, here])
+    return out, (q, k, v)
+
+
+def _scan_grads(
+    saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
+) -> tuple[Any, ...]:
+    """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
+    q, k, v = saved
+    to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
+    n, state = q.shape[1], fresh_state(features, q, v.shape[-1])
+    for here in in_blocks(q, n, size):
+        to_q[:, here] = features.row_grad(q[:, here], grad[:, here], state, True)
+        _grads_within(*(x[:, here] for x in (q, k, v, grad, to_q, to_k, to_v)))
+        for _ in other_blocks(q, n, size, here):
+            features.absorb(state, k[:, here], v[:, here])
+    state.zero_()
+    for here in in_blocks(q, n, size, backwards=True):
+        to_k[:, here].add_(features.row_grad(k[:, here], v[:, here], state, False))
+        to_v[:, here].add_(features.read(k[:, here], state, False))
+        for _ in other_blocks(q, n, size, here, than="first"):
+            features.absorb(state, q[:, here], grad[:, here], True)
+    return to_q, to_k, to_v
+
+
+def _grads_within(q: Any, k: Any, v: Any, grad: Any, to_q: Any, to_k: Any, to_v: Any) -> None:
+    """The gradients that stay within one chunk; q's is added to, k's and v's are set."""
+    shifted = q.bmm(k.transpose(1, 2)).add_(1)
+    weights = (shifted * shifted).add_(1).tril_()
+    to_v.copy_(weights.transpose(1, 2).bmm(grad))
+    del weights
+    scores = grad.bmm(v.transpose(1, 2)).tril_().mul_(2).mul_(shifted)
+    del shifted
+    to_q.add_(scores.bmm(k))
+    to_k.copy_(scores.transpose(1, 2).bmm(q))
+
+
+#: Causal sums Σ_{s ≤ t} ((q_t·k_s + 1)² + 1) v_s: q, k (b, n, d), v (b, n, width) → as v.
+#:
+#: Within a chunk of ``size`` tokens the scores, across chunks the state of ``features``. Backward
+#: scans again, so only the inputs are saved and nothing of N × features is ever kept.
+scan = Function(_scan, _scan_grads)
+
+
+def _sums(
+    q: Any, k: Any, v: Any, *, size: Any, features: RowFeatures
+) -> tuple[Any, tuple[Any, ...]]:
+    out, state = empty_like(v), fresh_state(features, q, v.shape[-1])
+    for here in in_blocks(q, q.shape[1], size):
+        features.absorb(state, k[:, here], v[:, here])
+    for here in in_blocks(q, q.shape[1], size):
+        out[:, here] = features.read(q[:, here], state, True)
+    return out, (q, k, v, state)
+
+
+def _sums_grads(
+    saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
+) -> tuple[Any, ...]:
+    """Gradients of q and of the state, then of k and v."""
+    q, k, v, state = saved
+    to_q, to_k, to_v, later = empty_like(q), empty_like(k), empty_like(v), zeros_like(state)
+    for here in in_blocks(q, q.shape[1], size):
+        to_q[:, here] = features.row_grad(q[:, here], grad[:, here], state, True)
+        features.absorb(later, q[:, here], grad[:, here], True)
+    for here in in_blocks(q, q.shape[1], size):
+        to_k[:, here] = features.row_grad(k[:, here], v[:, here], later, False)
+        to_v[:, here] = features.read(k[:, here], later, False)
+    return to_q, to_k, to_v
+
+
+#: The same over all tokens: a state first, then every chunk reads it. Backward makes the features
+#: again; besides the inputs only the state is kept.
+sums = Function(_sums, _sums_grads)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnprof import registry
-from attnprof.blocks.assemble import attend_core
+from attnprof.blocks.core import attend_core
 from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest, UserModule, is_module
 from attnprof.measure.subject import build_subject, is_out_of_memory, make_inputs, make_module

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnprof import registry
-from attnprof.blocks import assemble
+from attnprof.blocks import core
 from attnprof.blocks.cache import positioned
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.request import PointRequest, UserModule, built
@@ -50,14 +50,14 @@ def make_module(request: PointRequest) -> Any:
         torch.manual_seed(request.seed)
         with default_dtype(request.dtype):
             return built(spec, request.workload)
-    sizes = assemble.checked_sizes(
+    sizes = core.checked_sizes(
         spec, request.num_heads * request.head_dim, request.num_heads, request.seq_len
     )
     source = registry.module_of(request.mechanism)
     torch.manual_seed(request.seed)
     with default_dtype(request.dtype):  # converting afterwards fails on fake tensors
         if request.scope == "layer":
-            return assemble.build_layer(spec, source, sizes)
+            return core.build_layer(spec, source, sizes)
         if spec.abilities.attend:
             return source.CORES[spec.name](spec, sizes)
     raise RequestError(f"{spec.name} {spec.refusal('attend')}")

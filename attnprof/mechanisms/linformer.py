@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.row_attention import row_attention
+from attnprof.blocks.softmax import row_attention
 from attnprof.costs import is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from attnprof.blocks.band import band_mask, in_band
-from attnprof.blocks.gathered import Block, gathered_attention, hidden
+from attnprof.blocks.gathered import Block, band_mask, gathered_attention, hidden, in_band
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
 from attnprof.mechanism import Mechanism, Variant

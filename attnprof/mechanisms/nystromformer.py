@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.band import band_convolution
+from attnprof.blocks.gathered import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
-from attnprof.blocks.row_attention import row_attention
+from attnprof.blocks.softmax import row_attention
 from attnprof.costs import Cost, Number, floor_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from attnprof import costs
-from attnprof.blocks.band import band_mask, happens, in_band
-from attnprof.blocks.gathered import Block, gathered_attention, hidden
+from attnprof.blocks.gathered import Block, band_mask, gathered_attention, happens, hidden, in_band
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import join

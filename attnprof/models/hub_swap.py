@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnprof.blocks.assemble import build_layer, checked_sizes
+from attnprof.blocks.core import build_layer, checked_sizes
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.parts import is_recurrent, places

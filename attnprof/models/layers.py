@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from attnprof.blocks.assemble import build_layer, checked_sizes
 from attnprof.blocks.cache import positioned
-from attnprof.blocks.core import AttentionLayer, TextCore
+from attnprof.blocks.core import AttentionLayer, TextCore, build_layer, checked_sizes
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.config import Attention, ModelConfig

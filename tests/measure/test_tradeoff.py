@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnprof import registry
-from attnprof.blocks.assemble import checked_sizes, seeded_core
+from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import RequestError
 from attnprof.measure.tradeoff.candidates import candidates, ladder
 from attnprof.measure.tradeoff.distances import ExactAttention

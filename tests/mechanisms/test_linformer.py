@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attnprof
-from attnprof.blocks.row_attention import ROWS, row_attention
+from attnprof.blocks.softmax import ROWS, row_attention
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
 from tests.oracles.aten import count_layer

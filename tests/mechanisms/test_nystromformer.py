@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import attnprof
-from attnprof.blocks.band import ROWS as CONVOLUTION_ROWS
-from attnprof.blocks.band import band_convolution
+from attnprof.blocks.gathered import ROWS as CONVOLUTION_ROWS
+from attnprof.blocks.gathered import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
-from attnprof.blocks.row_attention import ROWS
+from attnprof.blocks.softmax import ROWS
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
 from tests.oracles.aten import count_layer

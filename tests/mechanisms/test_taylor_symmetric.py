@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload
-from attnprof.blocks.taylor_scan import SYMMETRIC, scan, sums
+from attnprof.blocks.taylor import SYMMETRIC, scan, sums
 from attnprof.errors import RequestError
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.evaluate import Evaluator

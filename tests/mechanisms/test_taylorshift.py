@@ -9,7 +9,7 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from attnprof.blocks.taylor_scan import BOXED, scan
+from attnprof.blocks.taylor import BOXED, scan
 from attnprof.errors import RequestError
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.evaluate import Evaluator

@@ -5,7 +5,7 @@ from collections import Counter as Multiset
 import pytest
 import torch
 
-from attnprof.blocks.band import in_band
+from attnprof.blocks.gathered import in_band
 from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 

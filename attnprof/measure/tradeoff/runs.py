@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnprof import registry
-from attnprof.blocks.assemble import checked_sizes, seeded_core
+from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.point import available_bytes

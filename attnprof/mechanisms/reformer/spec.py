@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof import costs
-from attnprof.blocks.hashed_attention import ALONE, FLOOR
+from attnprof.blocks.hashed_attention import ALONE, FLOOR, hashed, plan_of
 from attnprof.blocks.hashed_backward import hashed_attention
-from attnprof.blocks.hashing import hashed, plan_of
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
 from attnprof.ops.functional import arange, join, row_norms, square_root

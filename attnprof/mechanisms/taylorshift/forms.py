@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks import taylor
-from attnprof.blocks.taylor_scan import BOXED, SYMMETRIC, RowFeatures, built_state, scan, sums
+from attnprof.blocks.taylor import BOXED, SYMMETRIC, RowFeatures, built_state, scan, sums
 from attnprof.costs import Cost, Number
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import square_root

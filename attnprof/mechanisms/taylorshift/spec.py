@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from attnprof import costs
-from attnprof.blocks.taylor_scan import built_state
+from attnprof.blocks.taylor import built_state
 from attnprof.mechanisms.taylorshift import forms
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import plain_size, records

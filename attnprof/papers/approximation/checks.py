@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms
-from attnprof.blocks.assemble import attend_core
+from attnprof.blocks.core import attend_core
 from attnprof.papers.approximation import program
 from attnprof.papers.approximation.program import (
     CLASSES,

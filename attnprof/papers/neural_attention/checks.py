@@ -131,7 +131,7 @@ def output_shape(name: str) -> list[str]:
     """The shape of a mechanism's output for one head of n tokens, run for real."""
     import torch
 
-    from attnprof.blocks.assemble import attend_core
+    from attnprof.blocks.core import attend_core
 
     made = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=made) for _ in range(3))

@@ -58,7 +58,7 @@ def forms_agree() -> bool:
     import numpy as np
     import torch
 
-    from attnprof.blocks.assemble import attend_core
+    from attnprof.blocks.core import attend_core
 
     draw = np.random.default_rng(4)
     for n, d, temperature in SIZES:

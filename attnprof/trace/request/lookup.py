@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from attnprof import registry
-from attnprof.blocks import assemble
+from attnprof.blocks import core
 from attnprof.blocks.cache import DecodingStep, positioned
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -97,11 +97,11 @@ def mechanism_target(
     def make(sizes: Sizes) -> Any:
         n, h, d = (sizes[name] for name in "Nhd")
         if all(isinstance(size, int) for size in (n, h, d)):
-            made = assemble.checked_sizes(spec, h * d, h, n)
+            made = core.checked_sizes(spec, h * d, h, n)
         else:  # a symbol cannot be compared and is taken as it is
             made = LayerSizes(h, d, spec.kv_heads or h, d, n)
         if scope == "layer":
-            return assemble.build_layer(spec, source, made)
+            return core.build_layer(spec, source, made)
         return source.CORES[spec.name](spec, made)
 
     if scope == "core" and not spec.abilities.attend:
