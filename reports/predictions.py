@@ -38,7 +38,7 @@ from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject
-from attnprof.mechanisms.extractors.spec import Extractor
+from attnprof.mechanisms.extractors import Extractor
 
 HERE = Path(__file__).with_suffix("")
 #: What draws the layers and the races; a calibration's check is drawn by 0.

@@ -8,7 +8,7 @@ from attnprof import Workload, registry
 from attnprof.algebra.orders import fitted, keeps, order_value
 from attnprof.closed_form.growth import LENGTHS, GrowthCase, closed_form_growth
 from attnprof.errors import RequestError
-from attnprof.mechanisms.extractors.spec import HE
+from attnprof.mechanisms.extractors import HE
 from attnprof.mechanisms.standard import Standard
 
 

@@ -12,7 +12,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.causal_convolution import causal_convolution
 from attnprof.errors import RequestError
-from attnprof.mechanisms.extractors.spec import FFT_FROM
+from attnprof.mechanisms.extractors import FFT_FROM
 from attnprof.ops.functional import padded_length
 from tests.oracles.aten import count_layer
 from tests.oracles.memory import allocator_peak
