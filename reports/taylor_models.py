@@ -17,7 +17,7 @@ from pathlib import Path
 from row_files import save
 
 from attnprof.models import build, load
-from attnprof.models.inputs import input_texts
+from attnprof.models.embeddings import input_texts
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count

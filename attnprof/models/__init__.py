@@ -7,9 +7,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnprof.models.config import Attention, ModelConfig
+from attnprof.models.config import Attention, ModelConfig, Preset, load, preset, presets
 from attnprof.models.parts import layer_kinds, parts
-from attnprof.models.presets import Preset, load, preset, presets
 
 if TYPE_CHECKING:
     from attnprof.models.transformer import EncoderDecoder, Transformer

@@ -1,7 +1,10 @@
-"""Costs of a model's run by kind of layer and part (attention, mlp, …), as numbers or formulas."""
+"""Costs of a model's run by kind of layer and part (attention, mlp, …), as numbers or formulas.
+
+A part may be half of the work from some length on.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,3 +155,32 @@ def _sums(calls: Sequence[Call]) -> dict[str, Size]:
     counts = {kind: added([call.counts.get(kind, 0) for call in calls]) for kind in KINDS}
     moved = added([call.bytes_moved for call in calls])
     return {**counts, "flops": flops_of(calls), "bytes_moved": moved}
+
+
+#: Lengths tried on either side: formulas may hold for multiples of a block alone.
+_NEAR = 64
+
+
+def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | None:
+    """Return the first length N from which on a part is half of the whole or more.
+
+    Both are expressions in B and N, for a batch of 1. None if there is no such length, if the
+    difference is no polynomial in N, or if formulas hold (``holds``) at no length on either side of
+    it.
+    """
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    n = symbol("N")
+    difference = sympy.expand((2 * part - whole).subs(symbol("B"), 1))
+    if not difference.is_polynomial(n) or difference.free_symbols - {n}:
+        return None
+    poly = sympy.Poly(difference, n)
+    if poly.LC() <= 0:
+        return None
+    roots = [root for root in poly.real_roots() if root > 0]
+    length = max(1, int(sympy.ceiling(max(roots)))) if roots else 1
+    below = range(max(1, length - _NEAR), length) if length > 1 else [1]
+    met = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
+    return length if met else None

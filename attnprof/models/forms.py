@@ -5,15 +5,14 @@ A cost is a sum over layers by kind, so that a few models tell it for any number
 confirm the result. :class:`Repeated` is the entry point.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.models.borders import derived_beside, on_symbols, reached
-from attnprof.models.costs import LayerKind, by_part, place_of
-from attnprof.models.model_forms import ModelForms, Parts, of_whole
+from attnprof.models.costs import LayerKind, by_part, of_all_layers, place_of
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
 from attnprof.models.stitched import fewest, stitched_peak, walked
@@ -26,6 +25,47 @@ from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import SymbolicRun
+
+#: Costs by kind of layer and part, by quantity.
+Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ModelForms:
+    """A phase of a model in closed form: by kind of layer and part, and of the whole.
+
+    In B, N and symbols for numbers of layers, whose values are ``layers``. ``whole`` lacks
+    quantities that were withheld, as ``notes`` say; the other fields are those of
+    :class:`PhaseForms`.
+    """
+
+    method: str
+    parts: Parts
+    whole: Mapping[str, Any]
+    domain: tuple[str, ...] = ()
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    layers: Mapping[str, int] = field(default_factory=dict)
+    holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
+
+
+def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
+    """Return the forms of a phase that was derived with all layers."""
+    whole = {name: formula.expression for name, formula in forms.formulas.items()}
+    whole = {name: expression for name, expression in whole.items() if expression is not None}
+    all_places = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
+    costs = by_part(forms.trace, forms.phase, all_places, kinds) if all_places is not None else {}
+    parts = {key: {q: x for q, x in values.items() if q in whole} for key, values in costs.items()}
+    how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
+    return ModelForms(forms.method, parts, whole, *how, holds=forms.holds)
+
+
+def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
+    """Return an expression with numbers for the symbols of numbers of layers."""
+    known = layers and hasattr(expression, "subs")
+    return expression.subs({symbol(x): n for x, n in layers.items()}) if known else expression
+
 
 #: A note on peaks, if the calls of layers cannot be put in order.
 _NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"

@@ -13,9 +13,8 @@ from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_beside, reached
 from attnprof.models.costs import LayerKind, by_kind
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.forms import Repeated, UnlikeError, repeated
-from attnprof.models.least_traffic import HeldWeights, held_weights, is_routed
-from attnprof.models.model_forms import ModelForms, of_whole
+from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.memory import HeldWeights, held_weights, is_routed
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.processes.progress import tell

@@ -1,15 +1,62 @@
-"""Load a model from a configuration of transformers, a TOML file, a preset, or code."""
+"""Load a model from a configuration of transformers, a TOML file, a preset, or code.
+
+Code makes it by a function without arguments, or by its class.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.models.config import ModelConfig
 from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
-from attnprof.user_code import is_place
+from attnprof.trace.request import signatures
+from attnprof.trace.request.lookup import target_of
+from attnprof.user_code import is_place, loaded
+
+
+def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
+    """Return the model that ``path.py:name`` or ``module:name`` makes without arguments.
+
+    Its ``inputs``, like ``x: B, 3, 32, 32``, are guessed from the forward pass unless given, as
+    ``attnprof derive`` does, and named in its notes; a model of transformers has the inputs and the
+    cache of its class. Raises :class:`RequestError` if no model is made, or its inputs have unknown
+    sizes.
+    """
+    from torch import nn
+
+    thing = loaded(source)
+    if isinstance(thing, nn.Module) or not callable(thing):
+        raise RequestError(f"{source} is no function that makes a model, and no class of one")
+    parameters = signatures.parameters_of(thing, source)
+    if needed := [name for name, item in parameters.items() if signatures.is_required(item)]:
+        raise RequestError(
+            f"{source} needs {', '.join(needed)}: write a function that takes nothing and returns "
+            "the whole model"
+        )
+    target = target_of(source, inputs=inputs or None)
+    if not {*target.symbols} <= {"B", "N"}:
+        raise RequestError(
+            f"{source}: the sizes of its inputs are not known, guessed are "
+            f"{'; '.join(target.spelled_inputs)}; give them in numbers, B and N, like "
+            f'--input "{target.spelled_inputs[0].split(":")[0]}: B, 3, 224, 224"'
+        )
+    from attnprof.trace.run.worlds import fake_world
+
+    with fake_world():
+        model = target.make({})
+    if not inputs and hasattr(model, "main_input_name") and hasattr(model, "config"):
+        from attnprof.models.hub import class_subject
+
+        return class_subject(source, type(model), model.config, partial(target.make, {}))
+    taken = dict(text.split(": ", 1) for text in target.spelled_inputs)
+    steps: Any = type(model) if hasattr(model, "init_state") else None
+    guessed = (f"its inputs are guessed: {'; '.join(target.spelled_inputs)}",)
+    notes = () if inputs else guessed
+    return WholeModel(source, partial(target.make, {}), taken, steps=steps, notes=notes)
 
 
 def subject_of(
@@ -52,8 +99,6 @@ def _subject(
     if kernel is not None:
         raise RequestError(f"--kernel is for a config.json of transformers, not for {source}")
     if is_place(source):
-        from attnprof.models.factories import factory_subject
-
         if swaps:
             raise RequestError(
                 f"--swap is for a config.json, a .toml file or a preset: not {source}"
@@ -68,7 +113,7 @@ def _subject(
 def config_subject(name: str, config: ModelConfig) -> WholeModel:
     """Return one of our own models."""
     from attnprof.models import build
-    from attnprof.models.inputs import input_texts
+    from attnprof.models.embeddings import input_texts
     from attnprof.models.transformer import EncoderDecoder, Transformer
 
     steps = {"decoder": Transformer, "encoder-decoder": EncoderDecoder}.get(config.kind)

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof.models import ModelConfig, build, cache, forms, phases
 from attnprof.models.borders import _counts_blocks
+from attnprof.models.embeddings import example_inputs, input_texts
 from attnprof.models.hub import hub_subject
-from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of

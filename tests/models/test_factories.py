@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import RequestError
-from attnprof.models.factories import factory_subject
 from attnprof.models.report import model_report
+from attnprof.models.sources import factory_subject
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 

@@ -8,8 +8,14 @@ from torch.nn.functional import conv2d, silu
 from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.models import ModelConfig, build
-from attnprof.models.embeddings import ConvolutionStem, Patches, sinusoids, strides
-from attnprof.models.inputs import example_inputs, input_texts
+from attnprof.models.embeddings import (
+    ConvolutionStem,
+    Patches,
+    example_inputs,
+    input_texts,
+    sinusoids,
+    strides,
+)
 from attnprof.models.layers import FeedForward
 from attnprof.models.parts import ModulePlace, layer_kinds, parts, places
 from tests.models.shrunken import SMALL

@@ -9,7 +9,7 @@ import torch
 from attnprof.errors import NotFoundError
 from attnprof.mechanisms.neural import Neural
 from attnprof.models import ModelConfig, build, load, preset, presets
-from attnprof.models.inputs import example_inputs
+from attnprof.models.embeddings import example_inputs
 from attnprof.models.parts import layer_kinds, parts
 from attnprof.papers.better_attention import values
 from attnprof.papers.documents import document, number

@@ -19,7 +19,7 @@ from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import Subject, build_subject
 from attnprof.models import build, preset
-from attnprof.models.inputs import example_inputs
+from attnprof.models.embeddings import example_inputs
 from attnprof.papers.taylorshift.formulas import FORMS, first_lengths
 from attnprof.papers.taylorshift.norms import fit_norms, measure_norms
 from attnprof.papers.taylorshift.races import ALLOCATORS, KEPT, allocator, clocked, crossings
