@@ -12,6 +12,8 @@ again; ``--predict`` predicts them again, by the calibration that is there::
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +30,6 @@ from row_files import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
-from attnprof.device.calibration_run import calibrate
 from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import HEADS, LENGTHS, LONGEST_S, SHORTEST_S, WIDTHS, drawn_points
 from attnprof.errors import AttnprofError
@@ -154,11 +155,17 @@ def main() -> None:
 
 
 def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
-    """The calibration of a setting, made where there is none."""
+    """Return the calibration of a setting, made where there is none.
+
+    It is made by the command, in a process of its own: one that has kept memory for its tables
+    pays fewer page faults for what it times afterwards.
+    """
     name = device_name("cpu")
     known = calibration.load(name, threads, path) if path.exists() else None
     if known is None or dtype not in known.tables:
-        calibration.save(calibrate("cpu", [dtype]), path)
+        asked = ["--dtype", dtype, "--threads", str(threads), "--calibration", str(path)]
+        command = [sys.executable, "-m", "attnprof", "calibrate", *asked]
+        subprocess.run(command, check=True)  # noqa: S603 - our own command
         known = calibration.load(name, threads, path)
     if known is None:
         raise SystemExit(f"{path} has no calibration of {name} with {threads} threads")

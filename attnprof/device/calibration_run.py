@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise, product
 from math import exp, floor, log, prod
 from statistics import fmean, median, pstdev
@@ -17,7 +18,12 @@ from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.measured_ceilings import measured_ceilings
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor
-from attnprof.device.self_check import checked, drawn_points
+from attnprof.device.self_check import (
+    checked,
+    drawn_points,
+    measure_here,
+    measure_in_new_process,
+)
 from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.device.times import Times
@@ -97,15 +103,16 @@ def calibrate(
 def _checks(found: Calibration) -> dict[str, SelfCheck]:
     """Return how far predictions by a calibration are off, by number format."""
     predictor, checks = Predictor(found), {}
-    on_gpu = found.device.startswith("cuda")
-    clock = cuda_clock(torch, found.device) if on_gpu else _clock(found.device)
+    measure = partial(measure_in_new_process, threads=found.threads)
+    if found.device.startswith("cuda"):
+        measure = partial(measure_here, clock=cuda_clock(torch, found.device))
     for dtype in found.tables:
         times = predictor.times(dtype)
 
         def predicted(request: PointRequest, most_s: float, times: Times = times) -> float:
             return times.of(operations_of(request, most_s))
 
-        if check := checked(predicted, drawn_points(dtype, found.device), clock):
+        if check := checked(predicted, drawn_points(dtype, found.device), measure):
             checks[dtype] = check
     return checks
 

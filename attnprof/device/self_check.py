@@ -1,7 +1,8 @@
 """How far predictions are off on a device: layers that nothing was fitted to, predicted and timed.
 
 A calibration is made of single operations. Its last step draws layers at random, predicts each and
-times it as ``profile`` does, twice: the faster time counts, as others only slow it down. The
+times it as ``profile --isolate`` does, twice: the faster time counts, as others only slow it down.
+(A process that has kept its memory for a calibration's tables pays fewer page faults.) The
 residuals, logarithms of measured over predicted times, tell two things: their median is the bias,
 which later predictions are corrected by; how far each lies from the median of the others is how far
 off a prediction may be. The largest of ``LAYERS`` such scores bounds the next one in ``LAYERS`` of
@@ -11,13 +12,15 @@ held out in turn).
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from math import exp, log
 from random import Random
 
 from attnprof import registry
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.batch import measure_apart
 from attnprof.measure.clocks import Clock, sample
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
@@ -36,6 +39,8 @@ BUDGET = Budget(samples=8, min_time_s=0.1, max_time_s=0.3, warmup_s=0.1, least=3
 
 #: The predicted seconds of a point, seen within so many seconds of processor time.
 Predict = Callable[[PointRequest, float], float]
+#: The measured seconds of a point.
+Measure = Callable[[PointRequest], float]
 
 
 def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointRequest]:
@@ -51,7 +56,7 @@ def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointReques
         )  # fmt: skip
 
 
-def checked(predict: Predict, points: Iterator[PointRequest], clock: Clock) -> SelfCheck | None:
+def checked(predict: Predict, points: Iterator[PointRequest], measure: Measure) -> SelfCheck | None:
     """Predict and time the first points that run in a fair time; None where too few do."""
     timed: list[tuple[PointRequest, float, float]] = []
     for request in islice(points, DRAWN):
@@ -63,20 +68,30 @@ def checked(predict: Predict, points: Iterator[PointRequest], clock: Clock) -> S
             predicted = predict(request, SEEN_S)
             if SHORTEST_S < predicted < LONGEST_S:
                 tell("holding predictions against layers", len(timed), LAYERS)
-                timed.append((request, predicted, _measured_s(request, clock)))
+                timed.append((request, predicted, measure(request)))
     if len(timed) < LAYERS:
         return None
+    tell("holding predictions against layers once more")
     return SelfCheck(tuple(
         CheckedLayer(
             request.mechanism, request.phase, request.seq_len, request.num_heads,
-            request.head_dim, predicted, min(measured, _measured_s(request, clock)),
+            request.head_dim, predicted, min(measured, measure(request)),
         )
         for request, predicted, measured in timed
     ))  # fmt: skip
 
 
-def _measured_s(request: PointRequest, clock: Clock) -> float:
-    """Return the median seconds of a point's call, timed as ``profile`` does."""
+def measure_here(request: PointRequest, clock: Clock) -> float:
+    """Return the median seconds of a point's call in this process."""
     subject = build_subject(request)
     times = sample(clock, subject.prepare, subject.call, request.budget)
     return estimate_median([one.wall_s for one in times]).median_s
+
+
+def measure_in_new_process(request: PointRequest, threads: int) -> float:
+    """Return the same, in a process of its own; :class:`CannotRunError` where it has no end."""
+    asked = replace(request, counts=False, check=False, threads=threads)
+    record = measure_apart(asked)
+    if record.median_s is None:
+        raise CannotRunError(record.skipped or "no time")
+    return record.median_s

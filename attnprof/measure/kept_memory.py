@@ -15,7 +15,8 @@ def memory_kept() -> Iterator[bool]:
     """Have glibc keep freed memory while the body runs; yield whether it can.
 
     Afterwards blocks of ``LARGEST_KEPT`` bytes or more are mapped again, as glibc does once it has
-    seen some of that size.
+    seen some of that size; but where what was kept left a hole as large, it is used without page
+    faults. What is to pay for them is timed in another process.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc

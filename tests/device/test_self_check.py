@@ -1,6 +1,7 @@
 """Layers that nothing was fitted to tell how far predictions are off on a device."""
 
 import itertools
+from dataclasses import replace
 from math import exp, log
 from random import Random
 
@@ -12,7 +13,7 @@ from attnprof.device.ceilings import Ceilings
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import LAYERS, checked, drawn_points
-from attnprof.measure.clocks import Clock
+from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import made_up
 
@@ -54,18 +55,24 @@ def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
     assert "median error 0%, at most 49% in 19 layers" in Predictor(held).made_of
 
 
-def test_layers_are_predicted_and_timed_until_there_are_enough(monkeypatch):
-    monkeypatch.setattr(self_check, "_measured_s", lambda *_: 2e-3)
-    found = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), Clock())
+def test_layers_are_predicted_and_timed_until_there_are_enough():
+    found = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
     assert len(found.layers) == LAYERS
     assert found.bias == pytest.approx(log(2))
     assert len({layer.mechanism for layer in found.layers}) > 5
     assert {layer.phase for layer in found.layers} == {"forward", "train", "decode"}
 
 
+def test_layers_are_timed_in_a_process_of_their_own():
+    request = PointRequest("linear", 32, 1, 8, budget=self_check.BUDGET)
+    assert self_check.measure_in_new_process(request, 1) > 0
+    with pytest.raises(CannotRunError):
+        self_check.measure_in_new_process(replace(request, seq_len=2**28), 1)
+
+
 def test_where_layers_take_too_long_nothing_is_checked():
     points = itertools.islice(drawn_points("float32", "cpu"), 30)
-    assert checked(lambda *_: 10.0, points, Clock()) is None
+    assert checked(lambda *_: 10.0, points, lambda _: 2e-3) is None
 
 
 @pytest.mark.parametrize(
