@@ -20,7 +20,7 @@ STRIDES = (2, 16, 128, 1024, 8192)
 
 
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
-    """Everything that is measured for a number format."""
+    """Return everything that is measured for a number format."""
     made: Any = {"dtype": dtype, "device": device}
     return [
         *_products(made),
@@ -56,7 +56,7 @@ def _products(made: Any) -> list[Benchmark]:
 
 
 def _patterns(made: Any) -> list[Benchmark]:
-    """Which memory an operation goes through, each with the cheapest arithmetic."""
+    """Return benchmarks of memory: how it is gone through, with the cheapest arithmetic."""
     sizes = grids(made["device"])
 
     def ones(n: int) -> Tensor:
@@ -154,7 +154,7 @@ def _rows(made: Any) -> list[Benchmark]:
     sizes = grids(made["device"])
 
     def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
-        """Rows whose entries lie next to each other, or else a row apart, and their dimension.
+        """Return rows with entries next to each other, or else a row apart, and their dimension.
 
         A kernel of a GPU is told that dimension, and does as many of the next one at once.
         """
@@ -264,14 +264,14 @@ class _Layer(torch.nn.Module):
 
 
 def _checked(x: Tensor, weight: Tensor, *, mask: Tensor | None, heads: int) -> Tensor:
-    """Nothing, as functions that check what they are given do."""
+    """Return the first argument, as functions that check their arguments do."""
     if mask is not None or heads < 1 or x.dim() != 3 or weight.dim() != 1:
         raise ValueError("no such input")
     return x
 
 
 def _autograd(device: str) -> list[Benchmark]:
-    """A chain of operations without autograd, with it, and its backward pass too."""
+    """Return benchmarks of a chain of operations: without autograd, recorded, with its backward."""
 
     def chain(grad: bool, back: bool) -> Callable[[int], Call]:
         def make(_: int) -> Call:

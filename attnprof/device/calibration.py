@@ -56,7 +56,7 @@ class Calibration:
         return self.ceilings.name, self.threads
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the calibration as plain values."""
         return {
             "name": self.ceilings.name, "device": self.device, "threads": self.threads,
             **{name: getattr(self.ceilings, name) for name in RATES},
@@ -72,7 +72,7 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Calibration":
-        """What :meth:`to_dict` wrote; tables of another version are left out."""
+        """Return what :meth:`to_dict` wrote; tables of another version are left out."""
         rates = {name: entry[name] for name in RATES}
         same = entry.get("version") == version_of(entry["device"])
         tables = {
@@ -94,7 +94,7 @@ class Calibration:
 
 
 def version_of(device: str) -> int:
-    """The version of the tables that are measured on a device, ``cpu`` or one of CUDA's."""
+    """Return the version of the tables for a device, ``cpu`` or one of CUDA's."""
     return GPU_VERSION if device.startswith("cuda") else VERSION
 
 
@@ -119,7 +119,7 @@ _MOST_PLACES = 100_000
 
 
 def default_path() -> Path:
-    """Where calibrations are kept unless said otherwise: the user's cache folder."""
+    """Return where calibrations are kept unless said otherwise: in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "attnprof" / "calibration.json"
 
@@ -158,7 +158,7 @@ def _together(before: Calibration, now: Calibration) -> Calibration:
 
 
 def load(name: str, threads: int | None, path: Path | None = None) -> Calibration | None:
-    """The calibration with so many threads, if any; RequestError for a file of another kind."""
+    """Return the calibration with so many threads, if any."""
     for entry in entries(default_path() if path is None else path):
         if (entry["name"], entry["threads"]) == (name, threads):
             return Calibration.from_dict(entry)
@@ -166,14 +166,14 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
 
 
 def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
-    """The last calibration of a device by words of its name, like ``H200``, with its tables."""
+    """Return the last calibration of a device by words of its name, like ``H200``."""
     kept = entries(default_path() if path is None else path)
     found = [Calibration.from_dict(entry) for entry in kept if names(name, entry["name"])]
     return next((one for one in reversed(found) if one.tables), None)
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """The devices of a calibration; :class:`RequestError` for a file that is none."""
+    """Return the devices of a calibration; :class:`RequestError` for a file that is none."""
     if not path.exists():
         return []
     advice = _advice(path)
@@ -188,14 +188,14 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def _advice(path: Path) -> str:
-    """What to do about a file that is no calibration: only one of ours may be deleted."""
+    """Return what to do about a file that is no calibration: only one of ours may be deleted."""
     if "calibrate --file" in writers_of(path):
         return f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
     return "name another file, or move it away and run attnprof calibrate"
 
 
 def _why_no_entry(entry: Any) -> str:
-    """Why a value of a file is no calibration, with or without tables; empty where it is one."""
+    """Return why a value of a file is no calibration; empty where it is one."""
     if not is_ceiling(entry, _ENTRY):
         return "has no name, device, threads or rates above 0"
     if not 1 <= entry["threads"] <= _MOST["threads"]:
@@ -226,7 +226,7 @@ def _why_no_tables(entry: Mapping[str, Any]) -> str:
 
 
 def _is_table(rows: list[list[float]]) -> bool:
-    """Whether rows are places of one grid, with seconds at their ends."""
+    """Return whether rows are places of one grid, with seconds at their ends."""
     lengths = {len(row) for row in rows}
     if len(lengths) != 1 or min(lengths) < 2:
         return False

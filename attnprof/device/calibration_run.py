@@ -60,7 +60,7 @@ LOOK_S, LEAST_SHARE = 0.3, 0.6
 def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
 ) -> Calibration:  # fmt: skip
-    """The device as it is now, ``seconds`` a product or copy; no attention is run.
+    """Measure the device as it is now, ``seconds`` a product or copy; no attention is run.
 
     Formats that it cannot multiply are left out. Raises :class:`CannotRunError` where other
     processes use the processor, unless ``contended`` allows that.
@@ -118,14 +118,14 @@ def _checks(found: Calibration) -> dict[str, SelfCheck]:
 
 
 def _clock(device: str, *, host: bool = False) -> Clock:
-    """What times are taken by: of one thread its processor time, which others disturb least."""
+    """Return the clock: of one thread its processor time, which others disturb least."""
     if device.startswith("cuda"):
         return HostClock(torch.cuda) if host else CudaClock(torch.cuda)
     return Clock(now_ns=time.thread_time_ns) if torch.get_num_threads() == 1 else Clock()
 
 
 def processor_share(seconds: float = LOOK_S) -> float:
-    """Share of its processors that this process gets while all its threads multiply."""
+    """Return the share of its processors that this process gets while all threads multiply."""
     a = torch.ones(512, 512)
     a @ a  # the first one sets up what the next ones use
     start, busy = time.perf_counter(), time.process_time()
@@ -161,7 +161,7 @@ class _Bench:
     references: list[float] = field(default_factory=list)
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
-        """A table a benchmark, and logarithms of how passes over all of them differ."""
+        """Return a table a benchmark, and logarithms of how passes over all of them differ."""
         until = time.monotonic() + MOST * self.seconds
         often = [one for one in self.benchmarks if one.often]
         rest = [one for one in self.benchmarks if not one.often]
@@ -183,7 +183,7 @@ class _Bench:
     def _again(
         self, passes: Sequence[Mapping[tuple[str, Sizes], Sequence[TimeReading]]], until: float
     ) -> Iterator[dict[tuple[str, Sizes], list[TimeReading]]]:
-        """Passes over places without enough readings of an undisturbed processor, for a while."""
+        """Yield passes over places that lack readings of an undisturbed processor, for a while."""
         named = {one.name: one for one in self.benchmarks}
         references = defaultdict[tuple[str, Sizes], list[float]](list)
         for own in passes:
@@ -247,7 +247,7 @@ class _Bench:
 
 
 def _once(clock: Clock, call: Call) -> float:
-    """Seconds of one call, roughly."""
+    """Return the seconds of one call, roughly."""
     start = clock.now_s()
     call()
     clock.settle()
@@ -255,13 +255,13 @@ def _once(clock: Clock, call: Call) -> float:
 
 
 def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:
-    """Places that follow the processor's speed alike: of a table, with work of one magnitude."""
+    """Return the group of places that follow the processor's speed alike: table, magnitude."""
     name, sizes = place
     return name, floor(log(prod(sizes[:4])) / log(ALIKE))
 
 
 def _referred_s(clock: Clock, reference: Call) -> float:
-    """Seconds of a call of the reference operation now."""
+    """Return the seconds of a call of the reference operation now."""
     repeated(reference, UNTIMED)
     clock.settle()
     start = clock.now_s()
@@ -271,13 +271,13 @@ def _referred_s(clock: Clock, reference: Call) -> float:
 
 
 def repeated(call: Call, times: int) -> None:
-    """So many calls."""
+    """Make so many calls."""
     for _ in range(times):
         call()
 
 
 def reference_operation(device: str) -> Call:
-    """The operation that tells how slow the processor is: small, so that its code is all."""
+    """Return the operation that tells how slow the processor is: small, so its code is all."""
     x = torch.ones(64, device=device)
     return lambda: x * 1.5
 

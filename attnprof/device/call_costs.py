@@ -40,7 +40,7 @@ CODE_BYTES = 2**20
 
 
 def sequences(made: Any) -> list[Benchmark]:
-    """The operations each again and again, in turns, and in turns with memory in between."""
+    """Return benchmarks: each operation again and again, in turns, and with memory in between."""
 
     def sequence(again: int = 1, *, flushes: bool = False) -> Callable[[int], Call]:
         def make(rows: int) -> Call:
@@ -75,7 +75,7 @@ class CallCosts:
     tables: Mapping[str, TimeTable]
 
     def shares(self, kinds: Sequence[Hashable], moved: Sequence[int]) -> list[float]:
-        """What is added to each call of a sequence that runs again and again.
+        """Return the share that is added to each call of a sequence that runs again and again.
 
         ``kinds`` tell which operation each is, ``moved`` the bytes that it goes through. The more
         other kinds come before the same one comes again, and the more bytes are gone through, the

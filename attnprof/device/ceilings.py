@@ -28,7 +28,7 @@ class Ceilings:
     measured: bool = False
 
     def rate(self, dtype: str, *, tf32: bool = False) -> float | None:
-        """FLOP/s for a number format; None where the source does not say."""
+        """Return FLOP/s for a number format; None where the source does not say."""
         if dtype == "float32" and tf32 and "tf32" in self.flops_per_s:
             return self.flops_per_s["tf32"]
         return self.flops_per_s.get(dtype)
@@ -38,7 +38,7 @@ def _gpu(
     name: str, source: str, bandwidth_gb: float, half: float, single: float,
     tf32: float | None = None, double: float | None = None, *, bfloat16: bool = True,
 ) -> Ceilings:  # fmt: skip
-    """A GPU from figures in TFLOP/s and GB/s."""
+    """Return a GPU from figures in TFLOP/s and GB/s."""
     rates = {"float16": half, "float32": single, "bfloat16": half if bfloat16 else None,
              "tf32": tf32, "float64": double}  # fmt: skip
     scaled = {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
@@ -72,12 +72,12 @@ GPUS: tuple[Ceilings, ...] = (
 
 
 def stated(device_name: str) -> Ceilings | None:
-    """The maker's figures for a device by its driver's name for it; None where there are none."""
+    """Return the maker's figures for a device by its driver's name; None where there are none."""
     return next((gpu for gpu in GPUS if names(gpu.name, device_name)), None)
 
 
 def names(short: str, device_name: str) -> bool:
-    """Whether every word of a short name, like ``H200``, is in the driver's name of a device."""
+    """Return whether every word of a short name, like ``H200``, is in the driver's name."""
     words = (set(re.split(r"[-_ ]", name.upper())) for name in (short, device_name))
     return set.issubset(*words)
 
@@ -86,7 +86,7 @@ RATES = {"flops_per_s": dict[str, float], "bytes_per_s": float, "source": str}
 
 
 def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
-    """Whether a value of a file says of a device what ``fields`` declare, and rates above 0."""
+    """Return whether a value of a file has what ``fields`` declare, and rates above 0."""
     return (
         isinstance(entry, dict)
         and all(fits(entry.get(name), hint) for name, hint in fields.items())

@@ -44,7 +44,7 @@ class SelfCheck:
 
     @staticmethod
     def is_listed(rows: Any) -> bool:
-        """Whether a value of a file is what :meth:`to_lists` writes."""
+        """Return whether a value of a file is what :meth:`to_lists` writes."""
         if not isinstance(rows, list) or len(rows) < 2:
             return False
         hints = list(CheckedLayer.__annotations__.values())

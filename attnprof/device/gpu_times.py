@@ -36,7 +36,7 @@ class FusedKernel:
     calls: int = 1
 
     def work(self, heads: int, n: int, m: int, widths: int, processors: int) -> float:
-        """Multiplications in whose time so many heads are done, by so many processors (0: any)."""
+        """Return the multiplications that take as long as so many heads (0 processors: any)."""
         each = self.score + self.width * widths
         blocks = heads * ceil(n / self.rows)
         return self.rows * m * max(each * blocks, max(each, self.alone) * processors)
@@ -67,7 +67,7 @@ class GpuTimes(Times):
     processors: int | None = None
 
     def between(self, work: Demand) -> dict[str, tuple[int, float]]:
-        """Calls among others, and waiting for a host that asks for more than the queue holds."""
+        """Return the time of calls among others, and of waiting for a host with a full queue."""
         others = "operations after others"
         calls = {others: super().between(work)[others]}
         views = sum(o.form == "view" for o in work.operations)
@@ -85,15 +85,15 @@ class GpuTimes(Times):
         return 0.0 if o.form == "view" else super()._priced(o)
 
     def call_s_of(self, o: KernelCall) -> float:
-        """Seconds of the same operation on next to nothing; a view takes the device none."""
+        """Return the seconds of the operation on next to nothing; a view takes the device none."""
         return 0.0 if o.form == "view" else super().call_s_of(o)
 
     def _strided_s(self, length: int, stride: int, runs: int) -> float:
-        """Runs side by side take as long as one that is as long as all of them."""
+        """Return the seconds of runs side by side: as long as one with all their entries."""
         return self.tables["strided"].at((length * runs / stride, stride))
 
     def _broken_s(self, seconds: float, runs: int, length: float) -> float:
-        """Pieces cost what finding their places costs, however many there are at once."""
+        """Return the seconds of pieces: what finding their places costs, however many there are."""
         pieces = self.tables["in pieces"]
         return max(seconds, pieces.at((runs * max(length, PIECE),)))
 
@@ -109,7 +109,7 @@ class GpuTimes(Times):
         return max(b * m * n * k / seconds for (b, m, n, k, _), seconds in products)
 
     def _fused(self, o: KernelCall) -> float:
-        """A fused kernel, whose blocks the processors share."""
+        """Return the seconds of a fused kernel, whose blocks the processors share."""
         heads, n, m, d, v = o.sizes
         half = self.entry_bytes < WHOLE_BYTES
         kernel = FUSED[half, "backward" in o.name]

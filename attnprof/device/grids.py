@@ -55,5 +55,5 @@ GPU_GRIDS = Grids(
 
 
 def grids(device: str) -> Grids:
-    """The sizes that suit a device."""
+    """Return the sizes that suit a device."""
     return GPU_GRIDS if device.startswith("cuda") else CPU_GRIDS

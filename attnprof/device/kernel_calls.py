@@ -58,7 +58,7 @@ _MAKES_ROOM = ("empty", "new_empty")
 
 
 def tensors_of(values: Any) -> list[Any]:
-    """The tensors anywhere in arguments or results."""
+    """Return the tensors anywhere in arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
@@ -82,7 +82,7 @@ Form = tuple[str, tuple[int, ...], int]
 
 
 def kernel_call(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
-    """An operation with the form that fits it."""
+    """Return an operation with the form that fits it."""
     own = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
     call = _Dispatched(own, args, tensors_of((args, kwargs)), tensors_of(out))
     form, sizes, runs = _form(call)
@@ -109,20 +109,20 @@ def _form(call: _Dispatched) -> Form:
 
 
 def _factors(call: _Dispatched) -> tuple[Any, Any]:
-    """What a product multiplies."""
+    """Return the two factors of a product."""
     a, b = call.args[1:3] if call.name in ("addmm", "baddbmm") else call.args[:2]
     return a, b
 
 
 def _product(call: _Dispatched) -> Form:
-    """Batch, rows, columns and the length of the sums."""
+    """Return a product's batch, rows, columns and length of the sums."""
     a, b = _factors(call)
     batch = a.shape[0] if a.dim() == 3 else 1
     return "product", (batch, a.shape[-2], b.shape[-1], a.shape[-1]), 1
 
 
 def _rows(call: _Dispatched) -> Form:
-    """Rows and their length; of a sum, whether its terms lie next to each other."""
+    """Return rows and their length; of a sum, whether its terms lie next to each other."""
     table = ROWS[call.name]
     x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
     count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
@@ -140,7 +140,7 @@ def _rows(call: _Dispatched) -> Form:
 
 
 def _fourier(call: _Dispatched) -> Form:
-    """Rows and their points."""
+    """Return a transform's rows and points."""
     real = call.inputs[0] if call.name == "_fft_r2c" else call.results[0]
     points = max(1, real.shape[-1])
     table = "inverse fourier" if call.name == "_fft_c2r" else "fourier"
@@ -148,27 +148,27 @@ def _fourier(call: _Dispatched) -> Form:
 
 
 def _gather(call: _Dispatched) -> Form:
-    """How many pieces are moved, and their entries."""
+    """Return how many pieces are moved, and their entries."""
     moved = max([*call.results, call.inputs[0]], key=lambda x: x.numel())
     return "gather", _pieces(call, moved), 1
 
 
 def _scatter(call: _Dispatched) -> Form:
-    """The same of what is written to places of another tensor, which may be far larger."""
+    """Return the same of what is written to another tensor, which may be far larger."""
     gradients = call.name == "embedding_dense_backward"
     moved = max(call.inputs[not gradients :], key=lambda x: x.numel())
     return "scatter", _pieces(call, moved), 1
 
 
 def _pieces(call: _Dispatched, moved: Any) -> tuple[int, int]:
-    """Pieces of memory that are found by an index, and their entries."""
+    """Return how many pieces of memory an index finds, and their entries."""
     alone = call.name in ONE_BY_ONE or moved.dim() == 0
     run = 1 if alone else max(1, moved.shape[-1])
     return max(1, moved.numel() // run), run
 
 
 def _fused(call: _Dispatched) -> Form:
-    """Attention as one kernel: heads of all rows, queries, keys, and both widths."""
+    """Return the sizes of fused attention: heads of all rows, queries, keys, both widths."""
     backward = "backward" in call.name
     q, k, v = call.inputs[1:4] if backward else call.inputs[:3]
     causal = next((arg for arg in call.args if isinstance(arg, bool)), False)
@@ -188,7 +188,7 @@ OWN_FORMS: dict[str, Callable[[_Dispatched], Form]] = {
 
 
 def _entries(call: _Dispatched) -> Form:
-    """An operation that treats entries alike: how many, and which memory it goes through."""
+    """Return how many entries are treated alike, and which memory is gone through."""
     target = max(call.results or call.inputs, key=lambda x: x.numel())
     largest = max([target, *call.inputs], key=lambda x: x.numel())
     shape = tuple(largest.shape)
@@ -202,7 +202,7 @@ def _entries(call: _Dispatched) -> Form:
 
 
 def _pattern(call: _Dispatched, others: int) -> str:
-    """What is read and written, with so many tensors as large as the result."""
+    """Return the table of what is read and written, with so many tensors as large as the result."""
     if call.name in FILLS:
         return "fill"
     if call.own == "copy_":

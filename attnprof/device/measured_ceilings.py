@@ -16,7 +16,7 @@ COPY_BYTES = 1 << 28
 
 
 def measured_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
-    """A ceiling is the best of all sizes: what the device is able to do, not its average."""
+    """Measure ceilings, the best of all sizes: what the device can do, not its average."""
     budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
     rates = {dtype: _product_rate(device, dtype, clock, budget) for dtype in dtypes}
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)

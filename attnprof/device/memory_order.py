@@ -7,7 +7,7 @@ from typing import Any
 
 
 def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides of a tensor spread over a shape; None where it does not fit."""
+    """Return the strides of a tensor spread over a shape; None where it does not fit."""
     missing = len(shape) - x.dim()
     if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
         return None
@@ -16,7 +16,7 @@ def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """How often the innermost loop starts, and how far a tensor's entries lie apart in it at most.
+    """Return how often the innermost loop starts, and how far entries lie apart in it at most.
 
     Dimensions that every tensor goes through without a jump are one loop, as in torch's iterator;
     ``strides`` are those of each tensor, the result first.

@@ -32,7 +32,7 @@ class Demand:
 
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
-    """The operations of a point's call on fake tensors; nothing of its size is allocated.
+    """Return the operations of a point's call on fake tensors; nothing large is allocated.
 
     Raises what building the module raises: :class:`attnprof.errors.RequestError` for sizes that a
     mechanism refuses; :class:`attnprof.errors.CannotRunError` where seeing them takes longer than
@@ -81,11 +81,11 @@ class _Observer(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in here."""
+        """Return False: nothing is compiled in here."""
         return False
 
     def called(self, frame: Any, event: str, _about: Any) -> None:
-        """What the interpreter tells of every function that begins or ends."""
+        """Count a function that begins, as the interpreter's profiler tells of it."""
         self.functions += event == "call" and not _watches(frame.f_code.co_filename)
 
     def __torch_dispatch__(

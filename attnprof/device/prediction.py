@@ -48,7 +48,7 @@ def predict_points(
     requests: Sequence[PointRequest], *, path: Path | None = None, on: str | None = None,
     kept: bool = False,
 ) -> Report:  # fmt: skip
-    """The report of ``predict``: a record a point, or why it has no numbers.
+    """Return the report of ``predict``: a record a point, or why it has no numbers.
 
     The calibration of this device, in ``path`` or the cache folder, says how long operations take;
     or that of another, which ``on`` names. Of one that was not calibrated, the ceilings that its
@@ -77,7 +77,7 @@ def pricing(
     environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
     kept: bool = False,
 ) -> tuple[Point, str, str]:  # fmt: skip
-    """How points are predicted, what that is made of, and what its interval is.
+    """Return how points are predicted, what that is made of, and what its interval is.
 
     Raises :class:`CannotRunError` without a calibration, :class:`RequestError` for a device whose
     ceilings nobody states.
@@ -120,7 +120,7 @@ _ASKED = (
 def calibration_of(
     environment: Mapping[str, Any], path: Path | None, on: str | None = None
 ) -> Calibration:
-    """The calibration of this device and number of threads, or of the one that ``on`` names."""
+    """Return the calibration of this device and threads, or of the device that ``on`` names."""
     if on is not None:
         if (there := elsewhere(on, path)) is None:
             raise CannotRunError(
@@ -138,7 +138,7 @@ def calibration_of(
 
 
 def _answer(records: Sequence[PredictRecord]) -> str:
-    """One sentence: what is fastest, and at which lengths."""
+    """Return one sentence: what is fastest, and at which lengths."""
     fastest: dict[int, str] = {}
     for length in dict.fromkeys(r.seq_len for r in records):
         timed = [r for r in records if r.seq_len == length and r.time_s is not None]
@@ -176,7 +176,7 @@ class Predictor:
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
-        """Times in a number format; RequestError where it was not calibrated."""
+        """Return the times in a number format; RequestError where it was not calibrated."""
         import torch
 
         known = self.calibration.tables
@@ -203,7 +203,7 @@ class Predictor:
         return self._times[dtype]
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
-        """The record of a point: time with an interval, peak memory, what takes how long.
+        """Return the record of a point: time with an interval, peak memory, what takes how long.
 
         Raises what :func:`attnprof.device.operations.operations_of` raises.
         """
@@ -224,7 +224,7 @@ class Predictor:
 
 
 def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
-    """The record of a point on a device that was not calibrated: its roofline, a lower bound."""
+    """Return the record of a point on an uncalibrated device: its roofline, a lower bound."""
     known = predict_point(request)
     rate = ceilings.rate(request.dtype)
     flops = known.flops_formula if known.flops_formula is not None else known.flops_derived
@@ -236,14 +236,14 @@ def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
 
 
 def predicted_record(request: PointRequest, known: ProfileRecord | None = None) -> PredictRecord:
-    """What was asked, and the peak by the closed form."""
+    """Return what was asked, and the peak by the closed form."""
     known = known or predict_point(request)
     shared = {field.name for field in fields(PredictRecord)} & set(asdict(known))
     return PredictRecord(**{name: getattr(known, name) for name in shared})
 
 
 def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
-    """Operations alike with their calls and seconds, the dearest first."""
+    """Return operations alike with their calls and seconds, the dearest first."""
     calls = Counter(work.operations)
     rows = [
         {

@@ -71,7 +71,7 @@ FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 
 
 def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...]:
-    """Random products of all magnitudes, the same ones always: batch, m, n, k and the layout."""
+    """Return random products of all magnitudes, always the same: batch, m, n, k and layout."""
     draw = Random(0)  # noqa: S311 - which shapes, no secret
     found = dict[tuple[int, ...], None]()
     while len(found) < limits.count:
@@ -112,7 +112,7 @@ def _size(draw: Random) -> int:
 
 
 def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> int:
-    """A size of any magnitude between two: a power of two, a multiple of 8, or any."""
+    """Draw a size of any magnitude between two: a power of two, a multiple of 8, or any."""
     size = round(exp(draw.uniform(log(low), log(high))))
     if draw.random() * 100 < POWERS:
         return int(2 ** round(log2(size)))
@@ -121,7 +121,7 @@ def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> 
 
 
 def layout_of(first: Any, second: Any) -> int:
-    """Which of two matrices' entries lie column by column, by their strides; whether in a batch."""
+    """Return the layout: which of two matrices lies column by column; whether in a batch."""
     left, right = (bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second))
     alone = bool(first.dim() == 3 and first.shape[0] == 1)
     return PLAIN + right + 2 * left + AS_A_BATCH * alone
@@ -155,7 +155,7 @@ class ProductTimes:
     likeness: Likeness = Likeness()
 
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
-        """Seconds of so many products (m, k) by (k, n)."""
+        """Return the seconds of so many products (m, k) by (k, n)."""
         weights, mean, points, left = self._fitted
         asked = np.array([[batch, m, n, k, layout]], dtype=float)
         near = self._covariance(self._features(asked), points) @ left
@@ -174,7 +174,7 @@ class ProductTimes:
         return weights, mean, points, np.linalg.solve(known, over - mean)
 
     def _features(self, shapes: Array) -> Array:
-        """Where shapes lie among each other, as chosen on products of random shapes."""
+        """Return the coordinates of shapes by which they are alike, chosen on random products."""
         b, m, n, k, layout = shapes.T
         like = self.likeness
         first, second = transposed(layout)
@@ -200,7 +200,7 @@ class ProductTimes:
         )  # fmt: skip
 
     def _covariance(self, some: Array, others: Array) -> Array:
-        """How much what one shape leaves over tells of another's."""
+        """Return how much what one shape leaves over tells of another's."""
         apart = some @ others.T
         apart *= -2.0
         apart += (some**2).sum(1)[:, None] + (others**2).sum(1)
@@ -211,7 +211,7 @@ class ProductTimes:
 
 
 def _work(shapes: Array) -> Array:
-    """What a product's time is a sum of, a column each."""
+    """Return what a product's time is a sum of, a column each."""
     b, m, n, k, layout = shapes.T
     first, second = transposed(layout)
     ones, pieces = np.ones_like(b), (b > 1) * 1.0
@@ -233,19 +233,19 @@ def _work(shapes: Array) -> Array:
 
 
 def transposed(layout: Any) -> tuple[Any, Any]:
-    """Whether the first and the second operand lie column by column, 1 or 0."""
+    """Return whether the first and the second operand lie column by column, 1 or 0."""
     first = (layout - 1) % AS_A_BATCH + 1 >= FIRST_TRANSPOSED
     return first * 1.0, (layout % 2 == 0) * 1.0
 
 
 def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:
-    """Entries from one row in memory to the next, of the second operand and of the first."""
+    """Return the entries from one row in memory to the next, second operand first."""
     first, second = transposed(layout)
     return np.where(second > 0, k, n), np.where(first > 0, m, k)
 
 
 def _fit(shares: Array) -> Array:
-    """Weights, none negative, with which the columns of a row add up to about one.
+    """Fit weights, none negative, with which the columns of a row add up to about one.
 
     Least squares by coordinates, in rounds: rows are weighed so that errors count by their
     logarithm, and large ones less.

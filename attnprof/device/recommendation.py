@@ -34,7 +34,7 @@ def recommend(
     threads: int | None = None, scope: str = "layer", path: Path | None = None,
     on: str | None = None, memory: int | None = None,
 ) -> Report:  # fmt: skip
-    """The report of ``recommend``: every mechanism, the ones to take first.
+    """Return the report of ``recommend``: every mechanism, the ones to take first.
 
     ``memory`` are the bytes that a call may need, by default those that are free; ``on`` names a
     device that is not here. Raises :class:`CannotRunError` without a calibration of the device.
@@ -70,7 +70,7 @@ def recommend(
 
 
 def gives_up(spec: Mechanism) -> str:
-    """What a mechanism does not do that softmax attention does."""
+    """Return what a mechanism does not do that softmax attention does."""
     kind, why = spec.to_softmax
     what = KINDS.get(kind, "another function")
     said = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
@@ -85,7 +85,7 @@ KINDS = dict.fromkeys(("approximates", "untrained"), "an approximation")
 
 
 def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | None) -> Any:
-    """A mechanism's row; ``rank`` 0 where it will have one."""
+    """Return a mechanism's row; ``rank`` 0 where it will have one."""
     shared = {field.name for field in fields(RecommendRecord)} & {
         field.name for field in fields(PredictRecord)
     }
@@ -106,7 +106,7 @@ def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | Non
 
 
 def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
-    """A prediction; of a call of very many operations, what two shorter ones let expect."""
+    """Return a prediction; of very many operations, what two shorter calls let expect."""
     refusals = list[CannotRunError]()
     for shares in ((1.0,), *SHORTER):
         lengths = sorted({max(SHORTEST, round(request.seq_len * share)) for share in shares})
@@ -123,7 +123,7 @@ def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
 
 
 def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> PredictRecord:
-    """The time that grows with a power of the length, by those of two shorter lengths."""
+    """Return a time that grows with a power of the length, by those of two shorter lengths."""
     growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
     seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
     known = more.ci_high_s is not None and more.time_s
@@ -135,7 +135,7 @@ def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> 
 
 
 def _order(row: RecommendRecord) -> tuple[bool, bool, float]:
-    """Those that fit before others, exact before others, fast before slow."""
+    """Return the sorting key: what fits first, exact before others, fast before slow."""
     return row.rank is None, not row.exact, _seconds(row)
 
 
@@ -146,7 +146,7 @@ def _seconds(row: RecommendRecord) -> float:
 def _stretches(
     points: Sequence[PointRequest], predict: Point, most: int | None
 ) -> list[dict[str, Any]]:
-    """Lengths in stretches over which the same exact and the same other mechanism is fastest."""
+    """Return the stretches of lengths over which the same two mechanisms are fastest."""
     found = []
     for done, multiple in enumerate(MULTIPLES):
         tell("predicting at other lengths", done, len(MULTIPLES))
@@ -186,7 +186,7 @@ def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
 
 
 def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
-    """One sentence: what to take, what is faster at which price, and where that changes."""
+    """Return one sentence: what to take, what is faster at which price, where that changes."""
     fit = [row for row in rows if row.rank]
     if not fit:
         return ""

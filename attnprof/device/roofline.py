@@ -11,20 +11,20 @@ from attnprof.record import ProfileRecord, Report
 
 
 def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
-    """Williams, Waterman and Patterson's bound as a time, and which bounds, compute or memory."""
+    """Return Williams, Waterman and Patterson's bound as a time; ``compute`` or ``memory``."""
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
     return max(compute, memory), "compute" if compute >= memory else "memory"
 
 
 def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
-    """The device's own calibration (in ``path`` or the cache folder), else the maker's figures."""
+    """Return the device's own calibration (in ``path`` or the cache), else its maker's figures."""
     name = str(environment.get("device_name") or "")
     known = load(name, environment.get("threads"), path)
     return known.ceilings if known else stated(name)
 
 
 def with_roofline(report: Report, path: Path | None = None) -> Report:
-    """The report with each record's share of the bound; untouched where the device is unknown."""
+    """Return the report with each record's share of the bound, if the device is known."""
     ceilings = ceilings_of(report.environment, path)
     if ceilings is None:
         advice = "no ceilings known for this device: run attnprof calibrate"

@@ -56,7 +56,7 @@ def steady(
     passes: Sequence[Mapping[Place, Sequence[TimeReading]]], usual: float | None = None,
     kind: Callable[[Place], Hashable] = lambda _: None,
 ) -> dict[Place, list[float]]:  # fmt: skip
-    """Logarithms of seconds at the reference's usual time: by place, one value a pass that has it.
+    """Return logarithms of seconds at the usual speed: by place, one value a pass that has it.
 
     A value is the median of its pass, where that counts; the usual time, a logarithm, that of
     :func:`usual_of` all readings unless it is given. Places of a ``kind`` follow the reference
@@ -75,17 +75,17 @@ def steady(
 
 
 def same_speed(reference: float, usual: float) -> bool:
-    """Whether the processor was as fast as usual, by logarithms of the reference's times."""
+    """Return whether the processor was as fast as usual, by logarithms of reference times."""
     return abs(reference - usual) <= log(SAME_SPEED)
 
 
 def enough(references: Iterable[float], usual: float) -> bool:
-    """Whether readings beside these references tell a time as it is at the usual speed."""
+    """Return whether readings beside these references tell a time at the usual speed."""
     return sum(same_speed(one, usual) for one in references) >= FEWEST
 
 
 def _at_usual(parts: Sequence[Sequence[TimeReading]], share: float, usual: float) -> list[float]:
-    """Medians of each pass: of readings at the usual speed, or else of all, moved to it."""
+    """Return medians of each pass: of readings at the usual speed, or of all, moved to it."""
     if enough((one.reference for part in parts for one in part), usual):
         same = [[x.log_s for x in part if same_speed(x.reference, usual)] for part in parts]
         return [median(own) for own in same if own]
@@ -93,7 +93,7 @@ def _at_usual(parts: Sequence[Sequence[TimeReading]], share: float, usual: float
 
 
 def usual_of(references: Sequence[float]) -> float:
-    """The processor's speed while nobody disturbs it, by logarithms of the reference's times.
+    """Return the logarithm of the reference's time while nobody disturbs the processor.
 
     The fastest at which a share of all readings was made: where neighbours come and go, what they
     leave is the same at all times, and how slow they make it is not. Raises ValueError for none.
@@ -107,7 +107,7 @@ def usual_of(references: Sequence[float]) -> float:
 
 
 def _shares(clouds: Mapping[Place, _Cloud], kinds: Mapping[Place, Hashable]) -> dict[Place, float]:
-    """By how much of a change of the reference the readings of each place change."""
+    """Return by how much of a change of the reference the readings of each place change."""
     squares, products = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
     for place, cloud in clouds.items():
         squares[kinds[place]] += cloud.squares

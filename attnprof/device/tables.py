@@ -33,7 +33,7 @@ class Benchmark:
     host: bool = False
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
-        """Sizes that are measured in a pass, little work first in a grid."""
+        """Return the sizes that are measured in a pass, little work first in a grid."""
         if self.scattered:
             return iter(self.scattered[turn::passes])
         return (place for place in product(*self.axes) if prod(place) <= self.most)
@@ -89,7 +89,7 @@ class TimeTable:
         return None
 
     def at(self, sizes: Sequence[float]) -> float:
-        """Seconds at other sizes, by straight lines between logarithms.
+        """Return the seconds at other sizes, by straight lines between logarithms.
 
         Beyond the largest size of an axis the time grows with the work, below the smallest it is
         that of the smallest.

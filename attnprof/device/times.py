@@ -73,7 +73,7 @@ class Times:
         return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
 
     def jumps_s(self, runs: int, length: float) -> float:
-        """Seconds that jumps between so many pieces of memory take, each of so many entries.
+        """Return the seconds of jumps between so many pieces of memory, each of so many entries.
 
         What a piece has beyond whole vectors is gone through one by one.
         """
@@ -108,7 +108,7 @@ class Times:
         return found
 
     def between(self, work: Demand) -> dict[str, tuple[int, float]]:
-        """What comes between the operations: how often, and all seconds of it.
+        """Return what comes between the operations: how often, and all seconds of it.
 
         Calls among others cost more by a share of them, of which functions and nodes have the mean.
         """
@@ -122,7 +122,7 @@ class Times:
         }
 
     def call_s_of(self, o: KernelCall) -> float:
-        """Seconds of the same operation on next to nothing: what code, not memory, decides."""
+        """Return the seconds of the operation on next to nothing: what code, not memory, takes."""
         if o.form == "view":
             return self.view_s
         if o.form == "product":
@@ -134,14 +134,14 @@ class Times:
         return self.call_s if o.form in FUSED else self._overhead_s(o)
 
     def seconds(self, operation: KernelCall) -> float:
-        """Seconds of one operation, with the page faults of large new memory."""
+        """Return the seconds of one operation, with the page faults of large new memory."""
         if operation not in self._known:
             new = operation.fresh if operation.fresh >= LARGEST_KEPT else 0
             self._known[operation] = self._priced(operation) + self.fault_s * new
         return self._known[operation]
 
     def bound(self, operation: KernelCall) -> str:
-        """What an operation's time is of: ``compute``, ``memory`` or the call's ``overhead``."""
+        """Return what takes an operation's time: ``compute``, ``memory`` or ``overhead``."""
         if operation.form == "view" or self.seconds(operation) < 2 * self.call_s:
             return "overhead"
         if operation.form == "product" or operation.form in FUSED:
@@ -153,7 +153,7 @@ class Times:
         return "compute" if arithmetic > self.seconds(operation) / 2 else "memory"
 
     def _of(self, operation: KernelCall) -> str:
-        """The table of an operation's arithmetic."""
+        """Return the name of the table with an operation's arithmetic."""
         name = operation.name.rstrip("_")
         if operation.name != name and name == "masked_fill":
             name = "where"  # nothing is copied first
@@ -185,13 +185,13 @@ class Times:
         return ProductTimes(self.tables["product"].seconds)
 
     def product(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
-        """Seconds of so many products (m, k) by (k, n)."""
+        """Return the seconds of so many products (m, k) by (k, n)."""
         if batch == 1 and 1 in (m, n):
             return self.tables["vector product"].at((1, max(m, n), k))
         return self._products.at(batch, m, n, k, layout)
 
     def _entries(self, o: KernelCall) -> float:
-        """Memory or arithmetic, whichever takes longer, and the jumps."""
+        """Return the seconds of memory or arithmetic, whichever takes longer, and of the jumps."""
         strided, count = o.form.startswith("strided "), o.sizes[0] if o.sizes else 1
         if strided:
             count *= o.runs
@@ -206,22 +206,22 @@ class Times:
         return self._broken_s(found, o.runs, count / o.runs) if o.runs > 1 else found
 
     def _strided_s(self, length: int, stride: int, runs: int) -> float:
-        """Seconds of so many runs of entries that lie apart, measured with ``stride`` of them."""
+        """Return the seconds of runs of entries that lie apart, measured with ``stride`` runs."""
         return self.tables["strided"].at((length, stride)) * runs / stride
 
     def _broken_s(self, seconds: float, runs: int, length: float) -> float:
-        """What takes so long in one piece, in so many pieces of entries next to each other."""
+        """Return the seconds of what takes ``seconds`` in one piece, in so many pieces."""
         return seconds + self.jumps_s(runs, length)
 
     def _overhead_s(self, o: KernelCall) -> float:
-        """Seconds of a call on next to nothing; a number as an operand is made a tensor first."""
+        """Return the seconds of a call on next to nothing; a number is made a tensor first."""
         own = self._of(o)
         alone = self.tables[own].at((1,))
         made = own.removeprefix("of ") in OF_MADE
         return alone if made or o.operands < 2 else min(alone, self.tables["binary"].at((1,)))
 
     def _arithmetic_s(self, o: KernelCall, entries: int) -> float:
-        """Seconds of arithmetic beyond the call; none where it is as fast as a multiplication.
+        """Return the seconds of arithmetic beyond the call; 0 if as fast as a multiplication.
 
         Such an operation only waits for memory, which has tables of its own.
         """
@@ -232,5 +232,5 @@ class Times:
         return own if own > AS_CHEAP * plain else 0.0
 
     def _fused(self, o: KernelCall) -> float:
-        """Seconds of a fused kernel, which a calibration times whole."""
+        """Return the seconds of a fused kernel, which a calibration times whole."""
         return fused_s(self.tables, o)
