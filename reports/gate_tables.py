@@ -129,8 +129,8 @@ def _stored(rows: Sequence[Row]) -> str:
 
 def compact(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Trials without their pairs: what each of the rules says of these instead."""
-    from attnprof.gate.paired import judge
     from attnprof.gate.rules import RULES
+    from attnprof.gate.times import judge
 
     base = {(row["case"], row["round"]): row["baseline_s"] for row in rows
             if (row["head"], row["rule"]) == ("same", "default")}  # fmt: skip

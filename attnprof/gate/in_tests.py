@@ -12,8 +12,7 @@ from attnprof.arguments import choice
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.gate import rules, trees
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
-from attnprof.gate.causes import causes
-from attnprof.gate.check import check_against
+from attnprof.gate.check import causes, check_against
 from attnprof.gate.counts import Case, Counted, count
 from attnprof.gate.exact import compare
 from attnprof.gate.trees import RunningTree, current_tree, tree_of

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from attnprof.gate.paired import Race, race
 from attnprof.gate.rules import INCONCLUSIVE, REGRESSED, Rule
+from attnprof.gate.times import Race, race
 from attnprof.gate.trees import RunningTree
 from attnprof.measure.environment import describe_environment, fingerprint
 from attnprof.measure.request import PointRequest

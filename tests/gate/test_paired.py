@@ -6,7 +6,8 @@ import random
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.gate.paired import (
+from attnprof.gate.rules import RULES, VERDICTS, Rule, exit_code, rule_named
+from attnprof.gate.times import (
     LOOKS,
     MORE_LOOKS,
     PAIRS,
@@ -15,7 +16,6 @@ from attnprof.gate.paired import (
     power,
     processes_for,
 )
-from attnprof.gate.rules import RULES, VERDICTS, Rule, exit_code, rule_named
 
 
 def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):

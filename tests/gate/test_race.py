@@ -5,11 +5,19 @@ import random
 
 import pytest
 
-from attnprof.gate import paired
+from attnprof.gate import times
 from attnprof.gate.counts import Case
-from attnprof.gate.paired import LOOKS, MORE_LOOKS, PAIRS, race
 from attnprof.gate.rules import RULES, CheckOptions
-from attnprof.gate.times import power_text, race_cases, raced_record, stored_record
+from attnprof.gate.times import (
+    LOOKS,
+    MORE_LOOKS,
+    PAIRS,
+    power_text,
+    race,
+    race_cases,
+    raced_record,
+    stored_record,
+)
 from attnprof.gate.trees import TreeError
 from attnprof.measure.request import PointRequest
 
@@ -72,7 +80,7 @@ def test_an_open_race_takes_more_looks_only_where_allowed():
 
 def test_a_race_ends_when_its_time_is_up(monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr(paired.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(times.time, "monotonic", lambda: float(next(clock)))
     found = run(0.5, limit_s=3.0)
     assert found.found.processes < LOOKS[0]
     assert found.found.verdict == "inconclusive"  # so few processes prove nothing
@@ -91,8 +99,8 @@ def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
 
 
 def test_blocks_fill_their_time():
-    assert paired.block_calls(1e-3) == 6
-    assert paired.block_calls(1.0) == 1
+    assert times.block_calls(1e-3) == 6
+    assert times.block_calls(1.0) == 1
 
 
 def test_a_clock_that_stands_still_is_an_error_not_a_verdict():

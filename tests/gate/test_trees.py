@@ -9,9 +9,8 @@ import pytest
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.check import check_against
 from attnprof.gate.counts import Case, Counted
-from attnprof.gate.revisions import why_incomparable
 from attnprof.gate.rules import CheckOptions, worst
-from attnprof.gate.trees import current_tree, tree_of
+from attnprof.gate.trees import current_tree, tree_of, why_incomparable
 from attnprof.measure.request import PointRequest
 from attnprof.record import CheckRecord
 from tests.gate.samples import PLAIN
