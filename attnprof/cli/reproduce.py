@@ -15,7 +15,7 @@ from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
 from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.measured import fresh, ship
+from attnprof.papers.documents import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder

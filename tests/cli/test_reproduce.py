@@ -290,7 +290,7 @@ def test_wrong_requests_end_with_2_and_the_closest_names(
 
 @pytest.mark.usefixtures("few")
 def test_measure_measures_before_it_answers(attnprof, monkeypatch, settled):
-    from attnprof.papers.measured import measured
+    from attnprof.papers.documents import measured
 
     settled({})
     claim = "004-EQ4"

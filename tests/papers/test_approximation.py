@@ -5,9 +5,15 @@ import math
 import pytest
 import torch
 
-from attnprof.papers.approximation import program
-from attnprof.papers.approximation.checks import claimed, kept, leading, operations
-from attnprof.papers.approximation.program import error_power, listed
+from attnprof.papers.approximation import checks
+from attnprof.papers.approximation.checks import (
+    claimed,
+    error_power,
+    kept,
+    leading,
+    listed,
+    operations,
+)
 from attnprof.papers.documents import claims, document
 
 CHECKS = document("003").checks()
@@ -17,7 +23,7 @@ ERRATA = {
     "LONG-COST": {"N": 2},
     "LONG-GLOBAL": False,
     "CROSS": {"linformer": 2, "performer": 2, "longformer": 2},
-    "MASK": dict.fromkeys(program.CLASSES, False),
+    "MASK": dict.fromkeys(checks.CLASSES, False),
     "TEACHER": False,
     "FASTEST": "linformer",
     "RATIO": "performer",
@@ -51,7 +57,7 @@ def test_verdicts():
 
 
 def test_the_linformer_class_runs_as_long_as_its_matrix_has_rows():
-    run = program.attention("linformer", 6, 4, length=3)
+    run = checks.attention("linformer", 6, 4, length=3)
     assert run(*inputs(5)).shape == (1, 5, 4)
     with pytest.raises(RuntimeError):
         run(*inputs(7))
@@ -79,7 +85,7 @@ def exponential(x, y):
 
 def test_standard_is_softmax_attention():
     q, k, v = inputs()
-    torch.testing.assert_close(program.standard(q, k, v), weighted(q, k, v, exponential))
+    torch.testing.assert_close(checks.standard(q, k, v), weighted(q, k, v, exponential))
 
 
 def test_linformer_attends_to_sums_of_rows():
@@ -87,10 +93,10 @@ def test_linformer_attends_to_sums_of_rows():
     sums = torch.randn(9, 3)
     keys = torch.stack([sum(sums[t, j] * k[0, t] for t in range(7)) for j in range(3)])[None]
     values = torch.stack([sum(sums[t, j] * v[0, t] for t in range(7)) for j in range(3)])[None]
-    out = program.linformer(sums, q, k, v)
+    out = checks.linformer(sums, q, k, v)
     torch.testing.assert_close(out, weighted(q, keys, values, exponential))
     with pytest.raises(RuntimeError, match="size"):
-        program.linformer(sums[:6], q, k, v)
+        checks.linformer(sums[:6], q, k, v)
 
 
 def test_performer_weighs_by_products_of_features():
@@ -104,13 +110,13 @@ def test_performer_weighs_by_products_of_features():
 
         return phi(x) @ phi(y)
 
-    out = program.performer(directions, q, k, v)
+    out = checks.performer(directions, q, k, v)
     torch.testing.assert_close(out, weighted(q, k, v, kernel), atol=1e-5, rtol=1e-5)
 
 
 def test_longformer_sees_its_window():
     q, k, v = inputs()
-    out = program.longformer(q, k, v, window=2)
+    out = checks.longformer(q, k, v, window=2)
     torch.testing.assert_close(out, weighted(q, k, v, exponential, lambda i, j: abs(i - j) <= 2))
 
 

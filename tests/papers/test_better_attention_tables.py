@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnprof.papers.better_attention.tables import TABLES
+from attnprof.papers.better_attention.figures import TABLES
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell
 

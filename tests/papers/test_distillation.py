@@ -10,8 +10,17 @@ import torch
 from torch.nn import functional as F
 
 from attnprof.papers.approximation import distillation
-from attnprof.papers.approximation.corpus import BEGIN, END, FIRST, PAD, Corpus
-from attnprof.papers.approximation.distillation import FULL, QUICK, Examples, answers
+from attnprof.papers.approximation.distillation import (
+    BEGIN,
+    END,
+    FIRST,
+    FULL,
+    PAD,
+    QUICK,
+    Corpus,
+    Examples,
+    answers,
+)
 from attnprof.papers.approximation.distilled import distill_report, stretched
 
 TINY = replace(QUICK, tokens=8, width=8, steps=2, printed_steps=2, tested=2)

@@ -9,7 +9,7 @@ import sympy
 
 from attnprof.papers.checks import same_formula
 from attnprof.papers.documents import claims, document
-from attnprof.papers.extractors.counts import (
+from attnprof.papers.extractors.checks import (
     COUNTS,
     SUBLAYERS,
     SYMBOLS,

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from attnprof.papers.documents import document, not_made
-from attnprof.papers.extractors.counts import WIDTH, WINDOW
+from attnprof.papers.extractors.checks import WIDTH, WINDOW
 from attnprof.papers.extractors.figures import FIGURES
 from attnprof.render.plots.documents.extractors import DRAWINGS
 

@@ -9,11 +9,12 @@ from torch import nn
 import attnprof
 from attnprof.papers.checks import between
 from attnprof.papers.documents import claims, document
-from attnprof.papers.neural_attention.checks import one_hidden_layer, smallest_with_one_width
-from attnprof.papers.neural_attention.models import (
+from attnprof.papers.neural_attention.checks import (
     added,
     language_model,
+    one_hidden_layer,
     size_of_c,
+    smallest_with_one_width,
     vision_model,
 )
 from attnprof.papers.regenerated import table_rows, table_values

@@ -18,9 +18,11 @@ from attnprof.papers.documents import (
     find_documents,
     find_figure,
     find_table,
+    fresh,
+    measured,
     not_made,
+    ship,
 )
-from attnprof.papers.measured import fresh, measured, ship
 from attnprof.papers.regenerated import (
     Cell,
     FigureData,

@@ -9,11 +9,14 @@ import pytest
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell
-from attnprof.papers.taylorshift import checks_costs, checks_quoted, checks_sizes, formulas
-from attnprof.papers.taylorshift.checks_costs import dearer_from, tightest_bound
-from attnprof.papers.taylorshift.figures import errors
-from attnprof.papers.taylorshift.formulas import WIDTHS, first_lengths
-from attnprof.papers.taylorshift.tables import TABLES
+from attnprof.papers.taylorshift import checks_costs, checks_quoted, checks_sizes
+from attnprof.papers.taylorshift.checks_costs import (
+    WIDTHS,
+    dearer_from,
+    first_lengths,
+    tightest_bound,
+)
+from attnprof.papers.taylorshift.figures import TABLES, errors
 
 CHECKS = document("004").checks()
 
@@ -89,9 +92,9 @@ def test_the_efficient_form_is_dearer_up_to_the_length_before_the_transition(d: 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 2), (5, 4)])
 def test_counted_forms_agree_with_loops(n: int, d: int) -> None:
-    at = {formulas.symbol("N"): n, formulas.symbol("d"): d}
-    assert formulas.direct_flops().subs(at) == ops_direct(n, d)
-    assert formulas.efficient_flops().subs(at) == ops_efficient(n, d)
+    at = {checks_costs.symbol("N"): n, checks_costs.symbol("d"): d}
+    assert checks_costs.direct_flops().subs(at) == ops_direct(n, d)
+    assert checks_costs.efficient_flops().subs(at) == ops_efficient(n, d)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +109,18 @@ def test_counted_forms_agree_with_loops(n: int, d: int) -> None:
     ],
 )
 def test_a_claim_prints_what_the_mechanism_names_as_published(claim: str, source: str) -> None:
-    d, h = formulas.symbol("d"), formulas.symbol("h")
-    text = formula(CHECKS[claim].published).subs(formulas.symbol("d_e"), d * h)
-    assert same_formula(text, formulas.printed(source))
+    d, h = checks_costs.symbol("d"), checks_costs.symbol("h")
+    text = formula(CHECKS[claim].published).subs(checks_costs.symbol("d_e"), d * h)
+    assert same_formula(text, checks_costs.printed(source))
 
 
 def test_a_source_that_is_not_printed_is_refused() -> None:
     with pytest.raises(KeyError):
-        formulas.printed("004-EQ99")
+        checks_costs.printed("004-EQ99")
 
 
 def test_the_bound_on_n1_is_never_below_it_and_nearly_reached_at_narrow_heads() -> None:
-    d = formulas.symbol("d")
+    d = checks_costs.symbol("d")
     bound, n1 = formula(tightest_bound()), formula(CHECKS["004-EQ7"].published)
     gaps = [float((bound - n1).subs(d, Fraction(1, 10**k))) for k in range(5)]
     assert all(gap > 0 for gap in gaps)
@@ -136,7 +139,7 @@ def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_
     heads = [h for h in range(1, width + 1) if width % h == 0]
     efficient = [h * ops_efficient(n, width // h) for h in heads]
     assert efficient == sorted(efficient, reverse=True)
-    assert not checks_costs.falls_for_every_head_count(formulas.direct_flops())
+    assert not checks_costs.falls_for_every_head_count(checks_costs.direct_flops())
 
 
 def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:

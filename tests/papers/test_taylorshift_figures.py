@@ -14,11 +14,11 @@ from attnprof.crossovers.peaks import peak_of
 from attnprof.crossovers.time_search import CLOSE, LOOK
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
-from attnprof.papers.measured import fresh, measured
-from attnprof.papers.taylorshift import figures, measurements, norms, races
+from attnprof.papers.documents import fresh, measured
+from attnprof.papers.taylorshift import checks_sizes, figures, measurements, races
+from attnprof.papers.taylorshift.checks_costs import first_lengths
 from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
-from attnprof.papers.taylorshift.formulas import first_lengths
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
 from attnprof.papers.taylorshift.races import ALLOCATORS
 from attnprof.registry import get
@@ -189,14 +189,16 @@ def brute_force(d, n, kind, rng):
             "Y": np.linalg.norm(y[1:] / y[0])}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", norms.KINDS)
+@pytest.mark.parametrize("kind", checks_sizes.KINDS)
 def test_sampled_norms_are_those_of_the_definitions(kind):
     rng, d, n, draws = np.random.default_rng(1), 3, 6, 1500
     found = {
-        r["expression"]: r for r in norms.measure_norms((d,), (n,), 2000) if r["values"] == kind
+        r["expression"]: r
+        for r in checks_sizes.measure_norms((d,), (n,), 2000)
+        if r["values"] == kind
     }
     samples = [brute_force(d, n, kind, rng) for _ in range(draws)]
-    assert set(found) == set(norms.EXPRESSIONS)
+    assert set(found) == set(checks_sizes.EXPRESSIONS)
     for name, row in found.items():
         own = np.array([sample[name] for sample in samples])
         error = math.hypot(row["standard_error"], own.std() / math.sqrt(draws))
@@ -210,7 +212,7 @@ def test_fits_find_the_constant_behind_a_correction(instead):
         for n in (10, 1000, 10_000, 100_000)
     ]  # fmt: skip
     instead("norms", rows)
-    (fit,) = norms.fit_norms()
+    (fit,) = checks_sizes.fit_norms()
     assert fit["constant"] == pytest.approx(0.5)
 
 

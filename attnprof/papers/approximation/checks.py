@@ -1,33 +1,134 @@
-"""003: the orders of growth it claims, and what its code does and reports, against its text."""
+"""003: the orders of growth it claims, and what its code does and reports, against its text.
+
+Its four attention classes are written in our own words: one head as wide as the model, no
+projections, (batch, tokens, width) in and out, as its code has it, which is not always as its text
+does. Counts are derived from these functions as they run.
+"""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.functional import elu
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.orders import leading_terms
+from attnprof.algebra.orders import fitted, leading_terms
 from attnprof.blocks.core import attend_core
-from attnprof.papers.approximation import program
-from attnprof.papers.approximation.program import (
-    CLASSES,
-    DOCUMENT,
-    STUDENTS,
-    TEST_TOKENS,
-    TOKENS,
-    WIDTH,
-    derived,
-    longformer,
-)
 from attnprof.papers.checks import Facts, Ours, Printed, formula
-from attnprof.papers.measured import measured
+from attnprof.papers.documents import document, measured
+
+if TYPE_CHECKING:
+    from attnprof.trace.report.derivation import Derivation
+
+
+DOCUMENT = document("003")
+#: What the document calls the number of tokens, the widths and its constants.
+SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("settings")}
+TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_MODEL"))
+LENGTH, FEATURES = int(SETTINGS["L_LINFORMER"]), int(SETTINGS["m_PERFORMER"])
+WINDOW = int(SETTINGS["w_LONGFORMER"])
+MASKED, EPSILON = float(SETTINGS["neg_inf_longformer"]), float(SETTINGS["performer_epsilon"])
+
+
+def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt d) v."""
+    weights: Tensor = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return weights @ v
+
+
+def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Keys and values compressed to L rows by the first rows of one matrix, then standard."""
+    used = compress[: k.shape[1]].mT
+    return standard(q, used @ k, used @ v)
+
+
+def features(directions: Tensor, x: Tensor) -> Tensor:
+    """elu(x Omega) + 1."""
+    return elu(x @ directions) + 1
+
+
+def performer(directions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
+    rows, columns = features(directions, q), features(directions, k)
+    total = rows @ columns.sum(1, keepdim=True).mT
+    return rows @ (columns.mT @ v) / (total + EPSILON)
+
+
+def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tensor:
+    """All scores; those further than a window away are set to -1e9 before the softmax."""
+    place = torch.arange(q.shape[1], device=q.device)
+    far = (place[:, None] - place).abs() > window
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    weights: Tensor = scores.masked_fill(far, MASKED).softmax(-1)
+    return weights @ v
+
+
+def attention(
+    name: str, tokens: int, width: int, length: int = LENGTH, count: int = FEATURES
+) -> Callable[..., Tensor]:
+    """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
+    made = torch.Generator().manual_seed(0)
+    if name == "linformer":
+        return partial(linformer, torch.randn(tokens, length, generator=made))
+    if name == "performer":
+        return partial(performer, torch.randn(width, count, generator=made) / count**0.5)
+    return CLASSES[name]
+
+
+def derived(name: str, quantity: str = "flops") -> Any:
+    """What one call costs, by running it on symbolic sizes: B, N, d, and L or m."""
+    return _derivation(name).phases["forward"].formulas[quantity].expression
+
+
+@cache
+def _derivation(name: str) -> "Derivation":
+    from attnprof.trace.solve.derive import derive_anything
+
+    own = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}
+    inputs = {**own.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
+    return derive_anything(CLASSES[name], inputs=inputs, phases=("forward",))
+
+
+CLASSES: dict[str, Callable[..., Tensor]] = {
+    "standard": standard, "linformer": linformer, "performer": performer,
+    "longformer": longformer,
+}  # fmt: skip
+STUDENTS = [name for name in CLASSES if name != "standard"]
+
+Features = Callable[[Tensor, Tensor], Tensor]
+SAMPLE_TOKENS, SAMPLE_WIDTH, DRAWS = 16, 4, 64
+COUNTS = tuple(16 * 4**power for power in range(5))
+SPREAD = 0.3
+
+
+def listed(directions: Tensor, x: Tensor) -> Tensor:
+    """Those of the document's class: elu(x Omega) + 1, Omega divided by the root of m."""
+    return features(directions / directions.shape[-1] ** 0.5, x)
+
+
+def error_power(feature_map: Features = listed) -> float:
+    """The power of the number of features with which the weights' relative RMS error falls."""
+    made = torch.Generator().manual_seed(4)
+    q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
+    exact = (q @ k.T).softmax(-1)
+    found = []
+    for count in COUNTS:
+        total = 0.0
+        for _ in range(DRAWS):
+            directions = torch.randn(SAMPLE_WIDTH, count, generator=made)
+            scores = feature_map(directions, q) @ feature_map(directions, k).T
+            weights = scores / scores.sum(-1, keepdim=True)
+            total += float((weights - exact).square().sum() / exact.square().sum())
+        found.append((total / DRAWS) ** 0.5)
+    return fitted(COUNTS, found)
+
 
 CLAIMS = "complexity_claims"
 #: The claimed orders in this project's spelling; other letters than N are constants.
@@ -113,7 +214,7 @@ CLAIMED = {
 }  # fmt: skip
 
 
-HEADS = int(program.SETTINGS["heads_in_figure_C"])
+HEADS = int(SETTINGS["heads_in_figure_C"])
 FIGURE_Z = "figZ_quoted_numbers"
 #: Tokens of the t5-small tokenizer.
 VOCABULARY = 32_100
@@ -123,7 +224,7 @@ FAILED = 1000.0
 
 def quoted(quantity: str) -> dict[str, float]:
     """Figure Z's numbers of a quantity, by model."""
-    rows = program.DOCUMENT.rows(FIGURE_Z)
+    rows = DOCUMENT.rows(FIGURE_Z)
     return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
 
 
@@ -149,7 +250,7 @@ def heads_and_parameters() -> dict[str, int]:
 
 def lengths_it_runs_at() -> dict[str, bool]:
     """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
-    runs, found = program.attention("linformer", TOKENS, 2), {}
+    runs, found = attention("linformer", TOKENS, 2), {}
     for tokens in (TOKENS, TEST_TOKENS):
         x, found[f"{tokens} tokens"] = _normal(1, tokens, 2), True
         try:
@@ -163,7 +264,7 @@ def has_global_tokens() -> bool:
     """Whether there is a token that sees all and is seen by all."""
     tokens = 16
     q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
-    seen = program.longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
+    seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
     return bool((seen.all(0) & seen.all(1)).any())
 
 
@@ -173,7 +274,7 @@ def masked() -> dict[str, bool]:
     x = _normal(1, tokens, width)
     other = x.clone()
     other[:, -1] += 1
-    runs = {name: program.attention(name, tokens, width, length=3, count=8) for name in CLASSES}
+    runs = {name: attention(name, tokens, width, length=3, count=8) for name in CLASSES}
     return {
         name: bool(torch.allclose(run(x, x, x)[:, 0], run(other, other, other)[:, 0]))
         for name, run in runs.items()
@@ -183,7 +284,7 @@ def masked() -> dict[str, bool]:
 def unbound() -> list[str]:
     """The listing's names that are needed before anything binds them."""
     found = []
-    for row in program.DOCUMENT.rows("listing_names"):
+    for row in DOCUMENT.rows("listing_names"):
         needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
         bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
         if not row["bound_line"] or bound > needed:
@@ -196,7 +297,7 @@ def loss_at_the_teacher() -> float:
     made = torch.Generator().manual_seed(0)
     logits = torch.randn(16, 32, generator=made)
     labels = torch.randint(0, 32, (16,), generator=made)
-    soft, hard = (float(program.SETTINGS[key]) for key in ("DISTILLATION_TEMP", "ALPHA"))
+    soft, hard = (float(SETTINGS[key]) for key in ("DISTILLATION_TEMP", "ALPHA"))
     tempered = (logits / soft).log_softmax(-1)
     apart = F.kl_div(tempered, tempered, reduction="batchmean", log_target=True) * soft**2
     return round(float(hard * F.cross_entropy(logits, labels) + (1 - hard) * apart), 6)
@@ -204,7 +305,7 @@ def loss_at_the_teacher() -> float:
 
 def operations() -> dict[str, float]:
     """Operations of one call of each class, one sequence at the document's sizes."""
-    sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": program.LENGTH, "m": program.FEATURES}
+    sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": LENGTH, "m": FEATURES}
     at = {symbol(name): size for name, size in sizes.items()}
     return {name: float(derived(name).subs(at)) for name in CLASSES}
 
@@ -212,7 +313,7 @@ def operations() -> dict[str, float]:
 def cheapest_approximation() -> str:
     """The class with the fewest operations beside the standard one."""
     counts = operations()
-    return min(program.STUDENTS, key=lambda name: counts[name])
+    return min(STUDENTS, key=lambda name: counts[name])
 
 
 def worst_ratio() -> str:
@@ -246,7 +347,7 @@ OURS: Ours = {
     "003-CROSS": whole_models,
     "003-SPARSE-L": power_of_kept,
     "003-QKV": lambda: False,  # whether K and V enter the model
-    "003-PERF-FAVOR": program.error_power,
+    "003-PERF-FAVOR": error_power,
     "003-TEACHER": lambda: quoted("final_true_ce")["standard_mha"] < math.log(VOCABULARY),
     "003-STD-MH": heads_and_parameters,
     "003-LIN-GEN": lengths_it_runs_at,

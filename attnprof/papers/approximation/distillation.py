@@ -3,7 +3,8 @@
 ``fair`` is what its text means: a teacher that learns the task, and students with one loss, the
 same steps and the same batches, standard attention among them. ``printed`` is what its listing
 does: random rows instead of the source, one batch, a teacher held to its own first answers, no
-heads, projections or mask.
+heads, projections or mask. Both translate a made-up language, in which what a word becomes depends
+on what is near and far.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +13,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from attnprof.models import ModelConfig, build, load
-from attnprof.papers.approximation.corpus import PAD, Corpus
-from attnprof.papers.approximation.program import (
+from attnprof.papers.approximation.checks import (
     CLASSES,
     FEATURES,
     LENGTH,
@@ -26,6 +26,47 @@ from attnprof.papers.approximation.program import (
     WIDTH,
     WINDOW,
 )
+
+#: What pads a sequence, begins and ends it; words follow.
+PAD, BEGIN, END, FIRST = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs of sentences over ``vocabulary`` tokens, both languages' words being the same numbers.
+
+    A sentence is of two dialects, which its first word tells: each has a dictionary of its own,
+    drawn from ``seed`` (a rule that reaches over the whole sentence). Words come in pairs; where
+    one of the first half of the words stands before one of the second, the two change places (a
+    rule of neighbours). Sentences fill half to all of their places.
+    """
+
+    vocabulary: int
+    seed: int
+
+    def pairs(self, count: int, tokens: int, made: Generator) -> tuple[Tensor, Tensor]:
+        """Sentences and their translations, (count, tokens) whole numbers each."""
+        words = self.vocabulary - FIRST
+        length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=made)
+        source = torch.randint(words, (count, tokens + tokens % 2), generator=made)
+        dialect = source[:, :1] % 2 == 0
+        left, right = source.view(count, -1, 2).unbind(-1)
+        swapped = (left < words // 2) & (right >= words // 2)
+        placed = torch.stack(
+            (torch.where(swapped, right, left), torch.where(swapped, left, right)), -1
+        ).view(count, -1)
+        own = torch.Generator().manual_seed(self.seed)
+        one, other = (torch.randperm(words, generator=own) for _ in range(2))
+        target = torch.where(dialect, one[placed], other[placed])
+        place = torch.arange(tokens)
+        inside = place < length
+        ended = torch.where(place == length, END, PAD)
+        source, target = (
+            torch.where(inside, x[:, :tokens] + FIRST, ended) for x in (source, target)
+        )
+        begun = torch.cat((torch.full((count, 1), BEGIN), target[:, :-1]), 1)
+        return source, begun
+
 
 TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
 RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])

@@ -9,18 +9,22 @@ from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.closed_form import growth
-from attnprof.papers.approximation import checks, program
+from attnprof.papers.approximation import checks
 from attnprof.papers.approximation.checks import (
     CLAIMS,
+    CLASSES,
+    DOCUMENT,
     FAILED,
     FIGURE_Z,
     HEADS,
+    TOKENS,
+    WIDTH,
     claimed_order,
+    derived,
     mechanism_id,
     quoted,
 )
-from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
-from attnprof.papers.measured import measured
+from attnprof.papers.documents import measured
 from attnprof.papers.regenerated import (
     Cell,
     FigureData,
@@ -90,7 +94,7 @@ def complexities() -> list[dict[str, Any]]:
 def quoted_numbers() -> list[dict[str, Any]]:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
-    runs = checks.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
+    runs = checks.lengths_it_runs_at()[f"{checks.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(FIGURE_Z):
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({

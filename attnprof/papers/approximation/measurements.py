@@ -14,10 +14,9 @@ from attnprof.measure.batch import measure_points
 from attnprof.measure.growth import counted_growth
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
-from attnprof.papers.approximation.checks import VOCABULARY
+from attnprof.papers.approximation.checks import CLASSES, TOKENS, VOCABULARY, WIDTH, attention
 from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
-from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
-from attnprof.papers.measured import time_calls
+from attnprof.papers.documents import time_calls
 from attnprof.record import ProfileRecord
 
 #: A few runs of each part after one to warm up.

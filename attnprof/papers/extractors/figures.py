@@ -1,11 +1,33 @@
-"""002's figures of the sublayers, from what each step of their definitions waits for."""
+"""002's figures and tables: what each step of a definition waits for, settings, counts."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from attnprof.papers.checks import formula, same_formula
-from attnprof.papers.extractors import counts
-from attnprof.papers.extractors.counts import critical_path, last_step, length, sequence, steps
-from attnprof.papers.regenerated import FigureData, PaperFigure, Statement, described
+from attnprof.papers.checks import formula, rounded, same_formula
+from attnprof.papers.extractors import checks
+from attnprof.papers.extractors.checks import (
+    COLUMNS,
+    DOCUMENT,
+    INFERENCE,
+    TRAINING,
+    column,
+    counted,
+    critical_path,
+    last_step,
+    length,
+    sequence,
+    steps,
+)
+from attnprof.papers.regenerated import (
+    Cell,
+    FigureData,
+    PaperFigure,
+    Row,
+    Statement,
+    described,
+    tables_of,
+)
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
@@ -25,13 +47,13 @@ def sublayer(name: str) -> FigureData:
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
          "operations": step["operations"], "on critical path": step["step"] in way,
-         **dict(zip(NAMES, map(int, counts.counts(step["cost"]).values()), strict=True))}
+         **dict(zip(NAMES, map(int, checks.counts(step["cost"]).values()), strict=True))}
         for step in steps(name)
     ]  # fmt: skip
     drawn = formula(" + ".join(DRAWN[name].values()))
     gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
     said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
-    for row in counts.DOCUMENT.rows("critical_paths"):
+    for row in checks.DOCUMENT.rows("critical_paths"):
         if (row["sublayer"], row["printed"]) == (name, "yes"):  # Section 7 has none for HE and WE
             printed = row["steps_in_order"]
             said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
@@ -52,3 +74,37 @@ FIGURES = {
     "5": PaperFigure("HE, one more token", partial(sublayer, "he")),
     "6": PaperFigure("ME, one more token", partial(sublayer, "me")),
 }  # fmt: skip
+
+
+def settings() -> list[dict[str, Any]]:
+    """Table 1; of its values one follows from the others."""
+    rows: list[dict[str, Any]] = [
+        {name: row[name] for name in ("key", "symbol", "value")}
+        for row in DOCUMENT.rows("table01_hyperparameters")
+    ]
+    for row in rows:
+        if row["key"] == "epochs":
+            row["value"] = Cell(float(row["value"]), checks.epochs(), rounded(3))
+    return rows
+
+
+def closed_forms(number: str) -> list[dict[str, Any]]:
+    """A table of closed forms; the printed terms added up stand beside them."""
+    return [
+        {"quantity": row["quantity"], "sublayer": row["sublayer"],
+         "terms": Cell(checks.terms_of(row), counted(row), same_formula),
+         "closed form": Cell(row["closed_form_printed"], counted(row), same_formula)}
+        for row in DOCUMENT.rows((TRAINING | INFERENCE)[number])
+    ]  # fmt: skip
+
+
+def number_of(name: str, row: Row) -> int:
+    """Our number of a column of Table 7."""
+    return column(name)[row["quantity"]]
+
+
+ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "1": settings,
+    **{number: partial(closed_forms, number) for number in TRAINING | INFERENCE},
+}
+TABLES = tables_of("002", {"7": {name: partial(number_of, name) for name in COLUMNS}}, ROWS)

@@ -1,4 +1,8 @@
-"""001: model sizes, shapes and growth, memory and speed, gains in perplexity and accuracy."""
+"""001: model sizes, shapes and growth, memory and speed, gains in perplexity and accuracy.
+
+Sizes of its models that its text leaves out are those of the code it points to: vocabulary,
+feed-forward width, the second hidden layer, biases, the class token.
+"""
 
 import re
 from collections.abc import Mapping
@@ -13,21 +17,113 @@ from attnprof.algebra.orders import leading_terms
 from attnprof.costs import exact_div
 from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
+from attnprof.mechanism import Mechanism
+from attnprof.models import preset
 from attnprof.papers.checks import Facts, Ours, Printed
-from attnprof.papers.neural_attention import models
-from attnprof.papers.neural_attention.models import DOCUMENT, MILLION, attention, settings, workload
+from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
-PERPLEXITIES = models.rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
+DOCUMENT = document("001")
+#: Tokens of the vocabulary (bert-base-cased) and the feed-forward layer's width.
+_CONFIG = preset("001-lm-dot").config
+VOCABULARY, FEED_FORWARD = _CONFIG.vocab_size, _CONFIG.hidden
+CHANNELS = 3
+CLASSES = {"cifar10": 10, "cifar100": 100}
+MILLION = 1e6
+
+
+def settings(task: str) -> dict[str, str]:
+    """A task's settings as the document gives them."""
+    rows = DOCUMENT.rows("settings")
+    return {row["key"]: row["value"] for row in rows if row["task"] == task}
+
+
+def rows_by_projection(table: str, column: str) -> dict[str, float]:
+    """A column of a table, by :func:`name_of`."""
+    return {name_of(row): float(row[column]) for row in DOCUMENT.rows(table)}
+
+
+def name_of(row: Mapping[str, str]) -> str:
+    """What a row is called here: ``dot``, ``d'=2``, or ``none``."""
+    if row.get("method") == "dot_product":
+        return "dot"
+    none = row["d_prime_printed"].startswith("None")
+    return "none" if none else f"d'={row['d_prime']}"
+
+
+def projection(name: str) -> int | None:
+    """The d' of a row; None where nothing is projected."""
+    return None if name in ("dot", "none") else int(name.removeprefix("d'="))
+
+
+def workload(task: str, phase: str = "forward") -> Workload:
+    """One sample of a task through one attention layer."""
+    told = settings(task)
+    heads = int(told["heads"])
+    return Workload(
+        int(told["seq_len"]), heads, exact_div(int(told["d_model"]), heads), phase=phase,
+        causal=task == "nlp",
+    )  # fmt: skip
+
+
+def attention(name: str) -> Mechanism:
+    """A row's mechanism: no bias for the dot product, Neural Attention as Algorithm 1 writes it."""
+    if name == "dot":
+        return registry.get("standard", bias=False)
+    return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
+
+
+def linear(inputs: int, outputs: int) -> int:
+    """Weights and biases of a linear map."""
+    return inputs * outputs + outputs
+
+
+def added(task: str, name: str) -> int:
+    """Parameters that Neural Attention adds to its layer: projections and scorer."""
+    return 0 if name == "dot" else int(attention(name).parameters(workload(task), "core"))
+
+
+def _layers(task: str, name: str) -> int:
+    """All layers: attention, two normalisations, a feed-forward network; ``name`` in the first."""
+    sizes = workload(task)
+    width = int(sizes.d_model)
+    network = linear(width, FEED_FORWARD) + linear(FEED_FORWARD, width)
+    one = int(attention("dot").parameters(sizes)) + network + 2 * 2 * width
+    return int(settings(task)["layers"]) * one + added(task, name)
+
+
+@cache
+def language_model(name: str) -> int:
+    """Parameters of the language model with this attention in the first layer."""
+    width = int(workload("nlp").d_model)
+    return VOCABULARY * width + _layers("nlp", name) + 2 * width + linear(width, VOCABULARY)
+
+
+@cache
+def vision_model(name: str, dataset: str) -> int:
+    """Parameters of the vision transformer: patches, a class token, and a head for the classes."""
+    width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
+    ends = linear(CHANNELS * patch**2, width) + width + 2 * width + linear(width, CLASSES[dataset])
+    return _layers("vision", name) + ends
+
+
+def size_of_c(task: str, name: str, batch: int) -> float:
+    """GB that C (Eq 7) takes in float32, of all heads of a batch."""
+    sizes = workload(task)
+    printed = next(form for form in attention(name).published() if form.source == "001-EQ7")
+    return float(batch * sizes.num_heads * printed.formula(sizes) * sizes.item_size / 1e9)
+
+
+PERPLEXITIES = rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
 TABLE = "table06_cost_wikitext103"
-MEMORY = models.rows_by_projection(TABLE, "memory_gb_per_batch")
-SPEED = models.rows_by_projection(TABLE, "speed_ms_per_sample")
+MEMORY = rows_by_projection(TABLE, "memory_gb_per_batch")
+SPEED = rows_by_projection(TABLE, "speed_ms_per_sample")
 GPU = Ceilings(
     "RTX 4090", {"float32": 82.6 * TERA}, 1008 * GIGA,
     "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
 )  # fmt: skip
 #: GB of that card.
-CARD = float(re.sub(r".* (\d+)GB", r"\1", models.settings("both")["gpu"]))
+CARD = float(re.sub(r".* (\d+)GB", r"\1", settings("both")["gpu"]))
 #: Tables of accuracies.
 ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
 
@@ -39,7 +135,7 @@ def reduction(name: str) -> float:
 
 def accuracies(dataset: str) -> dict[str, float]:
     """Those of Table 3 or 4."""
-    return models.rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
+    return rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
 
 
 def gain(dataset: str) -> float:
@@ -53,10 +149,10 @@ def least_memory(task: str, name: str, batch: int | None = None) -> float:
 
     These are kept by all layers for the backward pass; both in float32.
     """
-    told, sizes = models.settings(task), models.workload(task)
+    told, sizes = settings(task), workload(task)
     size = int(told["batch"]) if batch is None else batch
     if name != "dot":
-        return models.size_of_c(task, name, size)
+        return size_of_c(task, name, size)
     entries = size * int(told["layers"]) * sizes.num_heads * sizes.seq_len**2
     return float(entries * sizes.item_size / 1e9)
 
@@ -73,8 +169,8 @@ def batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def peaks() -> dict[str, int]:
     """Peak bytes of a training step of one layer, one sample, as Algorithm 1 allocates."""
-    sizes = models.workload("nlp", phase="train")
-    return {name: int(models.attention(name).cost(sizes).peak()) for name in MEMORY}
+    sizes = workload("nlp", phase="train")
+    return {name: int(attention(name).cost(sizes).peak()) for name in MEMORY}
 
 
 def by_memory(sizes: Mapping[str, float]) -> list[str]:
@@ -90,7 +186,7 @@ def falls_sharply(sizes: Mapping[str, float]) -> bool:
 
 def least_time(task: str, name: str) -> float:
     """Milliseconds that the attention layers of one sample take at least on the named card."""
-    others = int(models.settings(task)["layers"]) - 1
+    others = int(settings(task)["layers"]) - 1
     return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
 
 
@@ -99,7 +195,7 @@ def _of_a_layer(task: str, name: str) -> float:
     rate = GPU.flops_per_s["float32"]
     return sum(
         roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate)[0]
-        for stage in models.attention(name).cost(models.workload(task))
+        for stage in attention(name).cost(workload(task))
     )
 
 
@@ -107,9 +203,9 @@ REDUCTIONS = {f"001-T2-d{row['d_prime']}": row for row in DOCUMENT.rows("table02
 GAINS = {f"001-T5-{row['dataset']}": row for row in DOCUMENT.rows("table05_accuracy_gain")}
 
 
-SIZES = models.rows_by_projection("table01_wikitext103_perplexity", "params_M")
+SIZES = rows_by_projection("table01_wikitext103_perplexity", "params_M")
 VISION = {
-    name: {data: models.rows_by_projection(t, "params_M")[name] for data, t in ACCURACIES.items()}
+    name: {data: rows_by_projection(t, "params_M")[name] for data, t in ACCURACIES.items()}
     for name in ("dot", "d'=2")
 }
 HALF_DIGIT = 500
@@ -123,7 +219,7 @@ ROWS = ("dot", "d'=2", "d'=16", "none")
 
 def millions(name: str) -> float:
     """Size of the language model with the public code's network, in millions."""
-    return models.language_model(name) / MILLION
+    return language_model(name) / MILLION
 
 
 @cache
@@ -143,7 +239,7 @@ def output_shape(name: str) -> list[str]:
 def one_hidden_layer(name: str, width: int) -> int:
     """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
     head_dim = workload("nlp").head_dim
-    projected = models.projection(name)
+    projected = projection(name)
     reduced = projected or head_dim
     down = 2 * head_dim * reduced if projected else 0
     return down + width * (2 * reduced + 2) + 1
@@ -169,8 +265,8 @@ def smallest_with_one_width() -> float:
 def vision_sizes() -> dict[str, float]:
     """Sizes of the vision models, and how they differ, in millions."""
     sizes = {
-        (name, dataset): models.vision_model(name, dataset) / MILLION
-        for name in VISION for dataset in models.CLASSES
+        (name, dataset): vision_model(name, dataset) / MILLION
+        for name in VISION for dataset in CLASSES
     }  # fmt: skip
     return {
         **{f"90 classes more, {n}": sizes[n, "cifar100"] - sizes[n, "cifar10"] for n in VISION},
@@ -225,7 +321,7 @@ PRINTED: Printed = {
     "001-ON2": dict.fromkeys(ROWS, 2),
 }
 OURS: Ours = {
-    **{claim: partial(reduction, models.name_of(row)) for claim, row in REDUCTIONS.items()},
+    **{claim: partial(reduction, name_of(row)) for claim, row in REDUCTIONS.items()},
     **{claim: partial(gain, row["dataset"]) for claim, row in GAINS.items()},
     "001-ABS-4pts": lambda: {dataset: gain(dataset) for dataset in ACCURACIES},
     "001-CONC-rel": lambda: {

@@ -1,13 +1,19 @@
-"""001's figures that need no training: both surfaces, the tensor C, the matrix A."""
+"""001's figures that need no training, and its tables, made again.
+
+Both surfaces, the tensor C, the matrix A; sizes and gains computed, memory beside what C takes.
+"""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attnprof.papers.neural_attention.checks import graph_dimensions
-from attnprof.papers.regenerated import FigureData, PaperFigure, described
+from attnprof.papers.neural_attention import checks
+from attnprof.papers.neural_attention.checks import MILLION, graph_dimensions, name_of, vision_model
+from attnprof.papers.regenerated import FigureData, PaperFigure, Row, described, tables_of
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
 POINTS, NEURONS = 61, 16
@@ -111,3 +117,32 @@ FIGURES: dict[str, PaperFigure] = {
     "3": PaperFigure("The tensor C of Eq 7", pair_tensor),
     "8": PaperFigure("The matrix A of Eq 9", score_matrix),
 }
+
+
+SIZE = "model size (M)"
+
+
+def vision_millions(dataset: str, row: Row) -> float:
+    """Size of a vision model of Table 3 or 4."""
+    return vision_model(name_of(row), dataset) / MILLION
+
+
+def bounds(task: str) -> dict[str, Callable[[Row], float]]:
+    """The least memory, in 16 bits, and time of a task's rows."""
+    return {
+        "memory (GB/batch)": lambda row: checks.least_memory(task, name_of(row)) / 2,
+        "inference speed (ms/sample)": lambda row: checks.least_time(task, name_of(row)),
+    }
+
+
+OURS: dict[str, dict[str, Callable[[Row], float]]] = {
+    "1": {SIZE: lambda row: checks.millions(name_of(row))},
+    "2": {"improvement (%)": lambda row: checks.reduction(name_of(row))},
+    "3": {SIZE: partial(vision_millions, "cifar10")},
+    "4": {SIZE: partial(vision_millions, "cifar100")},
+    "5": {"improvement (points)": lambda row: checks.gain(row["dataset"])},
+    "6": bounds("nlp"),
+    "7": bounds("vision"),
+    "8": bounds("vision"),
+}
+TABLES = tables_of("001", OURS)

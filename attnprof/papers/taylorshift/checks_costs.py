@@ -1,25 +1,94 @@
-"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads."""
+"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads.
+
+What it prints, and what its definitions count to, are expressions in N tokens, d the width of a
+head and h heads, all positive.
+"""
 
 from functools import cache, partial
 from typing import Any
 
 import sympy
 
+from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
+from attnprof.crossovers.sides import Meeting, contests
+from attnprof.crossovers.solve import solved
 from attnprof.papers.checks import Facts, Ours, Printed
-from attnprof.papers.taylorshift import formulas
-from attnprof.papers.taylorshift.formulas import (
-    DOCUMENT,
-    WIDTHS,
-    D,
-    H,
-    N,
-    direct_flops,
-    efficient_flops,
-    first_lengths,
-    printed,
-)
+from attnprof.papers.documents import document
+from attnprof.workload import Workload
+
+DOCUMENT = document("004")
+FORMS = ("taylor-direct", "taylor-efficient")
+N, D, H = map(symbol, "Ndh")
+
+
+def quoted(quantity: str) -> str:
+    """A number of the running text, as it is printed there."""
+    values = {row["quantity"]: row["value"] for row in DOCUMENT.rows("quoted_numbers")}
+    return values[quantity]
+
+
+@cache
+def published(source: str) -> Any:
+    """A printed form by its source (``004-EQ4``)."""
+    forms = {form.source: form for name in FORMS for form in registry.get(name).published()}
+    return forms[source]
+
+
+def printed(source: str) -> Any:
+    """Its closed form in N and d (and h)."""
+    form = published(source)
+    return form.formula(Workload(N, 1 if form.heads == "one" else H, D))
+
+
+@cache
+def stages(mechanism: str) -> dict[str, Any]:
+    """FLOPs of each stage of a mechanism's definition, one head."""
+    found: dict[str, Any] = {}
+    for stage in registry.get(mechanism).definition(Workload(N, 1, D), "core"):
+        found[stage.name] = found.get(stage.name, 0) + stage.cost.flops
+    return found
+
+
+def direct_flops() -> Any:
+    """Eq 1, counted by our definition; its normalisation of rows came later (Sec 3.3)."""
+    eq1 = ("scores", "Taylor map", "row sums", "normalisation", "weighted values")
+    return sum(stages("taylor-direct")[name] for name in eq1)
+
+
+def squared_flops() -> Any:
+    """Eq 2, counted by our definition."""
+    squared = ("box products", "A_mod", "squared part")
+    return sum(stages("taylor-efficient")[name] for name in squared)
+
+
+def efficient_flops() -> Any:
+    """Eq 3 as it is printed: one factor ½, two sums of N × (d+1), and the division by Eq 1."""
+    counted = stages("taylor-efficient")
+    linear = counted["keysᵀ values"] + counted["linear part"]
+    half = counted["factors"] / 3  # Algorithm 1 has three factors, Eq 3 one
+    return squared_flops() + linear + half + counted["sums"] + counted["division"]
+
+
+#: N0 and N1, and the metric of ``attnprof crossover`` that each is of.
+METRICS = {"N0": "flops", "N1": "memory"}
+WIDTHS = tuple(int(row["d"]) for row in DOCUMENT.rows("table02_transition_points"))
+
+
+@cache
+def crossing(name: str, head_dim: int) -> tuple[Any, str | None]:
+    """All crossings of the printed forms at one width, and the last one's closed form in d."""
+    direct, efficient = map(registry.get, FORMS)
+    meeting = Meeting(direct, efficient, Workload(1, 1, head_dim))
+    (contest,) = contests(meeting, kinds=("published",), metrics=(METRICS[name],))
+    return solved(meeting, contest, head_dim)
+
+
+def first_lengths(head_dim: int) -> dict[str, int]:
+    """The first whole lengths from which on the efficient form is not dearer."""
+    return {name: int(crossing(name, head_dim)[0].first_seq_len) for name in METRICS}
+
 
 #: Operations of an exponential, as this project counts.
 EXPONENTIAL = 1
@@ -29,13 +98,13 @@ CONSIDERABLY = 2 / 3
 
 def fraction() -> tuple[Any, Any]:
     """N0 before it is divided out: the efficient count over N, the direct one over N²."""
-    over, under = formulas.efficient_flops() / N, formulas.direct_flops() / N**2
+    over, under = efficient_flops() / N, direct_flops() / N**2
     return sympy.expand(over), sympy.expand(under)
 
 
 def closed_form(name: str) -> str:
     """N0 or N1 in d."""
-    return str(formulas.crossing(name, WIDTHS[0])[1])
+    return str(crossing(name, WIDTHS[0])[1])
 
 
 def split() -> list[str]:
@@ -47,23 +116,23 @@ def split() -> list[str]:
 
 def sums_and_factors() -> str:
     """FLOPs of one factor, the two sums, and the sums of V's columns."""
-    counted = formulas.stages("taylor-efficient")
+    counted = stages("taylor-efficient")
     columns = counted["sum of values"] - (D + 1)  # N values take N - 1 additions
     return str(sympy.expand(counted["factors"] / 3 + counted["sums"] + columns))
 
 
 def dearer_from() -> str:
     """Operations of an exponential from which on softmax attention takes more than Eq 1."""
-    counted, price = formulas.stages("standard"), symbol("price")
+    counted, price = stages("standard"), symbol("price")
     softmax = sum(count for name, count in counted.items() if name != "scaling")
-    apart = softmax + (price - 1) * counted["exponentials"] - formulas.direct_flops()
+    apart = softmax + (price - 1) * counted["exponentials"] - direct_flops()
     (even,) = sympy.solve(apart, price)
     return str(even)
 
 
 def orders() -> dict[str, str]:
     """The leading term of each form, without its factor."""
-    counts = {"efficient": formulas.efficient_flops(), "direct": formulas.direct_flops()}
+    counts = {"efficient": efficient_flops(), "direct": direct_flops()}
     leading = {name: leading_terms(count, ("N", "d")) for name, count in counts.items()}
     return {name: str(total(terms or (), factors=False)) for name, terms in leading.items()}
 
@@ -189,9 +258,9 @@ PRINTED: Printed = {
     claim: {name: int(row[name]) for name in ("N0", "N1")} for claim, row in TRANSITIONS.items()
 }
 OURS: Ours = {
-    "004-EQ4": lambda: str(formulas.direct_flops()),
-    "004-YSQU": lambda: str(formulas.squared_flops()),
-    "004-EQ5": lambda: str(formulas.efficient_flops()),
+    "004-EQ4": lambda: str(direct_flops()),
+    "004-YSQU": lambda: str(squared_flops()),
+    "004-EQ5": lambda: str(efficient_flops()),
     "004-EQ6": lambda: {"fraction": "({})/({})".format(*fraction()), "N0": closed_form("N0")},
     "004-EQ7": lambda: closed_form("N1"),
     "004-A1": split,

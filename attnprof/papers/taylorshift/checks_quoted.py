@@ -6,9 +6,8 @@ from statistics import mean, median, mode
 from typing import Any
 
 from attnprof.papers.checks import Facts, Ours, Printed, within
-from attnprof.papers.documents import number
-from attnprof.papers.measured import measured
-from attnprof.papers.taylorshift.formulas import DOCUMENT, WIDTHS, published, quoted
+from attnprof.papers.documents import measured, number
+from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, published, quoted
 from attnprof.papers.taylorshift.races import delay
 from attnprof.workload import Workload
 

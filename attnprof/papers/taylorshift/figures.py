@@ -1,7 +1,11 @@
-"""004's figures: time and memory over length, sizes of results, and the fitted laws' errors."""
+"""004's figures and tables, made again.
+
+Time and memory over length, sizes of results, and the fitted laws' errors; in tables, what follows
+from definitions, counts, or other tables stands beside what is printed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import exp, log
 from typing import Any
@@ -9,14 +13,37 @@ from typing import Any
 import sympy
 
 from attnprof.papers.checks import formula, rounded, within
-from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import FigureData, PaperFigure, Statement, described
+from attnprof.papers.documents import measured
+from attnprof.papers.regenerated import (
+    Cell,
+    FigureData,
+    PaperFigure,
+    Row,
+    Statement,
+    described,
+    tables_of,
+)
 from attnprof.papers.taylorshift import checks_quoted, checks_sizes
-from attnprof.papers.taylorshift.checks_quoted import SHARES
-from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE, law, printed_laws
-from attnprof.papers.taylorshift.formulas import WIDTHS, D, N, quoted
+from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, D, N, first_lengths, quoted
+from attnprof.papers.taylorshift.checks_quoted import (
+    DATASETS,
+    MODEL,
+    SHARES,
+    accuracies,
+    beside_entries,
+    memory,
+)
+from attnprof.papers.taylorshift.checks_sizes import (
+    ERROR,
+    EXPRESSIONS,
+    LENGTH,
+    NORMAL,
+    POWERS,
+    SPHERE,
+    law,
+    printed_laws,
+)
 from attnprof.papers.taylorshift.measurements import DIRECT, EFFICIENT, STANDARD
-from attnprof.papers.taylorshift.norms import EXPRESSIONS, POWERS
 from attnprof.papers.taylorshift.races import DEFAULT, KEPT, delay
 
 #: What the allocator does with freed memory, by the crossover.
@@ -25,8 +52,6 @@ SETTINGS = {"N0hat": "freed memory kept", "N0hat_default": "with the allocator's
 ABOUT, COMPETITIVE, EXPONENT = 0.1, 0.25, 0.2
 #: What two curves in a log-log plot may differ by and still look alike.
 ALIKE = 0.03
-#: What B.2 grants for large N; sampling adds twice its standard error.
-ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 #: Crossovers of Figure 1 by name: the panel they are marked in.
 CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N0hat_default": "time_s", "N1": "peak_bytes",
               "N1hat": "peak_bytes"}  # fmt: skip
@@ -260,3 +285,83 @@ FIGURES: dict[str, PaperFigure] = {
     "4": PaperFigure("Mean norms of intermediate results", norms, measured=True),
     "5": PaperFigure("Errors of the fitted laws", errors, measured=True),
 }
+
+
+#: Heads of each dataset's model.
+HEADS = checks_quoted.setting("heads")
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def intermediate_sizes() -> list[dict[str, Any]]:
+    """Table 1: the laws, and what they and the exact moments give for long sequences."""
+    rows: list[dict[str, Any]] = []
+    for expression, printed in checks_sizes.printed_laws().items():
+        said, ours = checks_sizes.printed_sizes(expression), checks_sizes.sizes(expression)
+        normal = checks_sizes.sizes(expression, NORMAL)
+        agree = within(relative=ERROR)
+        rows.append({
+            "expression": expression,
+            "size": printed,
+            "root mean square": str(checks_sizes.law(expression)),
+            **{d: Cell(_short(said[d]), _short(ours[d]), agree) for d in said},
+            "unit variance, d=64": _short(normal["d=64"]),
+        })  # fmt: skip
+    return rows
+
+
+def normalisation() -> list[dict[str, Any]]:
+    """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
+    elsewhere = {
+        "direct_acc_pct": checks_quoted.column("acc_pct")[int(HEADS["cifar_pixel"])],
+        "efficient_acc_pct": accuracies()[MODEL]["cifar_pixel"],
+    }
+    rows: list[dict[str, Any]] = []
+    for row in DOCUMENT.rows("table04_normalization_ablation"):
+        whole = row["variant"] == "input_norm+output_norm"
+        cells = {
+            name: Cell(float(row[name]) if row[name] else None, other if whole else None)
+            for name, other in elsewhere.items()
+        }
+        rows.append({"variant": row["variant"], **cells})
+    return rows
+
+
+def hyperparameters() -> list[dict[str, Any]]:
+    """Table 7; the width is heads times 64."""
+    rows: list[dict[str, Any]] = []
+    for row in DOCUMENT.rows("table07_hyperparameters"):
+        made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
+        if row["param"] == "d_embed":
+            width = checks_quoted.common_head_width()
+            made |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
+        rows.append(made)
+    return rows
+
+
+def first_length(name: str, row: Row) -> int:
+    """Our N0 or N1 of a width of Table 2."""
+    return first_lengths(int(row["d"]))[name]
+
+
+def mebibytes(form: str, row: Row) -> float:
+    """Table 6's memory of a form, as its entries account for it."""
+    return round(memory(form, int(row["h"])), 1)
+
+
+TABLES = tables_of(
+    "004",
+    {
+        "2": {name: partial(first_length, name) for name in ("N0", "N1")},
+        "3": {"average": lambda row: checks_quoted.average(row["model"])},
+        "5": {
+            "linear": lambda row: accuracies()[MODEL][row["dataset"]],
+            "delta": lambda row: checks_quoted.deltas()[row["dataset"]],
+        },
+        "6": {f"{form} MiB": partial(mebibytes, form) for form in ("direct", "efficient")},
+    },
+    {"1": intermediate_sizes, "4": normalisation, "7": hyperparameters},
+    {"1": lambda: {"length": LENGTH}, "6": lambda: {"beside": beside_entries()}},
+)

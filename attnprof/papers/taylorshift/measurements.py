@@ -20,8 +20,8 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import Subject, build_subject
 from attnprof.models import build, preset
 from attnprof.models.embeddings import example_inputs
-from attnprof.papers.taylorshift.formulas import FORMS, first_lengths
-from attnprof.papers.taylorshift.norms import fit_norms, measure_norms
+from attnprof.papers.taylorshift.checks_costs import FORMS, first_lengths
+from attnprof.papers.taylorshift.checks_sizes import fit_norms, measure_norms
 from attnprof.papers.taylorshift.races import ALLOCATORS, KEPT, allocator, clocked, crossings
 from attnprof.registry import get
 from attnprof.workload import Workload
