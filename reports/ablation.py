@@ -1,9 +1,10 @@
-"""What single guesses carry: switched off, which modules of public packages no longer run?
+"""What single guesses carry: which led to the call that ran, and what becomes of it without them?
 
-Every target of ``foreign_modules.py`` is asked for by its name alone. Written down is whether the
-first guess of arguments and inputs runs, the calls of a model that uses the module, or a repair,
-and which functions proposed that repair. Each such function is then switched off for the targets
-that it served. In the environment that ``foreign_modules.py`` makes::
+Every target of ``foreign_modules.py`` is asked for by its name alone, and no formula is derived.
+Written down is whether the first guess of arguments and inputs runs, the calls of a model that uses
+the module, a repair, or any value; which functions proposed that repair, and which guessed
+something by a name, an annotation or code on the way. Each function that served few targets is then
+switched off for those. In the environment that ``foreign_modules.py`` makes::
 
     FOREIGN_MODULES=FOLDER python reports/ablation.py            # targets that are not in the CSV
     FOREIGN_MODULES=FOLDER python reports/ablation.py torch.nn   # these again
@@ -16,14 +17,16 @@ formulas, domains and notes have to stay as they are.
 from __future__ import annotations
 
 import ast
+import importlib
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -32,99 +35,149 @@ from row_files import apart, earlier, save
 
 HERE = Path(__file__).parent
 REQUEST = HERE.parent / "attnprof" / "trace" / "request"
-#: Methods of ``Failed``, and functions that ``repairs`` calls, which propose repairs.
-METHODS = (
-    "_parts", "_named", "_defaults", "_pairs", "_missing", "_classes", "_unset", "_layouts",
-    "_pictures", "_numbers", "_fixed", "_twos",
-)  # fmt: skip
-OF_LINES = ("unflagged", "sized", "of_channels", "with_class")
-OF_SHAPES = ("wider", "beside")
+#: Functions that propose repairs, by where they are looked up.
+REPAIRS = {
+    "repairs.Failed": "_parts _named _defaults _pairs _missing _classes _unset _layouts _pictures "
+    "_numbers _fixed _twos",
+    "lines": "unflagged sized of_channels with_class",
+    "repairs": "wider beside",
+}
+#: Functions that guess by a name, an annotation or code, by where they are looked up; with what
+#: they return of their arguments where they know nothing.
+GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
+    "given": {
+        "compared": lambda *_: "", "may_be_none": lambda *_: False, "written": lambda *_: (),
+        "module_of": lambda *_: None, "_with_grid": lambda *args: args[2],
+        "form_of_several": lambda *_: "",
+    },
+    "signatures": {
+        "documented": lambda *_: {}, "sizes_at_default": lambda *_: {}, "_picture": lambda *_: "",
+        "_words": lambda *_: "",
+    },
+    "configurations": {"_state_space_sizes": lambda *_: {}, "_best_class": lambda *_: None},
+    "modules": {"rotary_input": lambda *args: f"(B, N, {args[2]}), (B, N, {args[2]})"},
+    "lines": {"context_text": lambda *args: args[1], "of_sides": lambda *_: {}},
+}  # fmt: skip
+#: How a target comes to run.
+STAGES = ("first guess", "model's call", "repair", "any value", "refused")
+#: Guesses that answered for more targets than this are not switched off.
+MANY = 6
 #: Rows of layers that only save time.
 SPEEDS = HERE / "ablation_speed.csv"
 #: Rows of targets.
-GUESSES = HERE / "ablation.csv"
+ROWS = HERE / "ablation.csv"
 #: Seconds that a target may take on a busy machine.
-LIMIT_S = 1800
+LIMIT_S = 400
 
 
 @dataclass(frozen=True)
 class Row:
-    """How a target comes to run: by the first guess, a model's call or a repair; or not at all.
+    """How a target comes to run, with ``off``, if anything, switched off.
 
-    ``proposed_by`` names what proposed the repair; ``off`` what was switched off, if anything.
+    ``proposed_by`` names what proposed the repair, ``guessed_by`` what answered on the way.
     """
 
     target: str
     off: str
     found_by: str
     proposed_by: str
+    guessed_by: str
     tries: int
     seconds: float
     inputs: str
 
 
 def row_of(target: str, off: str) -> Row:
-    """Return how one target comes to run with a proposing function switched off."""
+    """Return how one target comes to run with a function switched off."""
     from attnprof.errors import AttnprofError
     from attnprof.trace.request.lookup import target_of
     from attnprof.trace.request.target import Target
 
-    proposals, tries = watched(off)
+    watch = Watch(off)
+    watch.begin()
     name, *inputs = target.split(" --input ")
     start = time.process_time()
     try:
         found = target_of(name, None, inputs)
         stage = "refused" if found.advice != Target.advice else "first guess"
         spelled = "; ".join(found.spelled_inputs)
-        if any("calls it with" in note for note in found.notes):
-            stage = "model's call"
+        for sign, told in (("calls it with", "model's call"), ("nothing says", "any value"),
+                           ("tried first", "repair")):  # fmt: skip
+            if any(sign in note for note in found.notes):
+                stage = told
     except AttnprofError as error:
         stage, spelled = "refused", str(error).replace("\n", " ")[:200]
     by: dict[str, None] = {}
-    if stage == "first guess" and tries and tries[-1].repaired:
-        stage = "repair"
-        change = tries[-1].seen[-1]
+    for search in watch.searches if stage in ("repair", "model's call", "any value") else ():
+        change = search.seen[-1]
         items = [*change.args.items(), *change.inputs.items()]
-        by = dict.fromkeys(proposals.get((k, str(v)), "repairs") for k, v in items)
-    count = sum(len(each.seen) for each in tries)
-    return Row(target, off, stage, " ".join(by), count, round(time.process_time() - start, 1),
-               spelled)  # fmt: skip
+        by |= dict.fromkeys(watch.proposed.get((k, str(v)), "repairs") for k, v in items)
+    count = sum(len(each.seen) for each in watch.searches)
+    seconds = round(time.process_time() - start, 1)
+    return Row(target, off, stage, " ".join(by), " ".join(watch.answered), count, seconds, spelled)
 
 
-def watched(off: str) -> tuple[dict[Any, str], list[Any]]:
-    """Patch the proposing functions of this process: what proposed what, and the searches."""
-    from attnprof.trace.request import lines, repairs
-    from attnprof.trace.request.tries import Tries
+class Watch:
+    """What proposed which change, which guesses answered, and the searches that found a repair."""
 
-    proposals: dict[Any, str] = {}
-    searches: list[Any] = []
+    def __init__(self, off: str) -> None:
+        self.off = off
+        self.proposed: dict[Any, str] = {}
+        self.answered: dict[str, None] = {}
+        self.searches: list[Any] = []
 
-    def watching(owner: Any, name: str) -> None:
-        plain = getattr(owner, name)
+    def begin(self) -> None:
+        """Patch the functions of this process."""
+        for where, names in REPAIRS.items():
+            for name in names.split():
+                self._patch(where, name, self._watched_repairs(name))
+        for where, guesses in GUESSES.items():
+            for name, nothing in guesses.items():
+                self._patch(where, name, self._watched_guess(name, nothing))
+        from attnprof.trace.request.tries import Tries
 
-        def watch(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            for repair in () if name == off else plain(*args, **kwargs):
-                for key, value in (*repair.args.items(), *repair.inputs.items()):
-                    proposals.setdefault((key, str(value)), name)
-                yield repair
+        search = Tries.until_one_runs
 
-        setattr(owner, name, watch)
+        def until_one_runs(tries: Any, first: Any, error: Exception) -> Any:
+            if found := search(tries, first, error):
+                self.searches.append(tries)
+            return found
 
-    for owner, names in ((repairs.Failed, METHODS), (lines, OF_LINES), (repairs, OF_SHAPES)):
-        for name in names:
-            if hasattr(owner, name):
-                watching(owner, name)
-    search = Tries.until_one_runs
+        Tries.until_one_runs = until_one_runs  # type: ignore[method-assign]
 
-    def until_one_runs(self: Any, first: Any, error: Exception) -> Any:
-        searches.append(self)
-        self.repaired = False
-        found = search(self, first, error)
-        self.repaired = found is not None
-        return found
+    def _patch(self, where: str, name: str, watched: Callable[[Any], Any]) -> None:
+        module, _, inside = where.partition(".")
+        owner: Any = importlib.import_module(f"attnprof.trace.request.{module}")
+        owner = getattr(owner, inside) if inside else owner
+        if hasattr(owner, name):
+            setattr(owner, name, watched(getattr(owner, name)))
 
-    Tries.until_one_runs = until_one_runs
-    return proposals, searches
+    def _watched_repairs(self, name: str) -> Callable[[Any], Any]:
+        def of(plain: Any) -> Any:
+            @wraps(plain)
+            def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
+                for repair in () if name == self.off else plain(*args, **kwargs):
+                    for key, value in (*repair.args.items(), *repair.inputs.items()):
+                        self.proposed.setdefault((key, str(value)), name)
+                    yield repair
+
+            return watched
+
+        return of
+
+    def _watched_guess(self, name: str, nothing: Callable[..., Any]) -> Callable[[Any], Any]:
+        def of(plain: Any) -> Any:
+            @wraps(plain)
+            def watched(*args: Any) -> Any:
+                unknown = nothing(*args)
+                known = unknown if name == self.off else plain(*args)
+                if known != unknown:
+                    self.answered[name] = None
+                return known
+
+            return watched
+
+        return of
 
 
 @dataclass(frozen=True)
@@ -173,14 +226,14 @@ def speed() -> Iterator[Speed]:
 
 def row_apart(target: str, off: str = "") -> Row:
     """Return the row of a target, made in a process of its own."""
-    ended = Row(target, off, "refused", "", 0, 0.0, f"ended, or stopped after {LIMIT_S} s")
+    ended = Row(target, off, "refused", "", "", 0, 0.0, f"ended, or stopped after {LIMIT_S} s")
     return apart(lambda: row_of(target, off), ended, LIMIT_S)
 
 
 def lines_of(name: str) -> int:
-    """Return how many lines a proposing function has."""
-    for path in (REQUEST / file for file in ("repairs.py", "lines.py", "named_shapes.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.exists() else ():
+    """Return how many lines a function has; 0 if it is not there any more."""
+    for path in REQUEST.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return (node.end_lineno or 0) - node.lineno + 1
     return 0
@@ -210,30 +263,35 @@ def speed_table(rows: list[Speed]) -> Iterator[str]:
 def page(rows: list[Row]) -> Iterator[str]:
     """Yield the Markdown page."""
     asked = [row for row in rows if not row.off]
-    stages = {s: sum(row.found_by == s for row in asked) for s in
-              ("first guess", "model's call", "repair", "refused")}  # fmt: skip
-    served = defaultdict(list)
-    for row in asked:
-        for name in row.proposed_by.split() if row.found_by == "repair" else ():
-            served[name].append(row.target)
+    stages = ", ".join(f"{sum(row.found_by == s for row in asked)} by {s}" for s in STAGES[:-1])
     yield "# What single guesses carry"
     yield ""
     yield "Written by `python reports/ablation.py`; all rows in the CSV beside it."
     yield (
         f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
-        "names alone: "
-        + ", ".join(f"{count} by {stage}" for stage, count in stages.items() if stage != "refused")
-        + f"; {stages['refused']} refused."
+        f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused."
     )
-    yield ""
-    yield "| proposes repairs | lines | targets it serves | switched off, these become |"
-    yield "|---|--:|--:|---|"
-    names = (*METHODS, *OF_LINES, *OF_SHAPES)
-    for name in sorted(names, key=lambda name: -len(served[name])):
-        without = [row for row in rows if row.off == name]
-        told = [f"`{row.target}`: {row.found_by}" for row in without]
-        there = lines_of(name)
-        yield f"| `{name}` | {there or 'deleted'} | {len(served[name])} | {', '.join(told)} |"
+    repairs = [name for names in REPAIRS.values() for name in names.split()]
+    guesses = [name for names in GUESSES.values() for name in names]
+    for title, names, field in (("proposes repairs", repairs, "proposed_by"),
+                                ("guesses", guesses, "guessed_by")):  # fmt: skip
+        served = served_by(asked, field)
+        yield ""
+        yield f"| {title} | lines | targets it serves | switched off, these become |"
+        yield "|---|--:|--:|---|"
+        for name in sorted(names, key=lambda name: -len(served[name])):
+            told = [f"`{row.target}`: {row.found_by}" for row in rows if row.off == name]
+            there = lines_of(name)
+            yield f"| `{name}` | {there or 'deleted'} | {len(served[name])} | {', '.join(told)} |"
+
+
+def served_by(rows: list[Row], field: str) -> dict[str, list[str]]:
+    """Return the targets that come to run with each function."""
+    served = defaultdict(list)
+    for row in rows:
+        for name in getattr(row, field).split() if row.found_by != STAGES[-1] else ():
+            served[name].append(row.target)
+    return served
 
 
 def main() -> None:
@@ -242,11 +300,10 @@ def main() -> None:
     if Path(sys.prefix) != folder:
         python = str(environment(folder))
         os.execv(python, [python, *sys.argv])  # noqa: S606 - the same script
-    import timm  # noqa: F401 - once for all processes
     import torch
-    import transformers  # noqa: F401
 
     from attnprof.trace.request import lookup  # noqa: F401
+    from attnprof.user_code import loaded
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(HERE.parent))
@@ -254,16 +311,31 @@ def main() -> None:
     if again == ("--speed",):
         kept = [row for row in earlier(SPEEDS, Speed) if row.layer not in LAYERS]
         save(SPEEDS, Speed, [*kept, *speed()])
-        write_page(earlier(GUESSES, Row))
+        write_page(earlier(ROWS, Row))
         return
-    rows = [r for r in earlier(GUESSES, Row) if not (again and r.target.startswith(again))]
-    targets = sorted(TARGETS, key=lambda target: target.startswith("transformers"))
-    for target in [name for name in targets if not any(row.target == name for row in rows)]:
-        rows.append(row_apart(target))
-        served = rows[-1].proposed_by.split() if rows[-1].found_by == "repair" else []
-        rows += [row_apart(target, name) for name in served if name != "repairs"]
-        save(GUESSES, Row, rows)
-        write_page(rows)
+    rows = [r for r in earlier(ROWS, Row) if not (again and r.target.startswith(again))]
+    for target in TARGETS:  # once for all processes
+        loaded(target.partition(" ")[0])
+    for target in TARGETS:
+        if not any(row.target == target for row in rows):
+            rows.append(row_apart(target))
+            save(ROWS, Row, rows)
+    rows += [row_apart(target, off) for target, off in sorted(switched_off(rows))]
+    save(ROWS, Row, rows)
+    write_page(rows)
+
+
+def switched_off(rows: list[Row]) -> set[tuple[str, str]]:
+    """Return targets with what served them and few others, if there is no row of that yet."""
+    asked = [row for row in rows if not row.off]
+    pairs = {
+        (target, name)
+        for field in ("proposed_by", "guessed_by")
+        for name, served in served_by(asked, field).items()
+        for target in served
+        if name != "repairs" and (field == "proposed_by" or len(served) <= MANY)
+    }
+    return pairs - {(row.target, row.off) for row in rows}
 
 
 def write_page(rows: list[Row]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.tuples import folded
+from attnprof.trace.request.target import folded
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 

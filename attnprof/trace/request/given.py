@@ -21,9 +21,10 @@ from attnprof.trace.request.target import (
     Expression,
     Input,
     Target,
+    base_of,
+    folded,
 )
 from attnprof.trace.request.texts import as_size, symbols_in
-from attnprof.trace.request.tuples import base_of, folded
 from attnprof.trace.request.usual import (
     ARGUMENTS,
     FIRST,

@@ -1,30 +1,32 @@
 """Guess a module's arguments and inputs from the models in its file that call it.
 
-A model is derived like any class, and run until it calls the module: what it passes there, at
-several sizes, becomes expressions (:mod:`.calls`). :func:`uses` is the entry point.
+A model is derived like any class, and run until it calls the module (:func:`_watched`). What it
+passes there, at several sizes, becomes expressions (:func:`_fitted`): 256 at N = 64 and 512 at N =
+128 are ``4*N``. :func:`uses` is the entry point.
 """
 
 import ast
+import inspect
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
-from attnprof.trace.request.calls import Shape, UnlikeCallsError, Use, fitted, is_module, watched
 from attnprof.trace.request.configurations import Configuration, names_around, taken_by
 from attnprof.trace.request.given import Repair, Request
 from attnprof.trace.request.messages import source_of
 from attnprof.trace.request.modules import of_class
-from attnprof.trace.request.target import Expression, Target
+from attnprof.trace.request.target import DEFAULT, Expression, Target, base_of, folded
 from attnprof.trace.request.texts import Named, Several
 from attnprof.trace.request.tries import Tries
-from attnprof.trace.request.tuples import base_of, folded
 from attnprof.trace.run.runs import outcome
 
 #: Models tried, operations of a run, seconds for all, and lengths of the first run in turn.
@@ -33,6 +35,34 @@ _MODELS, _OPERATIONS, _SECONDS, _LENGTHS = 6, 6000, 8.0, (256, 1024, 64)
 _REPAIRS = 16
 #: Sizes of the first run; each is doubled in turn, then all are tripled.
 _FIRST_SIZES = {"B": 2, "h": 4, "d": 16}
+#: The attribute in which modules of a watched run keep their constructor arguments.
+_ARGUMENTS = "_attnprof_given"
+#: Tokens that a model adds to those of an image (for the class, registers): fewer than this.
+_EXTRA_TOKENS = 9
+
+
+class _CalledError(Exception):
+    """Ends a run at the module's call."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a tensor in a call; ``dtype`` is empty for torch's default."""
+
+    sizes: tuple[Any, ...]
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call of a module: constructor arguments and inputs, each leaf by its path, like ``x.0``."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _UnlikeCallsError(Exception):
+    """Raised when no expression fits the numbers of several runs."""
 
 
 def uses(
@@ -69,7 +99,7 @@ def _models(owner: Any) -> list[Any]:
     while users := [n for n in names if n not in using and names[n] & {*users}]:
         using += users
     order = sorted(using, key=lambda name: (not name.endswith("Model"), -using.index(name)))
-    kinds = [kind for kind in map(around.get, order) if kind is not None and is_module(kind)]
+    kinds = [kind for kind in map(around.get, order) if kind is not None and _is_module(kind)]
     kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
     return kinds[:_MODELS]
 
@@ -78,14 +108,11 @@ def _names_used(owner: Any) -> dict[str, set[str]]:
     """Return the names that each class, function or table of the owner's file uses."""
     names: dict[str, set[str]] = {}
     for node in ast.parse(source_of(sys.modules.get(owner.__module__))).body:
-        defined = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in _targets(node))]
+        assigned = getattr(node, "targets", [])
+        defined = [getattr(node, "name", ""), *(getattr(x, "id", "") for x in assigned)]
         used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         names |= {name: names.get(name, set()) | used for name in defined if name}
     return names
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    return getattr(node, "targets", [])
 
 
 def _is_abstract(kind: Any) -> bool:
@@ -104,7 +131,7 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
         others = [{**base, name: 2 * size} for name, size in base.items()] if first else []
         others += [{name: 3 * size for name, size in base.items()}]
         runs = [first, *(first and _first_call(owner, target, sizes) for sizes in others)]
-        with suppress(UnlikeCallsError):
+        with suppress(_UnlikeCallsError):
             if (use := _fitted_call(base, [run for run in runs if run])) and use not in known:
                 known.append(use)
                 yield use
@@ -131,7 +158,7 @@ def _base(target: Target, length: int) -> dict[str, int]:
 
 def _run(owner: Any, target: Target, sizes: Mapping[str, int], found: list[Use]) -> Any:
     """Run a model up to its call of the owner: add that to ``found``, or return the error."""
-    with watched(owner, found.append):
+    with _watched(owner, found.append):
         failed = outcome(target, sizes, training=False, most=_OPERATIONS)
     return failed if isinstance(failed, Exception) and not found else None
 
@@ -140,7 +167,7 @@ def _fitted_call(base: Mapping[str, int], runs: list[Use]) -> Use | None:
     """Return the call with expressions for its sizes, or None if not every run has one."""
     if len(runs) < len(base) + 2:
         return None
-    (first, *others), fit = runs, partial(fitted, base)
+    (first, *others), fit = runs, partial(_fitted, base)
     return Use(
         {n: fit(x, [run.arguments.get(n) for run in others]) for n, x in first.arguments.items()},
         {n: fit(x, [run.inputs.get(n) for run in others]) for n, x in first.inputs.items()},
@@ -155,6 +182,183 @@ def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use | N
         if calls or not type(failed).__module__.startswith("torch."):
             break
     return calls[0] if calls else None
+
+
+@contextmanager
+def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
+    """Inside the context, report a call of an ``owner`` module to ``see`` and end the run there.
+
+    Modules of the owner's file keep the arguments that they are built with.
+    """
+    call = owner.forward
+
+    @wraps(call)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        if type(self) is not owner:
+            return call(self, *args, **named)
+        inputs = _arguments_by_name(call, self, args, named)
+        see(Use(_leaves_of(self.__dict__.get(_ARGUMENTS, {})), _leaves_of(inputs)))
+        raise _CalledError
+
+    kinds = [kind for kind in names_around(owner).values() if _is_module(kind)]
+    with ExitStack() as stack:
+        for kind in dict.fromkeys([owner, *kinds]):
+            if kind.__module__ == owner.__module__ and "__init__" in vars(kind):
+                stack.enter_context(patch.object(kind, "__init__", _storing_init(kind.__init__)))
+        stack.enter_context(patch.object(owner, "forward", called))
+        yield
+
+
+def _storing_init(build: Any) -> Any:
+    """Return a constructor that stores its arguments in the module: a subclass's if both do."""
+
+    @wraps(build)
+    def built(self: Any, *args: Any, **named: Any) -> None:
+        if _ARGUMENTS not in self.__dict__:
+            object.__setattr__(self, _ARGUMENTS, _arguments_by_name(build, self, args, named))
+        build(self, *args, **named)
+
+    return built
+
+
+def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dict[str, Any]:
+    """Return arguments by name, without those at their default; of ``**kwargs`` only tensors."""
+    import torch
+
+    signature = inspect.signature(function)
+    try:
+        bound = signature.bind(module, *args, **named).arguments
+    except TypeError:
+        return {}
+    _self, *names = signature.parameters
+    taken = {n: bound[n] for n in names if n in bound}
+    for name in names:
+        item = signature.parameters[name]
+        if item.kind is item.VAR_KEYWORD:
+            more = taken.pop(name, {})
+            taken |= {n: x for n, x in more.items() if isinstance(x, torch.Tensor)}
+        elif isinstance(taken.get(name, item), torch.Tensor):
+            continue
+        elif taken.get(name, item) is item.default or taken.get(name, item) == item.default:
+            del taken[name]
+    return taken
+
+
+def _leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves |= _leaves(name, value)
+    return leaves
+
+
+def _leaves(path: str, value: Any) -> dict[str, Any]:
+    """Return tensors and plain values by path, as inputs are named: ``{"x.0": Shape((2, 64))}``."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        usual = value.dtype == torch.get_default_dtype()
+        return {path: Shape(tuple(value.shape), "" if usual else str(value.dtype)[6:])}
+    if isinstance(value, torch.nn.Module) and (arguments := value.__dict__.get(_ARGUMENTS)):
+        return {path: Configuration(type(value), _leaves_of(arguments))}
+    parts: dict[str, Any] = {}
+    if isinstance(value, tuple) and type(value) is tuple and value:
+        parts = {f".{at}": x for at, x in enumerate(value)}
+    elif isinstance(value, list) and value:
+        parts = {f"[{at}]": x for at, x in enumerate(value)}
+    elif isinstance(value, dict) and all(str(key).isidentifier() for key in value):
+        parts = {f".{key}": x for key, x in value.items()}
+    if not parts:
+        return {path: value}
+    leaves: dict[str, Any] = {}
+    for step, part in parts.items():
+        leaves |= _leaves(path + step, part)
+    return leaves
+
+
+def _is_module(kind: Any) -> bool:
+    """Return whether ``kind`` is a class of modules."""
+    from torch import nn
+
+    return isinstance(kind, type) and issubclass(kind, nn.Module)
+
+
+# -- from numbers at some sizes to expressions ----------------------------------------------
+
+
+def _fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
+    """Return a leaf with expressions for the numbers that differ between runs.
+
+    ``first`` is the leaf at the sizes ``base``; ``others`` are the leaf with each size doubled in
+    turn, then with all tripled.
+    """
+    if isinstance(first, Shape):
+        if not all(isinstance(x, Shape) and len(x.sizes) == len(first.sizes) for x in others):
+            raise _UnlikeCallsError
+        columns = zip(first.sizes, *(x.sizes for x in others), strict=True)
+        return Shape(tuple(_size(base, one, rest) for one, *rest in columns), first.dtype)
+    if isinstance(first, int) and not isinstance(first, bool):
+        if not all(type(x) is int for x in others):
+            raise _UnlikeCallsError
+        text = _size(base, first, others)
+        return first if text == str(first) else Expression(text)
+    if isinstance(first, Configuration):
+        fields = [x.fields if isinstance(x, Configuration) else {} for x in others]
+        return Configuration(
+            first.kind,
+            {n: _fitted(base, x, [one.get(n) for one in fields]) for n, x in first.fields.items()},
+        )
+    return first
+
+
+def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
+    """Return a number as text: a product of lines in the sizes, plus up to eight tokens.
+
+    ``N/64 - 4``, ``B*h``, ``H*W + 1``; a number that no size changes stays one.
+    """
+    for more in range(max(1, min(_EXTRA_TOKENS, first))):
+        with suppress(_UnlikeCallsError):
+            text = _product(base, first - more, [other - more for other in others])
+            return f"{text} + {more}" if more else text
+    raise _UnlikeCallsError
+
+
+def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
+    *doubled, tripled = others
+    lines, share = list[tuple[str, Fraction]](), Fraction(first)
+    for (name, size), twice in zip(base.items(), doubled, strict=True):
+        if twice != first:
+            slope = Fraction(twice - first, size)
+            lines.append((name, Fraction(first) - slope * size))
+            share *= slope / first if first else 0
+            lines[-1] = name, lines[-1][1] / slope
+    expected = share
+    for name, offset in lines:
+        expected *= 3 * base[name] + offset
+    if expected != tripled:
+        raise _UnlikeCallsError
+    return _text(share, lines) if lines else str(first)
+
+
+def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
+    if len(lines) == 1:  # a line is shown as one
+        name, offset = lines[0]
+        more = share * offset
+        if more.denominator != 1:
+            raise _UnlikeCallsError
+        return _times(share, [name]) + _signed(more)
+    if any(offset.denominator != 1 for _, offset in lines):
+        raise _UnlikeCallsError
+    order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
+    return _times(share, [f"({n}{_signed(o)})" if o else n for n, o in order])
+
+
+def _signed(number: Fraction) -> str:
+    return f" {'+' if number > 0 else '-'} {abs(number)}" if number else ""
+
+
+def _times(share: Fraction, factors: list[str]) -> str:
+    number = [str(share.numerator)] if share.numerator != 1 else []
+    return "*".join(number + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")
 
 
 def _repair(owner: Any, request: Request, use: Use) -> Repair:

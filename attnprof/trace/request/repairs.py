@@ -10,9 +10,8 @@ from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.given import Repair, Request, shown
 from attnprof.trace.request.messages import channels, ranks, source_of, words_where
 from attnprof.trace.request.named_shapes import beside, wider
-from attnprof.trace.request.target import EVEN, Input, Target, at
+from attnprof.trace.request.target import EVEN, Input, Target, at, base_of
 from attnprof.trace.request.texts import Named, as_size
-from attnprof.trace.request.tuples import base_of
 from attnprof.trace.request.usual import (
     HEADS,
     INPUTS,

@@ -8,8 +8,7 @@ from itertools import chain, takewhile
 from typing import Any
 
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.target import Expression, Input
-from attnprof.trace.request.tuples import base_of
+from attnprof.trace.request.target import Expression, Input, base_of
 from attnprof.trace.request.usual import (
     ARGUMENTS,
     CHANNELS,

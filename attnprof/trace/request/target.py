@@ -2,6 +2,7 @@
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -23,7 +24,6 @@ from attnprof.algebra.parser import (
     short,
 )
 from attnprof.errors import RequestError
-from attnprof.trace.request.tuples import folded
 
 #: Sizes of a request that says nothing else: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
@@ -180,6 +180,38 @@ class Input:
             return at(self.value, sizes)
         shape = [dim.whole_at(sizes, f'--input "{self.spelled}"') for dim in self.dims]
         return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
+
+
+# -- inputs that are parts of one argument: ``x.0`` of a tuple, ``x[0]`` of a list, ``x.name`` --
+
+#: The first name of ``x.0``, of ``[0].name``, and the rest.
+_STEP = re.compile(r"(\[?[^.[]*)(.*)", re.DOTALL)
+
+
+def folded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by argument: ``{"x.0": 1, "x.1": 2}`` is ``{"x": (1, 2)}``.
+
+    Names like ``x[0]`` make a list, any other ``x.name`` a dict.
+    """
+    result: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, rest = _STEP.match(name).groups()  # type: ignore[union-attr]  # it matches anything
+        if rest:
+            inside.setdefault(first, {})[rest.removeprefix(".")] = value
+        result[first] = value
+    for name, entries in inside.items():
+        parts = folded(entries)
+        if all(key.startswith("[") for key in parts):
+            result[name] = list(parts.values())
+        else:
+            result[name] = tuple(parts.values()) if all(map(str.isdigit, parts)) else parts
+    return result
+
+
+def base_of(name: str) -> str:
+    """Return the argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
+    return next(iter(folded({name: None})))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,8 @@ from attnprof.trace.rules import (
     convolution_workspaces,
     decompositions,
     entries,
-    norm_workspaces,
-    pooling_workspaces,
     products,
     reductions,
-    transposed_workspaces,
 )
 from attnprof.trace.rules.expansions import expansion_of
 from attnprof.trace.rules.stand_ins import result_of
@@ -21,6 +18,5 @@ from attnprof.trace.rules.table import check_registered, cost_of, name_of, tenso
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
 _FAMILIES = (
-    attention, convolution_workspaces, decompositions, entries, norm_workspaces,
-    pooling_workspaces, products, reductions, transposed_workspaces,
+    attention, convolution_workspaces, decompositions, entries, products, reductions,
 )  # fmt: skip

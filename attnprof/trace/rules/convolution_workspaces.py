@@ -4,10 +4,15 @@ Torch chooses the library (``use_mkldnn`` in its ``Convolution.cpp``). Its own k
 entries under the kernel to columns; oneDNN copies input, kernel and result to blocks of as many
 channels as a vector register holds. Not predicted: oneDNN's gradients of dense kernels of up to 14
 columns, and those of the input under a stride.
+
+A transposed convolution is the input's gradient of a convolution from its result to its input.
+OneDNN runs it as that; torch's own kernel makes that one's columns. Of oneDNN's dense kernels with
+a stride only two results inside are predicted, as a lower bound.
 """
 
 import os
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,11 +28,12 @@ from attnprof.trace.rules.workspaces import (
     is_contiguous,
     layout,
     same,
+    workspaces,
 )
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: Bytes to which oneDNN aligns a buffer that is no tensor.
-ALIGNED = 128
+_ALIGNED = 128
 #: Results in a row that oneDNN's kernel by channel makes at once, with AVX-512.
 _REACH = 6
 #: oneDNN takes another algorithm where columns are so many times the tensors
@@ -78,7 +84,7 @@ class Convolution:
     @property
     def lowered(self) -> Size:
         """Bytes of one channel's columns, for each thread."""
-        return team() * 4 * product(self.weight.shape[2:]) * product(self.result.shape[2:])
+        return _team() * 4 * product(self.weight.shape[2:]) * product(self.result.shape[2:])
 
     @property
     def low(self) -> bool:
@@ -140,7 +146,7 @@ def _at_least(size: Any, limit: int) -> bool:
     return bool(size >= limit)
 
 
-def pixels(image: Any) -> Size | None:
+def _pixels(image: Any) -> Size | None:
     """Return bytes to copy an image whose channels come last; None if they come first.
 
     Lists of tokens are copied channel by channel before they are read.
@@ -167,35 +173,35 @@ def _by_pixel(shape: Convolution, laid: Size, *, kernels: Size | None) -> Size:
     raise UnknownWorkspaceError(laid)
 
 
-def forward(out: Any, call: Any) -> Size:
+def _forward(out: Any, call: Any) -> Size:
     """Return the bytes that a convolution takes."""
     asked = Convolution(call, out)
-    if (laid := pixels(call.input)) is not None:
+    if (laid := _pixels(call.input)) is not None:
         return _by_pixel(asked, laid, kernels=0)
-    plain = one_group(asked, _columns(asked), call.input)
+    plain = _one_group(asked, _columns(asked), call.input)
     plain = copied(call.input) + maximum(plain, nbytes(out) if asked.split else 0)
     samples = size_of(call.input.shape[0])
     if not asked.by_samples or isinstance(samples, int) or not asked.large:
-        return blocked_forward(asked, out, call) if asked.in_onednn else plain
+        return _blocked_forward(asked, out, call) if asked.in_onednn else plain
     many = not_dearer(16, samples)  # either, with no condition on the samples
-    return many * blocked_forward(asked, out, call) + (1 - many) * plain
+    return many * _blocked_forward(asked, out, call) + (1 - many) * plain
 
 
-def blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
+def _blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
     """Return the bytes that a convolution in oneDNN takes."""
     if asked.far:
-        if _register() != 16 or _is_refused(asked.lowered, team(), call.input, call.weight, out):
+        if _register() != 16 or _is_refused(asked.lowered, _team(), call.input, call.weight, out):
             raise UnknownWorkspaceError(copied(call.input) + nbytes(out))
-        return copied(call.input) + maximum(nbytes(out), asked.lowered + ALIGNED)
+        return copied(call.input) + maximum(nbytes(out), asked.lowered + _ALIGNED)
     source, kernel, result = asked.blocked()
     inside = source + kernel + result
     if call.bias is not None:  # laid out anew where blocks are not full
         partly = at_least_one(_rounded(asked.results) - asked.results)
-        inside += partly * (4 * _rounded(asked.results) + ALIGNED)
+        inside += partly * (4 * _rounded(asked.results) + _ALIGNED)
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
-def one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
+def _one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
     """Return the bytes of one group, which torch does at a time: columns, copies of channels."""
     if not asked.split:  # it is read where it lies; so are the channels of one sample
         return columns
@@ -212,7 +218,7 @@ def _columns(asked: Convolution) -> Size:
     return taps * _rest(asked.result) * asked.a.element_size()
 
 
-def backward(out: Any, call: Any) -> Size:
+def _backward(out: Any, call: Any) -> Size:
     """Return the bytes that a convolution's gradients take: the input's first, then the kernel's.
 
     Each copies its tensors anew.
@@ -222,15 +228,15 @@ def backward(out: Any, call: Any) -> Size:
     sides = [size_of(size) for size in weight.shape[2:]]
     far = any(beyond > size // 2 for beyond, size in zip(shape.padding, sides, strict=True))
     by_taps = sides[-1] > 3 or far or shape.low or shape.dilated
-    if (laid := pixels(a)) is not None:
-        again = pixels(call.grad_output)
+    if (laid := _pixels(a)) is not None:
+        again = _pixels(call.grad_output)
         laid += nbytes(call.grad_output) if again is None else again
         sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
         known = asked[1] and not by_taps
         return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
-        taken = one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
+        taken = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         taken = maximum(taken, gradients if shape.split else 0)
         return copied(a, call.grad_output) + taken
     source, kernel, result = shape.blocked(few=False)
@@ -238,7 +244,7 @@ def backward(out: Any, call: Any) -> Size:
     wide = not shape.split and sides[-1] > _WIDEST_DENSE
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0] and shape.by_channel and shape.dilated:
-        held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + ALIGNED))
+        held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + _ALIGNED))
     elif asked[0]:
         laid = nbytes(a) if strided else source
         held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
@@ -246,7 +252,7 @@ def backward(out: Any, call: Any) -> Size:
         # columns and four kernels for each thread
         crew = _columns_team(shape)
         taps = 4 * product(weight.shape[1:]) * product(shape.result.shape[2:])
-        inside = crew * (taps + 4 * nbytes(weight)) + 2 * ALIGNED
+        inside = crew * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
         if _is_refused(inside, crew, a, weight, call.grad_output):
             raise UnknownWorkspaceError(copied(a, call.grad_output))
         held = maximum(held, gradients + inside)
@@ -270,24 +276,95 @@ def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
     if not shape.by_channel:
         return 0
     channels = _rounded(shape.results)
-    teams = team() // ceil_div(shape.results, _register())
+    teams = _team() // ceil_div(shape.results, _register())
     more = maximum(0, minimum(teams, size_of(shape.a.shape[0])) - 1)
     sums = 4 * channels if bias else 0
-    return more * (kernel + sums) + at_least_one(more) * ALIGNED * (1 + bias)
+    return more * (kernel + sums) + at_least_one(more) * _ALIGNED * (1 + bias)
 
 
 def _columns_team(shape: Convolution) -> int:
     """Return how many threads make columns; of a dense kernel each has samples of its own."""
     if shape.by_channel:
-        return team()
+        return _team()
     places = prod(shape.result.shape[2:])
     if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
         raise UnknownWorkspaceError(copied(shape.a, shape.result))
-    if team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _MANY * team()):
+    if _team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _MANY * _team()):
         return 1
-    return team()
+    return _team()
 
 
-def team() -> int:
+def _team() -> int:
     """Return the number of oneDNN's threads: no more than processors."""
     return min(threads(), len(os.sched_getaffinity(0)))
+
+
+# -- transposed convolutions -------------------------------------------------------------
+def _transposed(out: Any, call: Any) -> Size:
+    """Return the bytes that a transposed convolution takes."""
+    asked, mirrored = Convolution(call, out), _mirrored(call, out)
+    if _pixels(call.input) is not None:
+        raise UnknownWorkspaceError
+    copies = copied(call.input)
+    if not asked.in_onednn:
+        samples = size_of(call.input.shape[0])
+        taken = _one_group(asked, samples * _spread(asked, out), call.input)
+        return copies + maximum(taken, nbytes(out) if asked.split else 0)
+    strided, dilated = (any(s != 1 for s in x) for x in (call.stride, call.dilation))
+    if (not asked.split and strided) or (asked.by_channel and dilated):
+        raise UnknownWorkspaceError(copies + (1 + strided) * nbytes(out))
+    if asked.split and not asked.by_channel:
+        raise UnknownWorkspaceError(copies + nbytes(out))
+    result, kernel, source = mirrored.blocked(few=False)
+    inside = source + kernel + result
+    if call.bias is not None:  # added to a result of its own
+        return copies + inside + result + _ALIGNED - nbytes(out)
+    return copies + maximum(inside, nbytes(out) + result) - nbytes(out)
+
+
+def _transposed_backward(out: Any, call: Any) -> Size:
+    """Return the bytes that a transposed convolution's gradients take."""
+    a, grad, weight, asked = call.input, call.grad_output, call.weight, call.output_mask
+    shape = Convolution(call, grad)
+    if _pixels(a) is not None or _pixels(grad) is not None:
+        raise UnknownWorkspaceError
+    gradients = sum((nbytes(x) for x in out if x is not None), start=0)
+    copies = copied(a, grad)
+    if not shape.in_onednn:
+        plainly = shape.one_by_one and all(s == 1 for s in call.stride) and not any(call.padding)
+        taken = _one_group(shape, 0 if plainly else _spread(shape, grad), a, grad)
+        return copies + maximum(taken, gradients if shape.split else 0)
+    if shape.split and not shape.by_channel:
+        raise UnknownWorkspaceError(copies)
+    held, mirrored = gradients, _mirrored(call, grad)
+    if asked[0]:  # a convolution of the result's gradient
+        inside = sum(mirrored.blocked(), start=0)
+        held = maximum(held, maximum(inside, nbytes(a) + mirrored.blocked()[2]))
+    if asked[1]:
+        in_columns = size_of(weight.shape[-1]) > 3 or any(s != 1 for s in call.dilation)
+        if not shape.by_channel or in_columns or _team() > 1:
+            raise UnknownWorkspaceError(copies + held - gradients)
+        inside = sum(mirrored.blocked(few=False), start=0)
+        held = maximum(held, gradients - nbytes(weight) + inside)
+    return copies + held - gradients
+
+
+def _mirrored(call: Any, result: Any) -> Convolution:
+    """Return the convolution that reads the result and gives the input."""
+    return Convolution(SimpleNamespace(**{**vars(call), "input": result}), call.input)
+
+
+def _spread(asked: Convolution, result: Any) -> Size:
+    """Return the bytes of every entry under the kernel, for the entries of one sample."""
+    taps = size_of(result.shape[1]) * product(asked.weight.shape[2:])
+    return taps * product(asked.a.shape[2:]) * asked.a.element_size()
+
+
+workspaces(
+    {
+        "convolution": lambda out, c: (_transposed if c.transposed else _forward)(out, c),
+        "convolution_backward": lambda out, c: (
+            _transposed_backward if c.transposed else _backward
+        )(out, c),
+    }
+)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import get_num_threads as threads
 
 from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
@@ -229,6 +230,38 @@ def _triangles(out: Any, call: Any) -> Size:
     return 0
 
 
+def _batch_norm(_out: Any, call: Any) -> Size:
+    """Return bytes of each channel's scale and shift; of sums by thread with channels last."""
+    training = getattr(call, "training", False)
+    sums = threads() if training and is_channels_last(call.input) else 0
+    return (2 + sums) * size_of(call.input.shape[1]) * sum_width(call.input)
+
+
+def _batch_norm_backward(_out: Any, call: Any) -> Size:
+    """Return bytes of a gradient laid out as its operands, or of a sum by channel."""
+    both = call.grad_out, call.input
+    if not (all(map(is_contiguous, both)) or all(map(is_channels_last, both))):
+        return size_of(call.input.shape[1]) * sum_width(call.input)
+    return nbytes(call.input) if call.output_mask[0] else 0
+
+
+def _relaid(x: Any) -> Size:
+    """Return the bytes of a tensor that is copied.
+
+    Pooling reads entries in order, or with the channels of a pixel beside each other.
+    """
+    return 0 if is_channels_last(x) else copied(x)
+
+
+def _pool_backward(_out: Any, call: Any) -> Size:
+    """Return bytes of tensors copied to the gradient's layout, the result's among them."""
+    gradient, chosen = call.grad_output, getattr(call, "indices", None)
+    held = _relaid(gradient)
+    if is_channels_last(gradient) != is_channels_last(call.self):
+        held += nbytes(call.self) + (0 if chosen is None else 8 * numel(chosen))
+    return held
+
+
 workspaces(
     {
         "add sub mul div maximum minimum pow eq ne lt le gt ge where atan2 fmod hypot remainder "
@@ -296,5 +329,26 @@ workspaces(
         "mse_loss smooth_l1_loss huber_loss": lambda _, c: nbytes(c.self) if c.reduction else 0,
         # exponentials, and those plus one
         "soft_margin_loss_backward": lambda _, c: 2 * nbytes(c.self),
+        "native_layer_norm": lambda _, c: copied(c.input),
+        # two rows for each thread that shares the work, where the parameters have gradients
+        "native_layer_norm_backward": lambda _, c: copied(c.grad_out, c.input) + (
+            2 * threads() * product(c.normalized_shape) * sum_width(c.input)
+            if any(c.output_mask[1:]) else 0
+        ),
+        # two sums for each sample and channel
+        "native_group_norm_backward": lambda _, c: 2 * product((c.N, c.C)) * sum_width(c.input),
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training":
+            _batch_norm,
+        "native_batch_norm_backward": _batch_norm_backward,
+        # the bins' edges, each thread's counts, and numbers that are laid out as a list
+        "histc": lambda out, c: (
+            (1 + threads()) * nbytes(out) + out.element_size()
+            + nbytes(c.self) * int(not collapses(layout(c.self)))
+        ),
+        "avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d "
+        "avg_pool3d max_pool3d_with_indices": lambda _, c: _relaid(c.self),
+        "avg_pool2d_backward max_pool2d_with_indices_backward _adaptive_avg_pool2d_backward "
+        "adaptive_max_pool2d_backward": _pool_backward,
+        "max_pool1d reflection_pad1d replication_pad1d": lambda _, c: copied(c.self),
     }
 )  # fmt: skip
