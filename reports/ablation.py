@@ -35,13 +35,6 @@ from row_files import apart, earlier, save
 
 HERE = Path(__file__).parent
 REQUEST = HERE.parent / "attnprof" / "trace" / "request"
-#: Functions that propose repairs, by where they are looked up.
-REPAIRS = {
-    "repairs.Failed": "_parts _named _defaults _pairs _missing _classes _unset _layouts _pictures "
-    "_numbers _fixed _twos",
-    "lines": "unflagged sized of_channels with_class",
-    "repairs": "wider beside",
-}
 #: Functions that guess by a name, an annotation or code, by where they are looked up; with what
 #: they return of their arguments where they know nothing.
 GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
@@ -56,7 +49,7 @@ GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "configurations": {"_state_space_sizes": lambda *_: {}, "_best_class": lambda *_: None},
     "modules": {"rotary_input": lambda *args: f"(B, N, {args[2]}), (B, N, {args[2]})"},
-    "lines": {"context_text": lambda *args: args[1], "of_sides": lambda *_: {}},
+    "repairs": {"_of_another_width": lambda *args: args[2]},
 }  # fmt: skip
 #: How a target comes to run.
 STAGES = ("first guess", "model's call", "repair", "any value", "refused")
@@ -67,7 +60,7 @@ SPEEDS = HERE / "ablation_speed.csv"
 #: Rows of targets.
 ROWS = HERE / "ablation.csv"
 #: Seconds that a target may take on a busy machine.
-LIMIT_S = 400
+LIMIT_S = 900
 
 
 @dataclass(frozen=True)
@@ -128,14 +121,14 @@ class Watch:
 
     def begin(self) -> None:
         """Patch the functions of this process."""
-        for where, names in REPAIRS.items():
-            for name in names.split():
-                self._patch(where, name, self._watched_repairs(name))
-        for where, guesses in GUESSES.items():
-            for name, nothing in guesses.items():
-                self._patch(where, name, self._watched_guess(name, nothing))
-        from attnprof.trace.request.tries import Tries
+        from attnprof.trace.request import repairs
+        from attnprof.trace.request.repairs import Tries
 
+        repairs.REPAIRS = tuple((said, self._watched(one)) for said, one in repairs.REPAIRS)
+        for where, guesses in GUESSES.items():
+            module: Any = importlib.import_module(f"attnprof.trace.request.{where}")
+            for name, nothing in guesses.items():
+                setattr(module, name, self._guessing(getattr(module, name), nothing))
         search = Tries.until_one_runs
 
         def until_one_runs(tries: Any, first: Any, error: Exception) -> Any:
@@ -145,39 +138,30 @@ class Watch:
 
         Tries.until_one_runs = until_one_runs  # type: ignore[method-assign]
 
-    def _patch(self, where: str, name: str, watched: Callable[[Any], Any]) -> None:
-        module, _, inside = where.partition(".")
-        owner: Any = importlib.import_module(f"attnprof.trace.request.{module}")
-        owner = getattr(owner, inside) if inside else owner
-        if hasattr(owner, name):
-            setattr(owner, name, watched(getattr(owner, name)))
+    def _watched(self, plain: Any) -> Any:
+        """Return a function that proposes repairs as one that notes them; off, it proposes none."""
 
-    def _watched_repairs(self, name: str) -> Callable[[Any], Any]:
-        def of(plain: Any) -> Any:
-            @wraps(plain)
-            def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
-                for repair in () if name == self.off else plain(*args, **kwargs):
-                    for key, value in (*repair.args.items(), *repair.inputs.items()):
-                        self.proposed.setdefault((key, str(value)), name)
-                    yield repair
+        @wraps(plain)
+        def watched(failed: Any) -> Iterator[Any]:
+            for repair in () if plain.__name__ == self.off else plain(failed):
+                for key, value in (*repair.args.items(), *repair.inputs.items()):
+                    self.proposed.setdefault((key, str(value)), plain.__name__)
+                yield repair
 
-            return watched
+        return watched
 
-        return of
+    def _guessing(self, plain: Any, nothing: Callable[..., Any]) -> Any:
+        """Return a function that guesses as one that notes if it does; off, it knows nothing."""
 
-    def _watched_guess(self, name: str, nothing: Callable[..., Any]) -> Callable[[Any], Any]:
-        def of(plain: Any) -> Any:
-            @wraps(plain)
-            def watched(*args: Any) -> Any:
-                unknown = nothing(*args)
-                known = unknown if name == self.off else plain(*args)
-                if known != unknown:
-                    self.answered[name] = None
-                return known
+        @wraps(plain)
+        def watched(*args: Any) -> Any:
+            unknown = nothing(*args)
+            known = unknown if plain.__name__ == self.off else plain(*args)
+            if known != unknown:
+                self.answered[plain.__name__] = None
+            return known
 
-            return watched
-
-        return of
+        return watched
 
 
 @dataclass(frozen=True)
@@ -262,6 +246,8 @@ def speed_table(rows: list[Speed]) -> Iterator[str]:
 
 def page(rows: list[Row]) -> Iterator[str]:
     """Yield the Markdown page."""
+    from attnprof.trace.request.repairs import REPAIRS
+
     asked = [row for row in rows if not row.off]
     stages = ", ".join(f"{sum(row.found_by == s for row in asked)} by {s}" for s in STAGES[:-1])
     yield "# What single guesses carry"
@@ -271,7 +257,7 @@ def page(rows: list[Row]) -> Iterator[str]:
         f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
         f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused."
     )
-    repairs = [name for names in REPAIRS.values() for name in names.split()]
+    repairs = list(dict.fromkeys(proposed.__name__ for _, proposed in REPAIRS))
     guesses = [name for names in GUESSES.values() for name in names]
     for title, names, field in (("proposes repairs", repairs, "proposed_by"),
                                 ("guesses", guesses, "guessed_by")):  # fmt: skip

@@ -252,8 +252,9 @@ def test_what_is_no_target_is_told(name, words):
     assert words in str(refused.value)
 
 
-def test_an_argument_of_an_unknown_name_is_a_number_that_runs():
-    assert "nothing says what vocabulary should be" in here("Embedded").notes[-1]
+def test_an_argument_of_an_unknown_name_is_asked_for():
+    with pytest.raises(RequestError, match=r"needs 'vocabulary'.*: add --arg vocabulary=…"):
+        here("Embedded")
 
 
 @pytest.mark.parametrize(

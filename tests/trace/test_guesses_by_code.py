@@ -22,17 +22,6 @@ class Layer(nn.Module):
         return self.map(x)
 
 
-class Paths(Layer):
-    def __init__(self, dim, num_paths=2):
-        super().__init__(dim)
-        self.paths = num_paths
-        self.num_paths = num_paths
-
-    def forward(self, x):
-        assert x.shape[1] == self.num_paths
-        return self.map(x.sum(1).mean((2, 3)))
-
-
 class Square(Layer):
     """An image as high and wide as its table is told to be, if it is told."""
 
@@ -88,24 +77,6 @@ class Stage(Layer):
         for layer in self.layers:
             x = layer(self.map(x))
         return x
-
-
-class Flagged(Layer):
-    """At its default it wants entries that nobody can guess."""
-
-    def __init__(self, dim, use_more=None):
-        super().__init__(dim)
-        self.use_more = use_more if use_more is not None else True
-
-    def forward(self, x, more_named=None):
-        if self.use_more and more_named is None:
-            raise ValueError("`more_named` cannot be None")
-        return self.map(x) if more_named is None else more_named["size"] * x
-
-
-class Unflagged(Layer):
-    def forward(self, x, height=None, width=None):
-        return self.map(x).unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
 
 class Model(nn.Module):
@@ -186,14 +157,11 @@ class Latents(Layer):
 
 
 WORKING = {
-    Paths: "x: B, 2, h*d, H, W",
     Square: "x: B, h*d, N, N",
     Pixels: "data: B, H, W, 3",
     Scales: "inputs[1]: B, N, h*d",
     Images: "inputs[0]: B, h*d, 14, 14",
     Stage: "x: B, N, h*d",
-    Flagged: "x: B, N, h*d",
-    Unflagged: "x: B, H*W, h*d",
     Model: "encoder_hidden_states: B, N, 48",
     Normed: "x: B, N, h*d",
     Axes: "x: B, H, W, h*d",

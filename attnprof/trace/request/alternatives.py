@@ -3,13 +3,10 @@
 Where none does, the error says what the code takes, what was tried and what to type.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
-from itertools import islice, product
 from shlex import quote
 from typing import Any
 
@@ -17,25 +14,20 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.trace.request import signatures
 from attnprof.trace.request.given import Request, UnguessedError, shown
 from attnprof.trace.request.parents import uses
+from attnprof.trace.request.repairs import Build, Tries
 from attnprof.trace.request.target import EVEN, Input, Target
-from attnprof.trace.request.texts import as_size, parse_inputs
-from attnprof.trace.request.tries import Build, Tries
+from attnprof.trace.request.texts import parse_inputs
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError
-from attnprof.units import joined
 from attnprof.user_code import error_text
 
 #: Repairs tried at most, and seconds of processor time for all of them.
 _TRIES, _SECONDS = 64, 8.0
-#: Values for what nobody can guess, tried at most.
-_VALUE_TRIES = 32
 #: Operations of each run.
 _OPERATIONS = 3000
 #: Tokens at which a guess is tried: tables may be shorter.
 _LENGTHS, _LONGER = (256, 64, 12), (1024,)
-#: Values to try for an argument or input that nobody can guess, by the flag that gives it.
-_ANY = {"--arg": ("64", "h*d", "2", "None"), "--input": ("None", "B, N, h*d", "4", "B, h, N, d")}
 _ALONE = ContextVar("alone", default=False)
 #: The end of an error message where other guesses might have run.
 UNTRIED = "no other inputs were tried"
@@ -60,11 +52,10 @@ def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
         return _with_first_guesses(build, request)
     try:
         return _repaired(build, request, subject)
-    except UnguessedError as unknown:
+    except UnguessedError:
         if target := _as_model_calls_it(build, request, subject, set(), have=True):
             return target
-        mend = partial(_repaired, build, subject=subject)
-        return run_with_any_values(build, request, unknown, mend, adopted=isinstance(subject, type))
+        raise
 
 
 def _with_first_guesses(build: Build, request: Request) -> Target:
@@ -138,52 +129,6 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
             return None
         first_error = first_error or failed
     return first_error
-
-
-def _failure_at_other_sizes(target: Target) -> Exception | None:
-    """Return what a target raises at other sizes, where a number that fits by chance fails."""
-    sizes = {name: {"B": 3, "N": 64, "h": 2, "d": 24}.get(name, 32) for name in target.symbols}
-    error = outcome(target, sizes, training=False, most=_OPERATIONS)
-    return error if isinstance(error, Exception) else None
-
-
-def run_with_any_values(
-    build: Build, request: Request, unknown: UnguessedError, mend: Build, *, adopted: bool
-) -> Target:
-    """Return a target that runs with any values for what nobody can guess (``unknown``).
-
-    The values of ``_ANY`` are tried in turn; ``mend`` repairs the first ones if they fail. Unless
-    such a target is to be ``adopted``, it is only named in the error. Raises the given
-    :class:`UnguessedError` if nothing runs.
-    """
-    names, message = dict(unknown.names), str(unknown)
-    end = time.process_time() + _SECONDS
-    for _ in range(2):  # inputs are looked at where the arguments are known
-        for values in islice(product(range(len(_ANY["--arg"])), repeat=len(names)), _VALUE_TRIES):
-            chosen = {n: _ANY[flag][i] for (n, flag), i in zip(names.items(), values, strict=True)}
-            args = {n: None if x == "None" else as_size(x)
-                    for n, x in chosen.items() if names[n] == "--arg"}  # fmt: skip
-            inputs = parse_inputs({n: x for n, x in chosen.items() if names[n] == "--input"})
-            changed = request.with_guesses(args, inputs)
-            try:
-                target = mend(changed) if not any(values) else build(changed)
-                failed = failure(target) or _failure_at_other_sizes(target)
-            except UnguessedError as more:
-                names |= more.names
-                break
-            except AttnprofError:
-                continue
-            if failed is None and adopted:
-                note = f"nothing says what {joined(names)} should be: it runs with this"
-                return replace(target, notes=(*target.notes, note))
-            if failed is None:
-                typed = _command(replace(changed, guessed={}), {x.name: x for x in target.inputs})
-                raise RequestError(f"{message}; it runs, for example: {typed}")
-            if time.process_time() > end:
-                raise unknown
-        else:
-            break
-    raise unknown
 
 
 def advice(

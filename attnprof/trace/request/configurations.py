@@ -132,10 +132,11 @@ def _best_class(owner: Any, parameter: str) -> Any:
     return classes[best] if best else None
 
 
-def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
-    """Return how well a class fits: has it a width, how many fields that the owner reads has it."""
+def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
+    """Return how well a class fits: has it all fields that the owner reads, a width, how many."""
     fields = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
-    return not fields.isdisjoint(WIDTHS), len(fields & {*_fields_read(parameter, owner)})
+    read = {*_fields_read(parameter, owner)}
+    return read <= fields, not fields.isdisjoint(WIDTHS), len(fields & read)
 
 
 def _fields_read(parameter: str, code: Any) -> list[str]:

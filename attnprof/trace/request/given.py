@@ -44,10 +44,9 @@ _CAUSAL = ("causal", "is_causal")
 class UnguessedError(RequestError):
     """Raised for required arguments or inputs (``names``) that nobody can guess."""
 
-    def __init__(self, what: str, how: str, flag: str, names: Sequence[str]) -> None:
+    def __init__(self, what: str, how: str, names: Sequence[str]) -> None:
         listed = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
         super().__init__(f"{what} needs {listed}, which cannot be guessed: {how}")
-        self.names = dict.fromkeys(names, flag)
 
 
 @dataclass
@@ -124,7 +123,7 @@ class Request:
             how = f"add {added} (a size like h*d, or a value), or point at a function of yours that"
             how += " returns the module, like def make(d_model, num_heads)"
             takes = ", ".join(map(str, parameters.values()))
-            raise UnguessedError(f"{self.what}({takes})", how, "--arg", unknown)
+            raise UnguessedError(f"{self.what}({takes})", how, unknown)
         if "batch_first" in parameters and "batch_first" not in self.given:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             arguments["batch_first"] = True
@@ -192,9 +191,7 @@ class Request:
         if unknown:
             first, tokens = unknown[0], f"B, N, {known.get('width', 'h*d')}"
             how = f'add sizes, like --input "{first}: {tokens}" or --input "{first}: N, N bool", or'
-            raise UnguessedError(
-                what, f'{how} a value, like --input "{first}: None"', "--input", unknown
-            )
+            raise UnguessedError(what, f'{how} a value, like --input "{first}: None"', unknown)
         if known and not {*map(base_of, (*inputs, *self.inputs))} - signatures.only_named(
             parameters
         ):
@@ -224,7 +221,7 @@ class Request:
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
             text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
-        if text.startswith("B, ") and (form := form_of_several(item)):
+        if text.startswith("B, ") and name not in NEEDED and (form := form_of_several(item)):
             text = form.format(f"({text}), ({text})")
         inputs = texts.parse_inputs({name: text}) if text else {}
         self.guessed |= {f'"{item.spelled}"': "--input" for item in inputs.values()}

@@ -2,11 +2,9 @@
 
 import ast
 import inspect
-import linecache
 import re
 import sys
 import traceback
-from itertools import chain
 from typing import Any
 
 
@@ -18,20 +16,10 @@ def source_of(function: Any) -> str:
         return ""
 
 
-def lines_where(error: Exception, before: int = 0) -> str:
-    """Return the last two lines of user code in a traceback, with ``before`` lines above each."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    lines = [
-        [linecache.getline(f.filename, n) for n in range((f.lineno or 1) - before, f.lineno or 1)]
-        + [f.line or ""]
-        for f in frames[-2:]
-    ]
-    return "\n".join(chain(*lines))
-
-
 def words_where(error: Exception) -> set[str]:
-    """Return the words of the failing lines."""
-    return set(re.findall(r"\w+", lines_where(error)))
+    """Return the words of the last two lines of user code in a traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+    return set(re.findall(r"\w+", "\n".join(f.line or "" for f in frames[-2:])))
 
 
 def in_call(error: Exception) -> bool:
@@ -63,12 +51,6 @@ def ranks(text: str, now: int) -> list[int]:
         if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE)
         else []
     )
-
-
-def channels(text: str) -> int | None:
-    """Return how many channels an image should have, if a message says, else None."""
-    match = re.search(r"to have (\d+) channels", text)
-    return int(match[1]) if match else None
 
 
 def compared(name: str, owner: Any) -> str:

@@ -137,10 +137,8 @@ LAYOUTS = {
 }  # fmt: skip
 #: Layouts of square images, if the length N is one side.
 SQUARES = ("B, {w}, N, N", "B, N, N, {w}")
-#: Shapes of masks and biases of scores, and of cosines and sines.
+#: Shapes of masks and biases of scores.
 MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
-POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N, d)",
-             "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
 #: Constructor arguments for the channels of images, and for their sides in pixels.
 CHANNELS = ("in_chans", "in_channels", "channels", "num_channels", "input_channels")
 SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
