@@ -39,7 +39,7 @@ REQUEST = HERE.parent / "attnprof" / "trace" / "request"
 #: they return of their arguments where they know nothing.
 GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
     "given": {
-        "compared": lambda *_: "", "may_be_none": lambda *_: False, "written": lambda *_: (),
+        "compared": lambda *_: "", "may_be_none": lambda *_: False,
         "module_of": lambda *_: None, "_with_grid": lambda *args: args[2],
         "form_of_several": lambda *_: "",
     },
@@ -51,6 +51,25 @@ GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
     "modules": {"rotary_input": lambda *args: f"(B, N, {args[2]}), (B, N, {args[2]})"},
     "repairs": {"_of_another_width": lambda *args: args[2]},
 }  # fmt: skip
+#: Guesses that went, with their lines and the targets that they served; those now ask for more.
+GONE = (
+    ("any values for what no name tells, until something runs (now: two more names)", 57,
+     "perceiver_pytorch:Perceiver"),
+    ("entries of dicts that code reads, parts that it unpacks", 12, ""),
+    ("a constant that the file passes elsewhere", 11, ""),
+    ("the other side of an image, with its tokens", 12, ""),
+    ("inputs two or three times as wide", 10, ""),
+    ("tensors for optional inputs that the message does not name", 9, ""),
+    ("fields of a configuration that validates them", 8, ""),
+    ("the opposite of a flag that a condition reads", 8, ""),
+    ("integers for numbers, numbers for integers", 6, ""),
+    ("other shapes of masks, cosines and sines that were given", 7, ""),
+    ("channels that the message names (now: those of the constructor)", 10, ""),
+    ("a size that the failing line compares", 20,
+     "timm.layers.selective_kernel:SelectiveKernelAttn"),
+    ("the larger shape of a broadcast", 15,
+     "diffusers.models.transformers.transformer_wan:WanTransformerBlock"),
+)  # fmt: skip
 #: How a target comes to run.
 STAGES = ("first guess", "model's call", "repair", "any value", "refused")
 #: Guesses that answered for more targets than this are not switched off.
@@ -122,7 +141,7 @@ class Watch:
     def begin(self) -> None:
         """Patch the functions of this process."""
         from attnprof.trace.request import repairs
-        from attnprof.trace.request.repairs import Tries
+        from attnprof.trace.request.tries import Tries
 
         repairs.REPAIRS = tuple((said, self._watched(one)) for said, one in repairs.REPAIRS)
         for where, guesses in GUESSES.items():
@@ -271,6 +290,25 @@ def page(rows: list[Row]) -> Iterator[str]:
             yield f"| `{name}` | {there or 'deleted'} | {len(served[name])} | {', '.join(told)} |"
 
 
+def gone() -> Iterator[str]:
+    """Yield the part of the page on guesses that went."""
+    yield "## What went"
+    yield ""
+    yield (
+        "A guess that served none of the targets went, and so did the three longest of those that "
+        "served one: the error names what is missing, what was tried, and the command with every "
+        "argument and input to change. Others that serve one target stay, so that no more than two "
+        "are lost; so do queries, keys and values in heads, which modules of one's own take and "
+        "packages do not export, and the parameters that torch documents for its functions, as no "
+        "target is a function."
+    )
+    yield ""
+    yield "| guess | lines | targets it served |"
+    yield "|---|--:|---|"
+    for what, lines, served in GONE:
+        yield f"| {what} | {lines} | {f'`{served}`' if served else 'none'} |"
+
+
 def served_by(rows: list[Row], field: str) -> dict[str, list[str]]:
     """Return the targets that come to run with each function."""
     served = defaultdict(list)
@@ -326,7 +364,8 @@ def switched_off(rows: list[Row]) -> set[tuple[str, str]]:
 
 def write_page(rows: list[Row]) -> None:
     """Write the page of the rows that there are."""
-    text = "\n".join([*page(rows), "", *speed_table(earlier(SPEEDS, Speed))])
+    parts = [*page(rows), "", *gone(), "", *speed_table(earlier(SPEEDS, Speed))]
+    text = "\n".join(parts)
     Path(__file__).with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -101,6 +101,11 @@ class Unset(Layer):
         return self.wide(self.map(x))
 
 
+class WithClass(Layer):
+    def forward(self, x, height, width):
+        return self.map(x[:, 1:].unflatten(1, (height, width)))
+
+
 class Fixed(Layer):
     def __init__(self, dim, resolution=6):
         super().__init__(dim)
@@ -166,6 +171,7 @@ WORKING = {
     Wide: "x: B, N, 512",
     Late: "x: B, N, h*d",
     Unset: "x: B, N, h*d",
+    WithClass: "x: B, H*W + 1, h*d",
     Fixed: "x: B, h*d, 6, 6",
     Anything: "x: B, N, h*d",
     Named: "context: B, N, h*d",
@@ -461,12 +467,26 @@ class Placed(Layer):
         return self.map((x + self.table).movedim(1, 3))
 
 
+class Sided(Layer):
+    """Tokens of a picture, and one more; the sides are said twice."""
+
+    def __init__(self, dim, feat_size):
+        super().__init__(dim)
+        self.table = nn.Parameter(torch.zeros(*feat_size, dim))
+
+    def forward(self, x, feat_size):
+        height, width = feat_size
+        tokens = x[:, 1:].unflatten(1, (height, width))
+        return self.map(tokens + self.table[torch.arange(height)])
+
+
 @pytest.mark.parametrize(
     ("layer", "arguments", "inputs"),
     [
         (Scales, "scales=2", ["x: B, h*d, H, W"]),
         (Windows, "window_size=[7, 7], shift_size=[1, 1]", ["x: B, H, W, h*d"]),
         (Placed, "feat_size=(14, 14)", ["x: B, h*d, 14, 14"]),
+        (Sided, "", ["x: B, 14*14 + 1, h*d", "feat_size.0: =14", "feat_size.1: =14"]),
     ],
 )
 def test_pictures_are_guessed_by_what_their_code_says(layer, arguments, inputs):

@@ -14,9 +14,9 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.trace.request import signatures
 from attnprof.trace.request.given import Request, UnguessedError, shown
 from attnprof.trace.request.parents import uses
-from attnprof.trace.request.repairs import Build, Tries
 from attnprof.trace.request.target import EVEN, Input, Target
 from attnprof.trace.request.texts import parse_inputs
+from attnprof.trace.request.tries import Build, Tries
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError

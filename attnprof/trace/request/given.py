@@ -15,7 +15,7 @@ from attnprof.trace.request.configurations import (
     read_file,
     taken_by,
 )
-from attnprof.trace.request.messages import compared, may_be_none, written
+from attnprof.trace.request.messages import compared, may_be_none
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import (
     Expression,
@@ -113,7 +113,6 @@ class Request:
                 plain = (text,)
             if not size and not plain and may_be_none(name, owner):
                 plain = (None,)
-            plain = plain or (() if size else written(name, owner))
             if not size and not plain:
                 unknown.append(name)
                 continue

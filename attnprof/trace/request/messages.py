@@ -1,6 +1,5 @@
 """Read what failing code says: its source, the failing line, sizes in the error's message."""
 
-import ast
 import inspect
 import re
 import sys
@@ -65,15 +64,3 @@ def may_be_none(name: str, owner: Any) -> bool:
     """Return whether a constructor tests if an argument of this name is None."""
     code = source_of(getattr(owner, "__init__", owner))
     return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
-
-
-def written(name: str, owner: Any) -> tuple[Any, ...]:
-    """Return the constant that a class's file passes for an argument, in a tuple; () for none."""
-    class_name = getattr(owner, "__name__", "")
-    code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
-    calls = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
-    given = (
-        word.value.value for call in calls if getattr(call.func, "id", "") == class_name
-        for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)
-    )  # fmt: skip
-    return tuple(value for value in given if value is not None)[:1]

@@ -24,9 +24,9 @@ from attnprof.trace.request.configurations import Configuration, names_around, t
 from attnprof.trace.request.given import Repair, Request
 from attnprof.trace.request.messages import source_of
 from attnprof.trace.request.modules import of_class
-from attnprof.trace.request.repairs import Tries
 from attnprof.trace.request.target import DEFAULT, Expression, Target, base_of, folded
 from attnprof.trace.request.texts import Named, Several
+from attnprof.trace.request.tries import Tries
 from attnprof.trace.run.runs import outcome
 
 #: Models tried, operations of a run, seconds for all, and lengths of the first run in turn.

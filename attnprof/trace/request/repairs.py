@@ -1,23 +1,19 @@
 """Other guesses for code that fails, from its error message and the line at which it fails.
 
-:data:`REPAIRS` pairs what a message says with changes of the guesses that may help. :class:`Tries`
-makes them until one runs; each that fails suggests the next ones.
+:data:`REPAIRS` pairs what a message says with changes of the guesses that may help.
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.given import Repair, Request, shown
-from attnprof.trace.request.messages import in_call, ranks, words_where
-from attnprof.trace.request.signatures import Parameters
+from attnprof.trace.request.messages import ranks, words_where
 from attnprof.trace.request.target import EVEN, Input, Target, at, base_of
-from attnprof.trace.request.texts import Named, as_size, parse_inputs
+from attnprof.trace.request.texts import Named, as_size
 from attnprof.trace.request.usual import (
     CHANNELS,
     CONTEXTS,
@@ -33,23 +29,21 @@ from attnprof.trace.request.usual import (
 )
 
 #: Messages about None, or one number where several are needed: a repair may go on from there.
-_UNSET = re.compile(r"None|'(int|bool)' object is not")
+UNSET = re.compile(r"None|'(int|bool)' object is not")
 #: Messages about one number where a pair is needed.
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
 #: Sizes as numbers, for code that takes no symbols.
 _PLAIN_SIZES = {"B": 2, "N": 256, "h": 8, "d": 64}
 #: Factors by which parts of a model are wider or narrower than the model.
 _WIDTH_FACTORS = (2, 3, 4, 8)
+#: Layouts of pictures, tokens and films of ``{c}`` channels.
+_PICTURES = ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}", "B, {c}, M, H, W")
 #: Inputs that may be a mask or bias if None fails; a cache is none.
 _MASKS_OF = {
     name
     for name, usual in INPUTS.items()
     if usual == "None" and not re.search("past|cache|state", name)
 }
-#: Guesses changed at once, at most.
-_MOST_CHANGES = 5
-#: A request made ready to run.
-Build = Callable[[Request], Target]
 
 
 @dataclass
@@ -80,17 +74,12 @@ class Failed:
         return words_where(self.error)
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self) -> signatures.Parameters:
         """Parameters of the constructor, or of the function."""
         return signatures.parameters_of(self.subject, "")
 
     @property
-    def call(self) -> Parameters:
-        """Parameters of the call."""
-        return signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
-
-    @property
-    def left_out(self) -> Parameters:
+    def left_out(self) -> signatures.Parameters:
         """Parameters of the constructor and its configuration that were not typed."""
         every = all_parameters(self.subject)
         return {name: item for name, item in every.items() if name not in self.request.given}
@@ -129,16 +118,6 @@ class Failed:
         dims = [item.dims for item in self.first.inputs if len(item.dims) == 3]
         return dims[0][-1].text if dims else "h*d"
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the run that fails."""
-        return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
-
-    @property
-    def seen(self) -> set[Any]:
-        """The sizes of inputs in the run that fails, as numbers."""
-        return {at(dim, self.sizes) for item in self.target.inputs for dim in item.dims}
-
 
 # -- arguments of the constructor ----------------------------------------------------------
 
@@ -152,8 +131,7 @@ def _named(failed: Failed) -> Iterator[Repair]:
     plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
     values = {name: as_size(size) for name, size in known.items() if size}
     values |= {name: value[0] for name, value in plain.items() if value}
-    if values:
-        yield Repair(values)
+    yield from _one(values)
     yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
 
 
@@ -176,15 +154,6 @@ def _lists(failed: Failed) -> Iterator[Repair]:
     for name, item in failed.left_out.items():
         if name.rpartition(".")[2] in failed.line and isinstance(item.default, int):
             yield Repair({name: [min(item.default, 64)] * 2})
-
-
-def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
-    """Yield defaults of a configuration that takes some fields as they are alone."""
-    taken = failed.left_out
-    numbers = {n: taken[n].default for n in failed.guessed_args if n in taken}
-    numbers = {n: default for n, default in numbers.items() if type(default) is int}
-    for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
-        yield Repair({name: numbers[name]})
 
 
 def _layers(failed: Failed) -> Iterator[Repair]:
@@ -248,9 +217,9 @@ def _twos(failed: Failed) -> Iterator[Repair]:
 
 def _missing(failed: Failed) -> Iterator[Repair]:
     """Yield tensors for inputs that are None, those that the failing line names first."""
-    taken = failed.call
+    taken = signatures.parameters_of(getattr(failed.subject, "forward", failed.subject), "")
     named = set(re.findall(r"\w+", failed.text)) & {*taken} - {"input", "mask", "x"}
-    if not (named or _UNSET.search(failed.text) or "missing" in failed.text):
+    if not (named or UNSET.search(failed.text) or "missing" in failed.text):
         return
     given = {*map(base_of, failed.request.inputs)}
     made = {base_of(item.name) for item in failed.target.inputs if not item.literal}
@@ -308,9 +277,8 @@ def _channels_by_default(failed: Failed) -> Iterator[Repair]:
     """Yield images, or tokens, with as many channels as the constructor has by default."""
     many = [failed.parameters[name].default for name in CHANNELS if name in failed.parameters]
     for count in (x for x in many if type(x) is int and x):
-        for layout in ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}"):
-            for item in failed.floats[:1]:
-                yield Repair(inputs={item.name: layout.format(c=count)})
+        for layout in _PICTURES if failed.floats else ():
+            yield Repair(inputs={failed.floats[0].name: layout.format(c=count)})
 
 
 def _heads(failed: Failed) -> Iterator[Repair]:
@@ -320,15 +288,26 @@ def _heads(failed: Failed) -> Iterator[Repair]:
         yield Repair(inputs=dict.fromkeys(heads, one))
 
 
+def _with_class(failed: Failed) -> Iterator[Repair]:
+    """Yield inputs with one token more than an image has: that of the class."""
+    for item in failed.guessed_inputs.values():
+        if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
+            yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {failed.width}"})
+
+
 def _numbers_said(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with a number of the message for the length or the width."""
     bodies = {name: item.spelled.partition(": ")[2]
               for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
+    sizes = {name: EVEN.get(name, 16) for name in (*failed.target.symbols, *"BNhd")}
+    seen = {at(dim, sizes) for item in failed.target.inputs for dim in item.dims}
+    width = at(as_size(failed.width), sizes)
     said = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
-    for number in [n for n in said if 4 < n < 5000 and n not in failed.seen][:4]:
-        for old in ("N", failed.width):
+    for number in [n for n in said if 4 < n < 5000 and n not in seen][:4]:
+        in_widths = _in_widths(number, failed.width, width)
+        for old, news in ("N", [str(number)]), (failed.width, in_widths):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
-            for new in [str(number)] if old == "N" else _in_widths(failed, number):
+            for new in news:
                 texts = {name: re.sub(whole, new, body) for name, body in bodies.items()}
                 changed = [name for name, text in texts.items() if text != bodies[name]]
                 for name in changed[1:] if old != "N" else ():
@@ -337,11 +316,10 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
                     yield Repair(inputs=texts)
 
 
-def _in_widths(failed: Failed, number: int) -> list[str]:
+def _in_widths(number: int, text: str, width: int) -> list[str]:
     """Return texts for a number: a multiple or part of the width (``2*h*d``), then the number."""
-    width, value = failed.width, at(as_size(failed.width), failed.sizes)
-    texts = [f"{times}*{width}" for times in _WIDTH_FACTORS if number == times * value]
-    texts += [f"{width}/{times}" for times in _WIDTH_FACTORS if number * times == value]
+    texts = [f"{times}*{text}" for times in _WIDTH_FACTORS if number == times * width]
+    texts += [f"{text}/{times}" for times in _WIDTH_FACTORS if number * times == width]
     return [*texts, str(number)]
 
 
@@ -350,7 +328,6 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     (r"[`'](\w+)[`']", _named),
     ("NoneType|AssertionError", _values_for_none),
     ("'int' object is not", _lists),
-    ("Validation", _numbers_of_configurations),
     ("", _layers),
     (_NO_PAIR, _pairs),
     ("'tuple'", _one_of_pairs),
@@ -359,65 +336,10 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("", _batch_norms),
     ("", _pictures),
     ("", _layouts),
-    ("AssertionError|axis|axes|normalized_shape|mat1", _channels_by_default),
+    ("AssertionError|axis|axes|channels|normalized_shape|mat1", _channels_by_default),
     ("", _heads),
+    ("", _with_class),
     (r"\d", _numbers_said),
     ("", _plain_sizes),
     ("", _twos),
 )
-
-
-# -- the search ------------------------------------------------------------------------------
-
-
-@dataclass
-class Tries:
-    """Changes of a request's guesses, tried until one target does not fail; ``seen`` has them.
-
-    ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
-    ``seconds`` of processor time.
-    """
-
-    build: Build
-    request: Request
-    subject: Any
-    fails: Callable[[Target], Exception | None]
-    most: int
-    seconds: float
-    seen: list[Repair] = field(default_factory=list)
-
-    def until_one_runs(self, first: Target, error: Exception) -> Target | None:
-        """Return the first target that runs, or None; ``first`` fails with ``error``.
-
-        A change that fails has repairs of its own. They are tried next if it got further than the
-        one before (it failed in the call instead of the constructor, or replaced a None), else
-        last.
-        """
-        root = Failed(self.subject, self.request, first, error, first)
-        waiting = [(Repair(), root.repairs(), error)]
-        end = time.process_time() + self.seconds
-        while waiting and len(self.seen) < self.most and time.process_time() < end:
-            change, repairs, why = waiting[0]
-            repair = next(repairs, None)
-            if repair is None:
-                waiting.pop(0)
-            elif (ours := change | repair) not in self.seen:
-                self.seen.append(ours)
-                target, cause = self._build_and_run(ours)
-                if target and cause is None:
-                    return target
-                if target and cause and len(ours) < _MOST_CHANGES:
-                    lacking = _UNSET.search(str(why)) or "NoneType" in str(cause)
-                    further = (lacking or in_call(cause) > in_call(why)) and str(cause) != str(why)
-                    failed = Failed(self.subject, self.request, target, cause, first, ours)
-                    more = ours, failed.repairs(), cause
-                    waiting.insert(0 if further else len(waiting), more)
-        return None
-
-    def _build_and_run(self, change: Repair) -> tuple[Target | None, Exception | None]:
-        """Return the target of a change and its error, or None twice if it cannot be built."""
-        try:
-            target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
-        except AttnprofError:
-            return None, None
-        return target, self.fails(target)

@@ -75,6 +75,7 @@ _VALUES: dict[str, tuple[Any, str]] = {
         16,
         r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features|num_pixel",
     ),
+    "frequencies": (64, r"(num_)?freq_bands|max_freq"),
     "attention": ("global", r"attention_type"),
     "norm": (Named("torch.nn:LayerNorm"), r"norm_(layer|cls|class)"),
     "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
