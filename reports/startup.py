@@ -1,66 +1,58 @@
-"""CPU seconds of cold commands beside the imports they need; writes startup.md.
+"""Processor time of every command's start, beside the imports it cannot do without.
 
     python reports/startup.py [ROUNDS]
 
-Every command runs in a fresh process; user and system time of the child, median of ROUNDS
-(default 15) rounds in which all commands take turns.
+Writes startup.md. Every command runs in a fresh process, after one that is not counted and leaves
+compiled modules behind; all commands take turns, in ROUNDS (default 7) rounds. The least of a
+command's processor times, user and system, is the least disturbed by what else the machine does.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from attnprof.cli.program import COMMANDS
+
 HERE = Path(__file__).parent
-#: name, arguments of python, and what its CPU time is compared with
-COMMANDS: list[tuple[str, list[str], str | None]] = [
-    ("import typer, rich.table, sympy", ["-c", "import typer, rich.table, sympy"], None),
-    (
-        "import matplotlib.figure, matplotlib.backends.backend_agg",
-        ["-c", "import matplotlib.figure, matplotlib.backends.backend_agg"],
-        None,
-    ),
-    ("import torch", ["-c", "import torch"], None),
-    ("attnprof --help", ["-m", "attnprof", "--help"], "import typer, rich.table, sympy"),
-    ("attnprof list", ["-m", "attnprof", "list"], "import typer, rich.table, sympy"),
-    (
-        "attnprof crossover --d 64",
-        ["-m", "attnprof", "crossover", "--d", "64"],
-        "import typer, rich.table, sympy",
-    ),
-    (
-        "attnprof cost --attention efficient --seq 4096",
-        ["-m", "attnprof", "cost", "--attention", "efficient", "--seq", "4096"],
-        "import typer, rich.table, sympy",
-    ),
-    (
-        "attnprof compare --attention standard,efficient --seq 4096",
-        ["-m", "attnprof", "compare", "--attention", "standard,efficient", "--seq", "4096"],
-        "import typer, rich.table, sympy",
-    ),
-    (
-        "attnprof heads --d-model 256 --seq 1025",
-        ["-m", "attnprof", "heads", "--d-model", "256", "--seq", "1025"],
-        "import typer, rich.table, sympy",
-    ),
-    (
-        "attnprof heatmap --output heatmap.png",
-        ["-m", "attnprof", "heatmap", "--output", "heatmap.png"],
-        "import matplotlib.figure, matplotlib.backends.backend_agg",
-    ),
-]
+#: What ratios are to, and what some commands import besides.
+BASE = "import typer, rich.table"
+IMPORTS = (
+    BASE,
+    "import typer, rich.table, typer.rich_utils",
+    "import sympy",
+    "import matplotlib.figure, matplotlib.backends.backend_agg",
+    "import torch",
+)
+#: Commands that answer from formulas.
+ANSWERS = (
+    "list",
+    "cost --attention efficient --seq 4096",
+    "compare --attention standard,efficient --seq 4096",
+    "crossover --d 64",
+    "heads --d-model 256 --seq 1025",
+    "heatmap --output heatmap.png",
+)
+
+
+def runs() -> dict[str, list[str]]:
+    """Return the arguments of Python by the name of each row, in the table's order."""
+    helps = ["--help", *(f"{name} --help" for name in COMMANDS)]
+    imports = {text: ["-c", text] for text in IMPORTS}
+    texts = {f"attnprof {text}": text.split() for text in (*helps, *ANSWERS)}
+    return imports | {name: ["-m", "attnprof", *words] for name, words in texts.items()}
 
 
 def cpu_seconds(arguments: list[str], folder: str) -> float:
-    """User and system seconds of one child process."""
+    """Return user and system seconds of one child process."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(  # noqa: S603 (the commands above)
-        [sys.executable, *arguments], cwd=folder, check=True, capture_output=True, env=os.environ
+        [sys.executable, *arguments], cwd=folder, check=True, capture_output=True, env=environment
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
@@ -68,29 +60,33 @@ def cpu_seconds(arguments: list[str], folder: str) -> float:
 
 def main() -> None:
     """Measure all commands in turn and write the table."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    times: dict[str, list[float]] = {name: [] for name, _, _ in COMMANDS}
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    commands = runs()
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds):
-            for name, arguments, _ in COMMANDS:
-                times[name].append(cpu_seconds(arguments, folder))
+        for count in range(rounds + 1):
+            for name, arguments in commands.items():
+                spent = cpu_seconds(arguments, folder)
+                times[name] += [spent] if count else []
+    least = min(times[BASE])
     lines = [
-        "# Cold start",
+        "# Start of every command",
         "",
-        f"Median CPU seconds (user and system) of a fresh process, {rounds} rounds in turn, and",
-        "the median of the round-by-round ratios to the imports a command cannot do without.",
-        "Made by `python reports/startup.py`.",
+        "Processor seconds (user and system) of a fresh process: the least and the median of",
+        f"{rounds} rounds in which all rows take turns, and the ratio of the least to that of",
+        f"`{BASE}`. Made by `python reports/startup.py`.",
         "",
-        "| command | CPU s | lowest | ratio | to |",
-        "|---|---:|---:|---:|---|",
+        f"{rounds} samples a row are few, and other work ran on the machine ({os.cpu_count()} cores,",
+        f"a load of {load:.1f} at the beginning). Processor time does not count waiting, but rises",
+        "where caches are shared: a difference of a tenth in a ratio says nothing.",
+        "",
+        "| process | least s | median s | ratio |",
+        "|---|---:|---:|---:|",
     ]
-    for name, _, base in COMMANDS:
-        ratio = ""
-        if base:
-            pairs = zip(times[name], times[base], strict=True)
-            ratio = f"{statistics.median(a / b for a, b in pairs):.2f}"
-        row = f"{statistics.median(times[name]):.3f} | {min(times[name]):.3f}"
-        lines.append(f"| `{name}` | {row} | {ratio} | {f'`{base}`' if base else ''} |")
+    for name, spent in times.items():
+        middle = sorted(spent)[len(spent) // 2]
+        lines.append(f"| `{name}` | {min(spent):.3f} | {middle:.3f} | {min(spent) / least:.2f} |")
     (HERE / "startup.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))  # noqa: T201 (a script)
 

@@ -11,13 +11,11 @@ from typer import Argument, Option
 from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of, working
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
-from attnprof.device.roofline import with_roofline
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots import style
-from attnprof.render.plots.results import KINDS, draw_results
 
 #: Message on the files that can be plotted.
 DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
@@ -57,6 +55,8 @@ def plot(
       attnprof plot sweep.jsonl --kind pareto --where seq_len=1024 -o pareto.svg
       attnprof plot laptop.jsonl server.jsonl --kind growth
     """
+    from attnprof.render.plots.results import KINDS, draw_results
+
     ensure_writable(output, force=force)
     style.check_figure_path(output)
     one_of(kind, KINDS, "--kind")
@@ -109,6 +109,8 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """Return the devices' ceilings: from the results, else from this machine's calibration."""
+    from attnprof.device.roofline import with_roofline
+
     ceilings = {}
     for report in reports:
         told = report.summary.get("roofline")
