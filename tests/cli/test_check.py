@@ -192,23 +192,3 @@ def test_a_change_can_be_accepted(attnprof, changed):
     assert accept.code == 0, accept.err
     again = attnprof("check --baseline baseline.json --no-time")
     assert again.code == 0, again.out
-
-
-@pytest.mark.parametrize(("arguments", "said"), [
-    ([], "--against or --baseline"),
-    (["--update", "--against", "."], "--baseline FILE"),
-    (["--against", "no-such-ref"], "no-such-ref"),
-    (["--baseline", "nowhere.json"], "nowhere.json"),
-    (["--against", ".", "--rule", "sensitiv"], "sensitive"),
-    (["--against", ".", "--inconclusive", "maybe"], "retry"),
-    (["--against", ".", "--budget", "0"], "--budget"),
-    (["--against", ".", "--suite", "nowhere.toml"], "nowhere.toml"),
-    (["--against", ".", "--attention", "standard"], "--seq"),
-    (["--against", ".", "--junit", "no/such/folder.xml"], "no/such"),
-])  # fmt: skip
-def test_wrong_requests_are_told_what_to_type(attnprof, tmp_path, monkeypatch, arguments, said):
-    monkeypatch.chdir(tmp_path)
-    done = attnprof("check", tuple(arguments))
-    assert done.code == 2, done.err
-    assert said in done.err
-    assert len(done.err.strip().splitlines()) <= 3

@@ -149,35 +149,6 @@ def test_the_python_interface_gives_the_report():
         attnprof.crossover("taylor-direct", "taylor-efficient", metrics=["flop"])
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("--d", "0"),
-        ("--d", "1.5"),
-        ("--d", "64:8:x2"),
-        ("--metric", "weight"),
-        ("--kind", "guessed"),
-        ("--scope", "half"),
-        ("--phase", "sideways"),
-        ("--dtype", "int8"),
-        ("--set", "window=3"),
-        ("standard",),
-        ("standard", "standard"),
-        ("standard", "efficent"),
-        ("standard", "linformer", "--causal"),
-        ("standard", "sdpa", "--kind", "published"),
-        ("--heads", "4", "--attention", "standard"),
-        ("--plot", "figure.txt"),
-        ("--output", "no/such/folder/x.json"),
-    ],
-)
-def test_wrong_requests_end_with_2_and_one_message(args, capsys):
-    code, out, err = ran(capsys, *args)
-    assert (code, out) == (2, "")
-    assert len(err.strip().splitlines()) == 1
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("fmt", ["table", "csv", "markdown"])
 def test_every_format_shows_the_answer(fmt, capsys):
     code, out, _ = ran(capsys, "--d", "64", "--format", fmt)

@@ -68,34 +68,3 @@ def test_a_figure_is_drawn_over_the_values(over, tmp_path, capsys):
     code, _, _ = ran(capsys, "standard", "longformer", "--over", over, "--plot", str(path))
     assert code == 0
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        (["--over", "windw"], "did you mean window?"),
-        (["--over", "bias"], "possible: seq, d, heads"),
-        (["--over", "d", "--d", "32"], "leave --d out"),
-        (["--over", "heads", "--heads", "4"], "leave --heads out"),
-        (["--over", "batch", "--batch", "3"], "leave --batch out"),
-        (["--over", "window", "--set", "window=8"], "leave --set window out"),
-        (["--seq", "128"], "leave --seq out"),
-        (["--range", "1:64"], "--range is for another --over"),
-        (["--d-model", "64"], "--d-model is for another --over"),
-        (["--over", "d", "--d-model", "64"], "for --over heads alone"),
-        (["--over", "heads", "--d", "8", "--d-model", "64"], "the model's width varies"),
-        (["--over", "heads", "--range", "600:700"], "no more than 512 heads"),
-        (["--over", "d", "--range", "64"], "like 1:512"),
-        (["--over", "d", "--range", "64:8"], "ends before it starts"),
-        (["--over", "kv_heads"], "like --heads 32"),
-        (["--over", "d", "--kind", "derived"], "leave --over d out"),
-        (["--over", "batch", "--kind", "published"], "over batch; use --kind formula"),
-        (["--metric", "state"], "add --phase decode"),
-        (["--model", "config.json", "--over", "d"], "leave out --over"),
-    ],
-)
-def test_wrong_requests_end_with_2_and_one_sentence(typed, told, capsys):
-    code, out, err = ran(capsys, "standard", "longformer", *typed)
-    assert (code, out) == (2, "")
-    assert told in err
-    assert sum(line.startswith("attnprof: -") for line in err.splitlines()) <= 1

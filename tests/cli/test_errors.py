@@ -13,52 +13,6 @@ from attnprof.cli.request import head_shape, parse_names, parse_size, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        ("cost --seq 0", "at least 1"),
-        ("cost --seq -5", "at least 1"),
-        ("cost --seq 1.5", "whole number"),
-        ("cost --seq abc", "whole number"),
-        ("cost --seq 9999999999999999999", "2**40"),
-        ("cost --seq 128:64:x2", "ends before"),
-        ("cost --seq 1:64:x1", "never reaches"),
-        ("cost --seq 1:64", "not a range"),
-        ("cost --seq 1:1000000:+1", "larger step"),
-        ("cost --batch 0", "--batch"),
-        ("cost --batch 1,2", "one value"),
-        ("cost --d-model 100 --heads 8", "--heads 5 or 10"),
-        ("cost --d-model 0", "--d-model"),
-        ("cost --heads x", "--heads"),
-        ("cost --d-model 512 --heads 8 --d 32", "heads times d"),
-        ("cost --attention nothing", "attnprof list"),
-        ("cost --attention standard,,efficient", "empty name"),
-        ("cost --set window=256", "'window'"),
-        ("cost --set bias", "'='"),
-        ("cost --set bias=perhaps", "bias=True"),
-        ("cost --scope head", "core, layer"),
-        ("cost --phase sideways", "forward"),
-        ("cost --dtype float8", "float"),
-        ("cost --convention macs", "flops, operations"),
-        ("cost --quantity flop", "flops"),
-        ("cost --kind measured", "published"),
-        ("cost --format xml", "json"),
-        ("cost --output /no/such/folder/x.csv", "no folder"),
-        ("compare --output /", "folder"),
-        ("compare --quantity time", "possible"),
-        ("list --output /no/such/folder/x.csv", "no folder"),
-        ("lst", "list"),
-        ("cost --sequence 5", "--se"),
-    ],
-)
-def test_a_wrong_request_ends_with_2_and_says_what_to_type(attnprof, arguments, hint):
-    ended = attnprof(arguments)
-    assert ended.code == 2
-    assert hint in ended.err
-    assert ended.out == ""
-    assert "Traceback" not in ended.err
-
-
 def raising(error):
     def command():
         raise error

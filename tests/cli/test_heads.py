@@ -84,26 +84,6 @@ def test_only_the_head_counts_asked_for(attnprof):
     assert {row["num_heads"] for row in rows} == {2, 8}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--d-model 0",
-        "--d-model 64 --heads 3",
-        "--seq x",
-        "--kind measured",
-        "--quantity seconds",
-        "standard efficent",
-        "standard --attention sdpa",
-        "standard --kind published",
-        "--plot figure.bmp",
-    ],
-)
-def test_wrong_requests_end_with_2_and_one_message(attnprof, words):
-    ended = attnprof(f"heads {words}")
-    assert (ended.code, ended.out) == (2, "")
-    assert len(ended.err.strip().splitlines()) == 1
-
-
 def test_a_figure_and_every_format(attnprof, tmp_path):
     path = tmp_path / "heads.svg"
     assert attnprof(f"heads --d-model 64 --plot {path}").code == 0

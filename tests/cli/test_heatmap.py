@@ -216,34 +216,3 @@ def test_in_a_folder_that_takes_no_files_it_names_the_table_alone(attnprof, tmp_
     assert "the folder . cannot be written" in ended.err
     assert "--no-plot" in ended.err
     assert not list(tmp_path.iterdir())
-
-
-REFUSED = {
-    "--no-plot --plot ratio.png": "leave it out, or ratio.png",
-    "--no-plot --output ratio.png": "leave it out, or ratio.png",
-    "--size wide": "page, column",
-    "taylor-direct taylor-efficient": "--phase forward",
-    "standard linformer": "--kind formula",
-    "--kind measured": "published, formula",
-    "--quantity flop --kind formula": "did you mean flops",
-    "standard efficient super": "attnprof heatmap standard efficient",
-    "--phase training --kind formula": "train",
-    "--plot figure.gif": ".png, .svg, .pdf",
-    "--output no/such/folder/figure.png": "no folder",
-    "--heads 0": "at least 1",
-    "--heads 3 --d-model 10 --kind formula": "--d-model 3:48:x2",
-    "--seq 1:100000:+1 --d-model 1:100000:+1": "larger steps",
-    "--batch 4": "--kind formula",
-    "--d 64": "--d-model",
-    "--set window=4": "no parameter",
-    "--convention operations": "--kind formula",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_a_wrong_request_ends_with_2_and_says_what_is_possible(attnprof, arguments):
-    ended = attnprof("heatmap", *arguments.split())
-    assert ended.code == 2
-    assert ended.out == ""
-    assert REFUSED[arguments] in ended.err
-    assert ended.err.count("\n") == 1

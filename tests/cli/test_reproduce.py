@@ -255,39 +255,6 @@ def test_html_of_one_table_shows_it(attnprof, settled):
     assert re.search(r'<td class="differs">[^<]*\[ours ', text)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        ("reproduce 005", "did you mean"),
-        ("reproduce taylor", "taylorshift"),
-        ("reproduce --claim 004-EQ66", "004-EQ6"),
-        ("reproduce 000 --claim 004-EQ6", "claim of 004"),
-        ("reproduce 002 --table 9", "its tables: 1, 2"),
-        ("reproduce 002 --figure 99", "its figures"),
-        ("reproduce --table 2", "of which document"),
-        ("reproduce 002 004 --figure 1", "of which document"),
-        ("reproduce 002 --table 1 --claim 002-PPL", "one of"),
-        ("reproduce 002 --verdict wrong", "erratum"),
-        ("reproduce 002 --plot x.png", "--figure"),
-        ("reproduce 002 --table 1 --reports r", "whole documents"),
-        ("reproduce --format yaml", "html"),
-        ("reproduce --output /no/such/x", "no folder"),
-        ("reproduce --reports /proc/none/x", "--reports"),
-        ("reproduce --claim ,", "empty"),
-    ],
-)
-def test_wrong_requests_end_with_2_and_the_closest_names(
-    attnprof, tmp_path, monkeypatch, arguments, hint
-):
-    monkeypatch.chdir(tmp_path)
-    ended = attnprof(arguments)
-    assert ended.code == 2
-    assert ended.out == ""
-    assert hint in ended.err
-    assert ended.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.usefixtures("few")
 def test_measure_measures_before_it_answers(attnprof, monkeypatch, settled):
     from attnprof.papers.documents import measured

@@ -95,23 +95,6 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(attnprof, what):
     assert ended.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("request_", "told"),
-    [
-        ("--input sharp", "peaked"),
-        ("--input nothing.pt", "cannot read nothing.pt"),
-        ("--norms long", "unknown norms"),
-        ("--set window=", "type a name"),
-        ("-a linear --set window=3", "no parameter 'window'"),
-        ("--seq 8,16", "one value"),
-    ],
-)
-def test_a_wrong_request_says_what_is_possible(attnprof, request_, told):
-    ended = attnprof(f"tradeoff --no-time {request_}")
-    assert (ended.code, ended.out) == (2, "")
-    assert told in ended.err
-
-
 def test_a_damaged_file_is_no_traceback(attnprof, tmp_path):
     for name in ("mine.pt", "mine.safetensors"):
         (tmp_path / name).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")

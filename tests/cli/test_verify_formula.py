@@ -45,28 +45,6 @@ def test_up_to_leading_compares_only_the_leading_terms(attnprof):
     assert "match (leading)" in ended.out
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("4N", "standard"), "* may be missing"),
-        (("n**2", "standard"), "--where n=…, in B, N, h, d"),
-        (("N", "nothing"), "nothing"),
-        (("N",), "needs a formula and what it is of"),
-        (("N", "standard", "--attention", "linear"), "two targets"),
-        (("N", "standard", "--up-to", "roughly"), "--up-to roughly"),
-        (("N", "standard", "--where", "h"), "--where h"),
-        (("N", "standard", "--quantity", "speed"), "speed"),
-        (("N", "standard", "--in", "N,"), "--in"),
-        (("--table", "nowhere.csv", "standard"), "nowhere.csv"),
-    ],
-)
-def test_what_cannot_be_read_ends_with_2_and_says_what_to_type(attnprof, words, hint):
-    ended = attnprof(("verify-formula", *words))
-    assert (ended.code, ended.out) == (2, "")
-    assert hint in ended.err
-    assert len(ended.err.splitlines()) == 1
-
-
 def test_a_table_is_answered_row_by_row(attnprof, table):
     words = ("verify-formula", "--table", table, "taylor-direct")
     ended = attnprof((*words, "--format", "json"))

@@ -1,14 +1,14 @@
 """Mixtures of experts: a decoded token reads the experts that it meets, and no others."""
 
+from functools import cache
 from math import ceil
 
 import pytest
 import sympy
 
 from attnprof.models.borders import on_symbols
-from attnprof.models.costs import by_part
 from attnprof.models.hub import hub_subject
-from attnprof.models.phases import Model, run_of
+from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
@@ -63,17 +63,23 @@ def _network_and_head(config):
     return networks, width * config["vocab_size"]
 
 
+@cache
+def reported(name):
+    """Of a token decoded after 4,095 others: the report, and the bytes that each part moves."""
+    report = model_report(
+        hub_subject(CONFIGS[name], name), ["decode"], {"B": 1, "N": 4096}, limit_s=0.0
+    )
+    moved = {}
+    for row in report.records:
+        if row.quantity == "bytes_moved":
+            moved[row.part] = moved.get(row.part, 0) + row.value
+    return report, moved
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_decoded_token_reads_the_weights_of_the_experts_that_it_meets(name):
-    config = CONFIGS[name]
-    subject = hub_subject(config, name)
-    run = run_of(subject, "decode", {"B": 1, "N": 4096})
-    model = Model.of(subject, [run.trace])
-    moved = {"mlp": 0, "head": 0}
-    for (_, part), values in by_part(run.trace, "decode", model.places, model.kinds).items():
-        if part in moved:
-            moved[part] += values["bytes_moved"]
-    networks, head = _network_and_head(config)
+    _, moved = reported(name)
+    networks, head = _network_and_head(CONFIGS[name])
     assert moved["mlp"] == pytest.approx(2 * networks, rel=0.02)
     assert moved["head"] == pytest.approx(2 * head, rel=0.02)
 
@@ -88,9 +94,7 @@ def test_all_that_a_decoded_token_moves_is_active_weights_and_the_cache_read_and
     cache = 2 * 2 * kv * head_dim * 4096
     # torch.cat reads the cache and writes it anew, attention reads it
     expected = 2 * (attention + sum(_network_and_head(config)) + 3 * cache)
-    run = run_of(hub_subject(config, name), "decode", {"B": 1, "N": 4096})
-    moved = sum(call.bytes_moved for call in run.trace.calls)
-    assert moved == pytest.approx(expected, rel=0.02)
+    assert reported(name)[1]["total"] == pytest.approx(expected, rel=0.02)
 
 
 def _small(kind, **more):
@@ -169,8 +173,7 @@ def test_the_report_says_what_weights_a_decoded_token_meets_and_the_cache_each_r
         attention = width * low + low * q * (inner + rotary) + width * (rank + rotary)
         attention += rank * q * 2 * inner + q * inner * width
         kept = rank + rotary
-    report = model_report(hub_subject(config, name), ["decode"], {"B": 1, "N": 4096}, limit_s=0.0)
-    found = report.summary["phases"]["decode"]["least_traffic"]
+    found = reported(name)[0].summary["phases"]["decode"]["least_traffic"]
     networks, head = _network_and_head(config)
     assert found["weights"] == pytest.approx(2 * (2 * attention + networks + head), rel=0.005)
     tokens = 4096 + (128 if name == "gpt-oss-20b" else 4096)  # one of its layers has a window

@@ -186,7 +186,8 @@ def test_curves_over_length_pass_through_what_is_counted(name, reports):
 
 
 def test_curves_are_of_the_one_input_that_is_asked_for():
-    report = model_report(subject("llama"), ["forward"], {"B": 1, "N": 24})
+    fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": 1}
+    report = model_report(hub_subject(fields, "llama"), ["forward"], {"B": 1, "N": 24})
     curves = report.summary["curves"]
     curve, cache = curves["shares"]["forward"], curves["cache"]
     assert (curve["batch_size"], cache["batch_size"]) == (1, 1)

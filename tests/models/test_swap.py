@@ -110,8 +110,9 @@ def test_a_model_too_large_to_run_on_real_tensors_is_swapped_too():
     assert set(model.layer_types) == {"LlamaDecoderLayer (taylor-direct)"}
 
 
-@pytest.mark.parametrize(("name", "causal"), [("bert", False), ("llama", True)])
-@pytest.mark.parametrize("mechanism", ["linear", "taylor-direct"])
+@pytest.mark.parametrize(
+    ("name", "causal", "mechanism"), [("bert", False, "linear"), ("llama", True, "taylor-direct")]
+)
 def test_products_of_a_swapped_model_are_those_of_its_parts(name, causal, mechanism):
     n = 40
     own = hub_subject(CONFIGS[name].to_dict(), name, "eager")
@@ -319,33 +320,34 @@ def test_a_sliding_window_is_longformer():
 
 
 @pytest.mark.parametrize(
-    ("swap", "window", "lengths", "layers"),
-    [("sliding@even", 16, (256, 448), (3, 3)), ("neural@1", None, (40, 44), (8, 10))],
+    ("swap", "phase", "lengths", "layers"),
+    [("sliding@even", "train", (256, 448), (2, 2)), ("neural@1", "forward", (40, 44), (8, 10))],
 )
 def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
-    swap, window, lengths, layers
+    swap, phase, lengths, layers
 ):
-    settings = {"window": window} if window else {}
+    settings = {"window": 16} if swap == "sliding@even" else {}
 
     def model(number):
         fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": number}
         return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
-    report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
+    report = model_report(model(layers[0]), [phase], {"B": 2, "N": lengths[0]})
     found = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    assert report.summary["phases"]["train"]["method"] == "symbolic"
+    assert report.summary["phases"][phase]["method"] == "symbolic"
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
     at = {"B": 2, "N": lengths[0], "L": layers[0]}
     assert ("L" in report.summary["at"]) == (swap == "neural@1")
     assert all(sympify(row.expression, at) == row.value for row in rows)
     for length, number in zip(lengths, layers, strict=True):
+        sizes = {"B": 2, "N": length, "L": number}
+        target = model(number).target(phase)
         ran = totals(
-            record(model(number).target("train"), {"B": 2, "N": length}, training=True), "train"
+            record(target, {"B": 2, "N": length}, training=phase == "train"), phase
         )
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
-            value = sympify(found[name], {"B": 2, "N": length, "L": number})
-            assert value == ran[name], (name, length)
+            assert sympify(found[name], sizes) == ran[name], (name, length)
 
 
 def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
