@@ -10,17 +10,7 @@ from attnprof.closed_form.cost_records import CONTESTED
 
 def test_numbers_are_those_of_the_closed_forms(attnprof):
     ended = attnprof(
-        *[
-            "compare",
-            "--attention",
-            "standard,efficient",
-            "--seq",
-            "64,256",
-            "--dtype",
-            "float16",
-            "--format",
-            "json",
-        ]
+        "compare --attention standard,efficient --seq 64,256 --dtype float16 --format json"
     )
     records = ended.json["records"]
     assert [(r["seq_len"], r["mechanism"]) for r in records] == [

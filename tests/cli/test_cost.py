@@ -47,18 +47,7 @@ def total(records, quantity, kind="formula"):
 @pytest.mark.parametrize(("heads", "expected"), [(1, 20_947_008), (32, 21_710_848)])
 def test_operations_of_document_002_come_out(attnprof, heads, expected):
     ended = attnprof(
-        *[
-            "cost",
-            "--attention",
-            "standard",
-            "--d-model",
-            "128",
-            "--seq",
-            "128",
-            "--causal",
-            "--set",
-            "bias=false",
-        ],
+        "cost --attention standard --d-model 128 --seq 128 --causal --set bias=false",
         f"--heads {heads} --convention operations --format json",
     )
     assert ended.code == 0
@@ -180,17 +169,7 @@ def test_quantities_are_filtered(attnprof):
 
 def test_several_lengths_and_mechanisms_are_rows(attnprof):
     ended = attnprof(
-        *[
-            "cost",
-            "--attention",
-            "standard,efficient",
-            "--seq",
-            "64,128",
-            "--quantity",
-            "flops",
-            "--format",
-            "json",
-        ]
+        "cost --attention standard,efficient --seq 64,128 --quantity flops --format json"
     )
     totals = {
         (r["mechanism"], r["seq_len"]): r["value"]
@@ -203,19 +182,7 @@ def test_several_lengths_and_mechanisms_are_rows(attnprof):
 
 def test_a_refusing_mechanism_is_a_row_beside_others(attnprof):
     ended = attnprof(
-        *[
-            "cost",
-            "--attention",
-            "sdpa,optimised",
-            "--kv-heads",
-            "2",
-            "--seq",
-            "16",
-            "--quantity",
-            "flops",
-            "-f",
-            "json",
-        ]
+        "cost --attention sdpa,optimised --kv-heads 2 --seq 16 --quantity flops -f json"
     )
     refused = [r for r in ended.json["records"] if r["skipped"]]
     assert ended.code == 0

@@ -16,6 +16,7 @@ from attnprof import Workload
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import QUANTITIES
+from attnprof.trace.solve import derive
 from tests.trace import samples
 
 FILE = samples.__file__
@@ -58,6 +59,22 @@ BACKWARD = {
 
 def read(text):
     return sympy.sympify(text, locals=SYMBOLS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once():
+    """A request is derived once, whatever is shown of it."""
+    derived, made = derive.derived, {}
+
+    def kept(target, phases, at=None):
+        key = target.name, *target.spelled_inputs, str(target.notes), *phases, str(at)
+        if key not in made:
+            made[key] = derived(target, phases, at)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(derive, "derived", kept)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -71,19 +71,7 @@ def test_matrix_products_follow_the_closed_ratio_for_every_head_count(attnprof):
 
 
 def test_mean_excess_of_matrix_products_is_the_same_for_all_heads_on_shared_widths(attnprof):
-    ended = attnprof(
-        *[
-            "heatmap",
-            "--kind",
-            "formula",
-            "--quantity",
-            "matmul_flops",
-            "--d-model",
-            "8:1024:x2",
-            "-f",
-            "json",
-        ]
-    )
+    ended = attnprof("heatmap --kind formula --quantity matmul_flops --d-model 8:1024:x2 -f json")
     values = list(ended.json["summary"]["mean_excess_percent"].values())
     exact = mean(Fraction(width, width + n) for n in POWERS for width in POWERS[3:])
     assert values == pytest.approx([float(100 * exact)] * 4, abs=1e-9)

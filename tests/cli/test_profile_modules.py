@@ -143,19 +143,21 @@ def odd(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "said"),
+    ("name", "how", "said"),
     [
-        ("Blocks", "", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
-        ("Asserts", "", "AssertionError in `assert x.shape[1] % 64 == 0` (odd.py:"),
-        ("Exits", "", "SystemExit: 5 (odd.py:"),
-        ("NoGradient", "--phase train", "no backward pass"),
-        ("OnlyWhenReal", "", "not with real numbers"),
+        ("Blocks", "--in-process", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
+        ("Blocks", "--isolate", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
+        ("Asserts", "--in-process", "AssertionError in `assert x.shape[1] % 64 == 0` (odd.py:"),
+        ("Exits", "--in-process", "SystemExit: 5 (odd.py:"),
+        ("Exits", "--isolate", "SystemExit: 5 (odd.py:"),
+        ("NoGradient", "--in-process --phase train", "no backward pass"),
+        ("OnlyWhenReal", "--in-process", "not with real numbers"),
+        ("OnlyWhenReal", "--isolate", "not with real numbers"),
     ],
 )
-@pytest.mark.parametrize("how", ["--in-process", "--isolate"])
-def test_a_module_that_does_not_run_at_a_length_is_refused(attnprof, odd, name, more, said, how):
+def test_a_module_that_does_not_run_at_a_length_is_refused(attnprof, odd, name, how, said):
     done = attnprof(f"profile --attention {odd}:{name} --seq 100 --d-model 8 --heads 2",
-                    f"{how} {more} {QUICK}")  # fmt: skip
+                    f"{how} {QUICK}")  # fmt: skip
     assert done.code in (2, 3)
     assert said in done.err + done.out.replace("\\", "")
     assert "bug" not in done.err

@@ -43,10 +43,8 @@ CASES = [
 ]
 
 
-#: each case in a wide format and a narrow one, which take turns
-IN_FORMATS = [
-    (*case, dtype) for place, case in enumerate(CASES) for dtype in FORMATS[place % 2 :: 2]
-]
+#: formats take turns from case to case
+IN_FORMATS = [(*case, FORMATS[place % 4]) for place, case in enumerate(CASES)]
 
 
 @pytest.mark.parametrize(("mechanism", "how", "dtype"), IN_FORMATS)

@@ -27,13 +27,16 @@ def loops(q, k, v, window, first, causal):
     return out
 
 
-SHAPES = [(3, 2, 37, 4), (1, 1, 130, 3), (1, 2, 200, 5), (2, 1, 1, 4)]
+#: Shapes, with windows and numbers of global tokens: within a block of 64 and beyond one.
+CASES = [
+    ((3, 2, 37, 4), 2, 0), ((3, 2, 37, 4), 70, 3), ((3, 2, 37, 4), 2, 60),
+    ((1, 1, 130, 3), 2, 3), ((1, 1, 130, 3), 70, 0), ((1, 1, 130, 3), 2, 60),
+    ((1, 2, 200, 5), 70, 60), ((2, 1, 1, 4), 2, 3), ((2, 1, 1, 4), 70, 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("first", [0, 3, 60])
-@pytest.mark.parametrize("window", [2, 70])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "window", "first"), CASES, ids=str)
 def test_attend_is_the_definition(shape, window, first, causal):
     torch.manual_seed(0)
     q, k, v = (torch.randn(shape, dtype=torch.float64) for _ in range(3))

@@ -23,6 +23,15 @@ VARIANTS = [
 IMPLS = ["factored", "naive"]
 
 
+def by_turns(*shapes):
+    """Every variant in both forms, each at one of the shapes, which take turns."""
+    return [
+        (shapes[(v + i) % len(shapes)], params, impl)
+        for v, params in enumerate(VARIANTS)
+        for i, impl in enumerate(IMPLS)
+    ]
+
+
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few rows, so that short sequences take many."""
@@ -73,9 +82,9 @@ def made(shape, **params):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("impl", IMPLS)
-@pytest.mark.parametrize("params", VARIANTS, ids=str)
-@pytest.mark.parametrize("shape", [(3, 2, 7, 4), (1, 1, 13, 3), (2, 3, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "params", "impl"), by_turns((3, 2, 7, 4), (1, 1, 13, 3), (2, 3, 1, 2)), ids=str
+)
 @pytest.mark.usefixtures("small_chunks")
 def test_attend_is_the_definition(shape, params, impl, causal):
     weights, (q, k, v) = made(shape, **params)
@@ -129,15 +138,9 @@ def test_added_parameters_are_the_published_models(down_dim, head_dim, added):
     assert spec.parameters(work) == added + 4 * work.d_model**2
 
 
-#: every variant in both forms, each at one of the shapes, which take turns
-COSTED = [
-    (((3, 5, 4, 4), (1, 23, 3, 2), (2, 37, 1, 3))[(v + i) % 3], params, impl)
-    for v, params in enumerate(VARIANTS)
-    for i, impl in enumerate(IMPLS)
-]
-
-
-@pytest.mark.parametrize(("shape", "params", "impl"), COSTED, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "params", "impl"), by_turns((3, 5, 4, 4), (1, 23, 3, 2), (2, 37, 1, 3)), ids=str
+)
 @pytest.mark.usefixtures("small_chunks")
 def test_costs_are_what_is_dispatched(shape, params, impl):
     b, n, h, d = shape

@@ -343,9 +343,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
     for length, number in zip(lengths, layers, strict=True):
         sizes = {"B": 2, "N": length, "L": number}
         target = model(number).target(phase)
-        ran = totals(
-            record(target, {"B": 2, "N": length}, training=phase == "train"), phase
-        )
+        ran = totals(record(target, {"B": 2, "N": length}, training=phase == "train"), phase)
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
             assert sympify(found[name], sizes) == ran[name], (name, length)
 
