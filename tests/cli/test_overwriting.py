@@ -110,18 +110,6 @@ def files_of(folder):
 TELLING = ("cost", "sweep, as CSV", "plot", "baseline")
 
 
-@pytest.mark.parametrize(("writer", "content"), met(WRITERS, [*PRECIOUS], TELLING))
-def test_a_file_of_somebody_s_is_kept(attnprof, tmp_path, writer, content):
-    words, path = words_and_file(writer)
-    path.write_bytes(PRECIOUS[content])
-    before = files_of(tmp_path)
-    ended = attnprof(words)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.count("\n") == 1
-    assert str(path) in ended.err
-    assert files_of(tmp_path) == before
-
-
 #: What attnprof wrote, and what may be written over it without --force: its own kind again.
 KEPT = {
     "a baseline": (
@@ -143,18 +131,18 @@ def is_own(writer, content):
     return writer.startswith(own) and not (content == "a badge" and writer != own[0])
 
 
-@pytest.mark.parametrize(
-    ("writer", "content"),
-    [
-        pair
-        for pair in met(WRITERS, [*KEPT], [*TELLING, "check --badge", "calibrate --file"])
-        if not is_own(*pair)
-    ],
-)
-def test_what_attnprof_wrote_for_another_purpose_is_kept(attnprof, tmp_path, writer, content):
-    text, _ = KEPT[content]
+FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], TELLING)]
+FOREIGN += [
+    (writer, KEPT[name][0].encode())
+    for writer, name in met(WRITERS, [*KEPT], [*TELLING, "check --badge", "calibrate --file"])
+    if not is_own(writer, name)
+]
+
+
+@pytest.mark.parametrize(("writer", "content"), FOREIGN)
+def test_a_file_of_somebody_s_and_of_another_purpose_is_kept(attnprof, tmp_path, writer, content):
     words, path = words_and_file(writer)
-    path.write_text(text)
+    path.write_bytes(content)
     before = files_of(tmp_path)
     ended = attnprof(words)
     assert (ended.code, ended.out) == (2, "")

@@ -321,7 +321,7 @@ def test_a_sliding_window_is_longformer():
 
 @pytest.mark.parametrize(
     ("swap", "phase", "lengths", "layers"),
-    [("sliding@even", "train", (256, 448), (2, 2)), ("neural@1", "forward", (40, 44), (8, 10))],
+    [("sliding@even", "train", (192, 320), (2, 2)), ("neural@1", "forward", (40, 44), (8, 10))],
 )
 def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
     swap, phase, lengths, layers

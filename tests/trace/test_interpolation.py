@@ -74,9 +74,13 @@ class Padded(nn.Module):
         return self.proj((blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks)
 
 
-def test_padding_gives_a_class_of_lengths():
-    found = derived(target_of(Padded), ["forward"])
-    forms = found.phases["forward"]
+@pytest.fixture(scope="module")
+def padded():
+    return derived(target_of(Padded), ["forward"])
+
+
+def test_padding_gives_a_class_of_lengths(padded):
+    found, forms = padded, padded.phases["forward"]
     assert forms.method == "interpolated"
     assert "64 divides N" in forms.domain
     blocks = N / 64
@@ -135,10 +139,9 @@ def test_one_sample_may_be_a_case_of_its_own(batch):
     assert ("B = 1" in found.phases["forward"].domain) == (batch == 1)
 
 
-def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms():
-    found = derived(target_of(Padded), ["forward"])
+def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms(padded):
     sizes = {"B": 2, "N": 64 * 12, "h": 4, "d": 16}
-    for forms in found.phases.values():
+    for forms in padded.phases.values():
         calls = 0
 
         def look(_frame, event, _argument):

@@ -434,8 +434,8 @@ FAMILIES = (
 
 def shapes(family):
     chance = random.Random(family.__name__)
-    small = [(chance.randint(2, 5), chance.randint(5, 70), chance.randint(4, 40)) for _ in range(2)]
-    return [*small, (2, chance.randint(200, 900), 2 * chance.randint(10, 33))]
+    small = chance.randint(2, 5), chance.randint(5, 70), chance.randint(4, 40)
+    return small, (2, chance.randint(200, 900), 2 * chance.randint(10, 33))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
