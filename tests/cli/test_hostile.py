@@ -65,6 +65,10 @@ def attnprof(tmp_path, tmp_path_factory, request):
     return run
 
 
+#: Two of these run as users' commands do.
+FRESH = ("import os; os._exit(0)", "import os; os.kill(os.getppid(), 9)")
+
+
 @pytest.mark.parametrize(("line", "said"), [
     ("import os; os._exit(0)", "ended with exit status 0 before it answered"),
     ("import sys; sys.exit(5)", "SystemExit: 5 (mine.py:1)"),
@@ -75,7 +79,7 @@ def attnprof(tmp_path, tmp_path_factory, request):
 ])  # fmt: skip
 def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_path, line, said):
     (tmp_path / "mine.py").write_text(f"{line}\n")
-    done = attnprof("cost", "--attention", "mine.py:Mine", "--seq", "64", fresh=True)
+    done = attnprof("cost", "--attention", "mine.py:Mine", "--seq", "64", fresh=line in FRESH)
     assert (done.returncode, done.stdout) == (3, "")
     assert said in done.stderr
     assert "mine.py:Mine" in done.stderr or "mine.py:1" in done.stderr

@@ -9,7 +9,7 @@ from attnprof.measure.growth import counted_growth, subjects
 from attnprof.mechanisms.standard import Standard
 from attnprof.record import Report
 
-FEW = ["standard", "me", "low-rank"]
+FEW = ["standard", "me"]
 
 
 @pytest.fixture

@@ -138,10 +138,11 @@ def test_half_precision_products_are_left_to_the_processor():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bound"), [("bfloat16", "at least"), ("float16", "at least"), ("float32", "exact")]
-)
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_a_peak_whose_note_says_at_least_is_not_called_exact(dtype, bound, phase):
+    ("dtype", "phase", "bound"),
+    [("bfloat16", "train", "at least"), ("float16", "forward", "at least"),
+     ("float32", "train", "exact")],
+)  # fmt: skip
+def test_a_peak_whose_note_says_at_least_is_not_called_exact(dtype, phase, bound):
     found = attnprof.derive(
         lambda x: x @ x.mT @ x, inputs={"x": "B, N, d"}, phases=[phase], dtype=dtype
     )

@@ -289,13 +289,15 @@ class Remembers(nn.Module):
         return self.history[-1]
 
 
-@pytest.mark.parametrize("layer", [Keeps, SetsItselfUp, Remembers, OnItself])
-def test_state_that_changes_no_cost_withholds_nothing(layer):
+@pytest.mark.parametrize(
+    ("layer", "phase"),
+    [(Keeps, "train"), (SetsItselfUp, "forward"), (Remembers, "train"), (OnItself, "train")],
+)
+def test_state_that_changes_no_cost_withholds_nothing(layer, phase):
     dims = "N, 16" if layer is Keeps else "B, N, d"
-    found = derived(target_of(layer, inputs=[f"x: {dims}"]), ("forward", "train"), {})
-    for forms in found.phases.values():
-        assert not any("changes between" in condition for condition in forms.domain)
-        assert not any("of the same module" in note for note in forms.notes)
+    forms = derived(target_of(layer, inputs=[f"x: {dims}"]), (phase,), {}).phases[phase]
+    assert not any("changes between" in condition for condition in forms.domain)
+    assert not any("of the same module" in note for note in forms.notes)
 
 
 def test_what_the_first_call_alone_costs_is_said():

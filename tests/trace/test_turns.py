@@ -41,13 +41,12 @@ def test_a_width_of_d_log_d_and_blocks_of_tokens_are_one_formula():
 
 def test_a_length_of_another_class_has_a_formula_of_its_own():
     target = mechanism_target(registry.get("linear"), scope="core")
-    for length in (40, 512):
-        shape = {"B": 2, "N": length, "h": 3, "d": 8}
-        forms = derived(target, ["forward"], {"N": length}).phases["forward"]
-        assert forms.holds(shape)
-        assert forms.method == "symbolic"
-        run = totals(record(target, shape, training=False), "forward")
-        assert {name: evaluate(x.expression, shape) for name, x in forms.formulas.items()} == run
+    shape = {"B": 2, "N": 40, "h": 3, "d": 8}
+    forms = derived(target, ["forward"], {"N": 40}).phases["forward"]
+    assert forms.holds(shape)
+    assert forms.method == "symbolic"
+    run = totals(record(target, shape, training=False), "forward")
+    assert {name: evaluate(x.expression, shape) for name, x in forms.formulas.items()} == run
 
 
 @pytest.mark.parametrize(
