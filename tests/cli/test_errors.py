@@ -128,8 +128,14 @@ def test_a_command_that_gets_no_memory_could_not_run(command):
     assert (ended.returncode, "out of memory" in ended.stderr) == (3, True), ended.stderr
 
 
-@pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
-@pytest.mark.parametrize("value", ["0", "1", "2", "-5", "9" * 20, "9" * 5000, "²", "wide", ""])
+WIDTHS = ("0", "1", "2", "-5", "9" * 20, "9" * 5000, "²", "wide", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*(("COLUMNS", value) for value in WIDTHS), ("LINES", "0"), ("LINES", "wide"),
+     ("TERMINAL_WIDTH", "1"), ("TERMINAL_WIDTH", "-5")],
+)  # fmt: skip
 def test_a_width_that_no_terminal_has_changes_no_answer(attnprof, monkeypatch, name, value):
     usual = attnprof("cost --seq 8").out.split()
     monkeypatch.setenv(name, value)

@@ -240,7 +240,7 @@ def test_peaks_of_other_formats_are_the_allocators(name, impl, dtype):
     assert attnprof.cost(name, Workload(70, 1, 4, 2, dtype=dtype), impl=impl).peak() == seen
 
 
-@pytest.mark.parametrize("n", [1, 33, 64, 1025, 8193])
+@pytest.mark.parametrize("n", [33, 1025, 8193])
 @pytest.mark.parametrize(("name", "impl"), [pair for pair in IMPLS if pair[1] != "auto"])
 def test_products_are_those_torchs_counter_sees(name, impl, n):
     if (name, impl) == ("she", "direct"):

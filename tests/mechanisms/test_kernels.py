@@ -210,7 +210,7 @@ def test_layers_with_other_features_give_the_same_compiled(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("name", "params"), KINDS)
-@pytest.mark.parametrize("shape", [(1, 128, 1, 4), (2, 129, 2, 8), (3, 511, 1, 5), (1, 513, 3, 2)])
+@pytest.mark.parametrize("shape", [(2, 129, 2, 8), (1, 513, 3, 2)])
 def test_products_are_those_torch_counts(name, params, causal, shape):
     b, n, h, d = shape
     with torch.device("meta"):
@@ -225,9 +225,8 @@ def test_products_are_those_torch_counts(name, params, causal, shape):
         assert cost.matmul_flops == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dtype", "causal"), [("float32", False), ("bfloat16", True)])
 @pytest.mark.parametrize(("name", "params"), KINDS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_counts_and_peaks_across_blocks_are_those_of_the_run(name, params, causal, dtype):
     layer = attnprof.build(name, 24, 2, **params).to(getattr(torch, dtype))
     x = torch.randn(2, 519, 24, dtype=getattr(torch, dtype))

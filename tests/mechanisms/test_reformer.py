@@ -181,10 +181,11 @@ def test_low_precision_stays_finite_and_keeps_its_format(dtype):
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("n", "phase"), [(1, "train"), (129, "train"), (2049, "train"), (262_144, "forward")]
-)
+    ("n", "phase", "causal"),
+    [(1, "train", False), (129, "train", True), (2049, "train", False), (2049, "train", True),
+     (262_144, "forward", False)],
+)  # fmt: skip
 def test_torchs_counter_on_tensors_without_numbers_agrees(n, phase, causal):
     with torch.device("meta"):
         layer = attnprof.build("reformer", 2, 1, n, num_hashes=1)

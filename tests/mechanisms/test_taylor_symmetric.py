@@ -3,7 +3,6 @@
 import pytest
 import sympy
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload
@@ -60,9 +59,15 @@ def test_the_backward_is_the_derivative(function, d):
     assert torch.autograd.gradcheck(lambda *x: function(*x, size=2, features=SYMMETRIC), rows)
 
 
-@pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+#: Every shape with a mask and without, in phases that take turns.
+RUNS = [
+    (shape, causal, ("forward", "train")[(place + causal) % 2])
+    for place, shape in enumerate(SHAPES)
+    for causal in (False, True)
+]
+
+
+@pytest.mark.parametrize(("shape", "causal", "phase"), RUNS, ids=str)
 def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
     layer, x = built(shape)
     seen, table = (
@@ -82,19 +87,6 @@ def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
 
     held = allocator_peak(run)
     assert abs(held - table.peak()) <= 1e-3 * held + 64
-
-
-@pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_torchs_own_counter_finds_the_products(shape, causal, phase):
-    with torch.device("meta"), torch.set_grad_enabled(phase == "train"):
-        layer, x = built(shape)
-        with FlopCounterMode(display=False) as counter:
-            y = layer(x.requires_grad_(phase == "train"), causal=causal)
-            if phase == "train":
-                y.backward(torch.ones_like(y))
-    assert counter.get_total_flops() == cost(shape, causal=causal, phase=phase).matmul_flops
 
 
 def test_a_compiled_layer_is_the_layer():
@@ -128,8 +120,10 @@ def test_steps_are_the_causal_rows_and_count_as_dispatched(shape):
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("scope", ["core", "layer"])
-@pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
+@pytest.mark.parametrize(
+    ("phase", "scope"),
+    [("forward", "core"), ("backward", "layer"), ("train", "core"), ("decode", "layer")],
+)
 def test_symbols_are_the_numbers(phase, scope):
     n, h, d, b = sympy.symbols("n h d b", positive=True)
     for causal in (False, True):

@@ -121,9 +121,11 @@ def test_training_causally_never_holds_n_by_d_squared():
     assert abs(held - attnprof.cost("taylor-efficient", workload).peak()) <= 1e-3 * held + 64
 
 
-@pytest.mark.parametrize("phase", ["forward", "train"])
 @pytest.mark.parametrize(("name", "causal"), [(n, c) for n in FORMS[:2] for c in (False, True)])
-@pytest.mark.parametrize("sizes", [(3, 129, 2, 4), (1, 65, 3, 5), (2, 128, 1, 3)])
+@pytest.mark.parametrize(
+    ("sizes", "phase"),
+    [((3, 129, 2, 4), "train"), ((1, 65, 3, 5), "forward"), ((2, 128, 1, 3), "train")],
+)
 def test_lengths_around_a_chunk_count_as_dispatched(name, causal, phase, sizes):
     b, n, h, d = sizes
     layer = attnprof.build(name, h * d, h, n)

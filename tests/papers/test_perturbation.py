@@ -55,11 +55,16 @@ def test_every_claim_is_answered_once_and_nothing_else_is():
     assert set(times) == set(claims()) == {check.claim for check in CHECKS}
 
 
+@cache
 def said():
     """The tables of all claims.toml, by document, and by claim or pattern."""
-    for number, document in DOCUMENTS.items():
-        text = (document.path / "claims.toml").read_text(encoding="utf-8")
-        yield from ((number, head, entry) for head, entry in tomllib.loads(text).items())
+    return [
+        (number, head, entry)
+        for number, document in DOCUMENTS.items()
+        for head, entry in tomllib.loads(
+            (document.path / "claims.toml").read_text(encoding="utf-8")
+        ).items()
+    ]
 
 
 def test_what_is_said_and_computed_is_of_claims_that_there_are():

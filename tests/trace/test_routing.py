@@ -197,7 +197,7 @@ def weights_read(module, rows):
 
 
 @pytest.mark.parametrize("module", [Experts, Masked, Sorted, Marked, Hot, First])
-@pytest.mark.parametrize("rows", [1, 2, 3, 9])
+@pytest.mark.parametrize("rows", [1, 3, 9])
 def test_weights_are_read_of_as_many_experts_as_rows_meet_on_average(module, rows):
     """On average over all ways in which rows choose."""
     chosen = 1 if module is First else 2
