@@ -238,7 +238,7 @@ def test_names_are_kept_in_order_and_once():
 )
 def test_numbers_are_told_where_there_is_no_figure_of_them(attnprof, tmp_path, model, why):
     figure = tmp_path / "shares.png"
-    asked = ("model", model, "--phase", "train", "--limit", "0", "--format", "csv")
+    asked = ("model", model, "--phase", "forward", "--limit", "0", "--format", "csv")
     ended = attnprof(asked, ("--plot", str(figure)))
     assert ended.code == 2
     assert any(row["quantity"] == "flops" for row in ended.csv)

@@ -36,7 +36,8 @@ def test_a_compiled_layer_is_the_layer(name):
     causal = causals(name)[-1]
     torch.compiler.reset()
     # every mechanism's text becomes one graph; what is made of backward passes is tried by kind
-    backend = "aot_eager" if name in KINDS else "eager"
+    many = ("nystromformer", "reformer")  # operations, which take seconds
+    backend = "aot_eager" if name in KINDS and name not in many else "eager"
     compiled = torch.compile(layer, backend=backend, fullgraph=True)
     torch.testing.assert_close(ran(compiled, x, causal), ran(layer, x, causal))
 

@@ -93,8 +93,6 @@ def test_a_compiled_layer_is_the_layer():
     layer, x = built(SHAPES[2])
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x), layer(x))
     results = []
     for run in (compiled, layer):
         leaf = x.clone().requires_grad_()
