@@ -30,7 +30,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from foreign_modules import TARGETS, environment
+from derive.foreign import TARGETS, environment
 from row_files import apart, earlier, save
 
 HERE = Path(__file__).parent
@@ -217,7 +217,7 @@ def timed(derived: str, layer: str) -> tuple[float, str]:
 
 def speed() -> Iterator[Speed]:
     """Yield a row for each layer and derivation, each run in a process of its own."""
-    import derived_shapes  # noqa: F401 - once for all processes
+    import derive.shapes  # noqa: F401 - once for all processes
 
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for layer, derived in ((layer, derived) for layer in LAYERS for derived in DERIVED):

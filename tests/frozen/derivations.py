@@ -1,9 +1,9 @@
 """Derivations of a spread of modules: method, domain, formulas, and what runs say of them.
 
-The cases are those of ``reports/derived_shapes.py``, ``deriving.py``, ``foreign_modules.py`` and
-``transformers_models.py`` that are quick, with each way to a formula among them. At two random
-shapes of the domain formulas are held against runs on fake tensors; own mechanisms, besides,
-against their closed form at a dozen.
+The cases are those of ``shapes.py``, ``mechanisms.py``, ``foreign.py`` and
+``transformers_models.py`` in ``reports/derive`` that are quick, with each way to a formula among
+them. At two random shapes of the domain formulas are held against runs on fake tensors; own
+mechanisms, besides, against their closed form at a dozen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MECHANISMS: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
     ("she", "layer", False, BOTH), ("taylor-efficient", "core", True, ("train",)),
     ("taylorshift", "core", True, ("train",)), ("reformer", "core", False, ("forward",)),
 )  # fmt: skip
-#: What ``reports/derived_shapes.py`` derives.
+#: What ``reports/derive/shapes.py`` derives.
 WRITTEN = (
     "taylor-direct", "we", "Llama", "GPT2", "ModernBert", "recurrence", "chunked", "padded",
     "Strict", "Stack", "Experts", "blockwise", "state_space_duality", "retention", "log_linear",
@@ -56,7 +56,7 @@ def cases() -> dict[str, Callable[[], Iterator[str]]]:
 def files(only: str) -> Iterator[tuple[str, str]]:
     """Yield a name and the lines of each case, made in a process of its own."""
     sys.path.insert(0, str(ROOT / "reports"))
-    import derived_shapes  # noqa: F401 - once for all processes
+    import derive.shapes  # noqa: F401 - once for all processes
 
     context = multiprocessing.get_context("fork")
     names = [name for name in cases() if only in name]
@@ -72,16 +72,16 @@ def lines(name: str) -> str:
 
 def mechanism(name: str, scope: str, causal: bool, phases: tuple[str, ...]) -> Iterator[str]:
     """Yield what a mechanism's derivation says, and its closed form of it."""
-    import deriving
+    from derive import mechanisms
 
     from attnprof import registry
     from attnprof.trace.request.lookup import mechanism_target
 
-    spec = registry.get(name, **(deriving.TO_DECODE.get(name, {}) if "decode" in phases else {}))
+    spec = registry.get(name, **(mechanisms.TO_DECODE.get(name, {}) if "decode" in phases else {}))
     target = mechanism_target(spec, scope, causal=causal)
 
     def closed(_found: Any, forms: Any) -> Iterator[str]:
-        for off, by in deriving.comparisons(spec, scope, causal, forms):
+        for off, by in mechanisms.comparisons(spec, scope, causal, forms):
             yield f"closed form: {off or 'equal'}" + (f", peak {by:+}" if by else "")
 
     yield from phase_lines(target, phases, closed)
@@ -89,7 +89,7 @@ def mechanism(name: str, scope: str, causal: bool, phases: tuple[str, ...]) -> I
 
 def written(name: str) -> Iterator[str]:
     """Yield what is said of code written for the reports."""
-    from derived_shapes import cases as listed
+    from derive.shapes import listed
 
     make = next(make for _, own, make in listed() if own == name)
     yield from phase_lines(make(), BOTH, against_runs)
@@ -111,7 +111,7 @@ def foreign(name: str) -> Iterator[str]:
 
 def model(name: str) -> Iterator[str]:
     """Yield what is said of a small model of transformers."""
-    from transformers_models import made
+    from derive.transformers_models import made
 
     from attnprof.trace.request.lookup import target_of
 
@@ -144,9 +144,9 @@ def phase_lines(
 
 def against_runs(found: Any, forms: Any) -> Iterator[str]:
     """Yield what runs at two random shapes of the domain say of the formulas."""
-    import derived_shapes as report
+    from derive import shapes as report
 
     report.SHAPES = 2
-    for sizes, counted in report._runs(found, forms, 7):
-        wrong = report._wrong(forms, sizes, counted)
+    for sizes, counted in report.runs(found, forms, 7):
+        wrong = report.differences(forms, sizes, counted)
         yield f"at {sizes}: {'; '.join(wrong) or f'{len(counted)} as counted'}"

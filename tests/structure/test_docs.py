@@ -89,12 +89,12 @@ def test_the_page_on_reproducing_names_flags_that_are_there():
 
 @pytest.mark.parametrize("number", DOCUMENTS)
 def test_the_reports_count_the_committed_verdicts(number):
-    reports = PAGE.parents[1] / "reports"
+    reports = PAGE.parents[1] / "reports" / "papers"
     verdicts = list(committed(number).values())
     page = (reports / "reproduction.md").read_text(encoding="utf-8")
     counts = " | ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)
     named = f"| {number} {DOCUMENTS[number].title} | {len(verdicts)} | {counts} | 0 |"
-    assert named in page, "write them again: attnprof reproduce --all --reports reports"
+    assert named in page, "write them again: attnprof reproduce --all --reports reports/papers"
     readme = (reports / number / "README.md").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([\w.]+)\)", readme):
         assert (reports / number / name).is_file()
