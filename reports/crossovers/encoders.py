@@ -1,7 +1,8 @@
 """TaylorShift in whole encoders: memory by head count, and the lengths at which the forms meet.
 
 Document 004's Table 6 and Figure 2 with the presets of its Table 7: bytes of the weights and of the
-most that a forward pass holds beside them, counted in the models' own code, nothing measured::
+most that a forward pass holds beside them, counted in the models' own code, nothing measured. What
+stands in ``encoders.csv`` and ``encoder_lengths.csv`` is not counted again::
 
     python reports/run.py crossovers/encoders
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from rows import save, table
+from rows import earlier, save, table
 
 from attnprof.models import build, load
 from attnprof.models.embeddings import input_texts
@@ -33,8 +34,8 @@ PAGE = """\
 # TaylorShift in whole encoders
 
 Counted in the code of the presets of document 004's Table 7, weights included; nothing is
-measured. Written by `python reports/run.py crossovers/encoders`; Table 6 is in
-[encoders.csv](encoders.csv).
+measured. Written by `python reports/run.py crossovers/encoders`; the rows are in
+[encoders.csv](encoders.csv) and [encoder_lengths.csv](encoder_lengths.csv).
 
 ## Table 6: memory by head count
 
@@ -76,6 +77,15 @@ class Heads:
     efficient_float16: float
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """The first lengths from which the efficient encoder needs no more memory and FLOPs."""
+
+    encoder: str
+    memory: int
+    flops: int
+
+
 @cache
 def costs(
     preset: str, form: str, heads: int, tokens: int, batch: int, dtype: str
@@ -114,9 +124,14 @@ def first(preset: str, metric: int) -> int:
 
 
 def main() -> None:
-    """Count and write."""
-    rows = [by_heads(heads) for heads in PRINTED]
-    save(Path(__file__).with_suffix(".csv"), Heads, rows)
+    """Count what the tables lack, and write the page."""
+    path = Path(__file__).with_suffix(".csv")
+    rows = earlier(path, Heads) or [by_heads(heads) for heads in PRINTED]
+    save(path, Heads, rows)
+    path = path.with_name("encoder_lengths.csv")
+    found = earlier(path, Lengths)
+    found = found or [Lengths(name, first(name, 0), first(name, 1)) for name in ENCODERS]
+    save(path, Lengths, found)
     heads = table(
         ">h | >direct, printed | >direct | >of it 2N²h·16·4 | >beside | >efficient, printed "
         "| >float32 | >float16",
@@ -127,9 +142,9 @@ def main() -> None:
             for r in rows
         ),
     )  # fmt: skip
-    found = ((name, f"{first(name, 0):,}", f"{first(name, 1):,}") for name in ENCODERS)
-    lengths = table("encoder | >memory | >FLOPs", found)
+    cells = ((each.encoder, f"{each.memory:,}", f"{each.flops:,}") for each in found)
     page = PAGE.format(
-        heads="\n".join(heads), lengths="\n".join(lengths), TOKENS=TOKENS, BATCH=BATCH, WIDTH=WIDTH
-    )
+        heads="\n".join(heads), lengths="\n".join(table("encoder | >memory | >FLOPs", cells)),
+        TOKENS=TOKENS, BATCH=BATCH, WIDTH=WIDTH,
+    )  # fmt: skip
     Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")

@@ -208,7 +208,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     at = ", ".join(f"{name}={size}" for name, size in AT.items())
     yield "# Matrix products derived from others' modules"
     yield f"At {at}; FLOPs of matrix products, derived against torch's counter on a real run."
-    yield from ("", _NOTE, "")
+    equal = sum(not row.refused and row.derived == row.counted for row in rows)
+    yield from ("", _NOTE, "", f"{equal} of {len(rows)} phases equal.", "")
     heads = "module | phase | way | formula | >derived | >torch's counter | difference | >seconds"
     yield from table(heads, map(_line, rows))
 

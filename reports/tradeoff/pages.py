@@ -73,8 +73,8 @@ def page(part: str, report: Report) -> str:
         f"Made by `python reports/run.py tradeoff/pages {part}` on {where['cores']} shared CPU "
         f"cores ({where['device_name']}), one thread, "
         f"torch {where['torch'].partition('+')[0]}, "
-        "while other jobs ran beside it. Errors, losses and counts do not depend on that; times, which "
-        "are processor time (medians of 20 calls, of 10 in the experiment), do a little. All "
+        "while other jobs ran beside it. Errors, losses and counts do not depend on that; times, "
+        "which are processor time (medians of 20 calls, of 10 in the experiment), do a little. All "
         f"numbers are in [{part}.csv]({part}.csv)."
     )
     figure = f"![The figure of these results]({part}.png)"

@@ -1,0 +1,77 @@
+"""Every page of reports/ stands in its index with figures of the page, every script on a page."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+REPORTS = Path(__file__).parents[2] / "reports"
+INDEX = (REPORTS / "README.md").read_text(encoding="utf-8")
+#: Cells of the index: question, answer, command, minutes, page.
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in INDEX.splitlines()
+    if line.startswith("| ") and not line.startswith("| question")
+]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """The script that runs the others."""
+    before = list(sys.path)
+    spec = importlib.util.spec_from_file_location("reports_run", REPORTS / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = before
+
+
+def links(text):
+    """The local files that a page links to."""
+    return re.findall(r"\]\((?!http)([^)#]+)\)", text)
+
+
+def test_the_index_has_every_page_and_only_pages_that_are_there():
+    pages = {str(path.relative_to(REPORTS)) for path in REPORTS.rglob("*.md")} - {"README.md"}
+    assert pages == set(links(INDEX))
+
+
+def test_every_row_of_the_index_has_an_answer_a_command_and_minutes():
+    assert len(ROWS) > 25
+    for question, answer, command, minutes, _ in ROWS:
+        assert question.endswith("?")
+        assert answer
+        assert re.search(r"`(python reports/|attnprof )\w", command)
+        assert int(minutes) > 0
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_the_figures_of_an_answer_stand_on_its_page(row):
+    _, answer, _, _, cell = row
+    text = "\n".join((REPORTS / page).read_text(encoding="utf-8") for page in links(cell))
+    text = text.replace(",", "")
+    for figure in re.findall(r"(?<![\w=.])\d[\d,]*(?:\.\d+)?(?![\w.])", answer):
+        assert re.search(rf"(?<![\d.]){re.escape(figure.replace(',', ''))}(?![\d])", text), figure
+
+
+def test_every_script_is_run_by_a_command_of_the_index_or_a_page(runner):
+    for name in runner.names():
+        folder = (REPORTS / name).parent
+        texts = [INDEX, *(page.read_text(encoding="utf-8") for page in folder.glob("*.md"))]
+        assert any(f"reports/run.py {name}" in text for text in texts), name
+
+
+def test_every_command_of_the_index_names_a_script_that_is_there(runner):
+    for _, _, command, _, _ in ROWS:
+        for name in re.findall(r"reports/run\.py ([\w/]+)", command):
+            assert name in runner.names()
+        for name in re.findall(r"python (reports/[\w/]+\.py)", command):
+            assert (REPORTS.parent / name).is_file()
+
+
+def test_links_on_pages_lead_to_files():
+    for page in REPORTS.rglob("*.md"):
+        for name in links(page.read_text(encoding="utf-8")):
+            assert (page.parent / name).exists(), f"{page.name}: {name}"
