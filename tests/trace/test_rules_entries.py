@@ -47,6 +47,8 @@ ONE = {
     "erf": (torch.erf, "O"),
     "erfc": (torch.erfc, "O"),
     "tanh": (torch.tanh, "O"),
+    "lgamma": (torch.lgamma, "O"),
+    "digamma": (torch.digamma, "O"),
     "sigmoid": (torch.sigmoid, "E A D"),
     "logit": (torch.logit, "A D O"),
     "abs": (torch.abs, "O"),
@@ -178,6 +180,10 @@ def test_a_complex_entry_counts_its_real_operations(call):
 
 def test_complex_operations_without_a_rule_are_named():
     assert named(torch.tanh, SHAPE, dtype=torch.complex64) == {"aten.tanh"}
+
+
+def test_the_gradient_of_lgamma_is_a_digamma_and_a_product():
+    assert counted(torch.lgamma, SHAPE, backward=True) == each("M O", N)
 
 
 #: operations with an in-place spelling, by what else they take
