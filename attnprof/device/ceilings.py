@@ -59,6 +59,7 @@ GPUS: tuple[Ceilings, ...] = (
     _gpu("A100 80GB PCIe", "NVIDIA A100 Tensor Core GPU datasheet, 80GB PCIe",
          1935, 312, 19.5, 156, 19.5),
     _gpu("A100", "NVIDIA A100 Tensor Core GPU datasheet, 40GB", 1555, 312, 19.5, 156, 19.5),
+    _gpu("A30", "NVIDIA A30 Tensor Core GPU datasheet", 933, 165, 10.3, 82, 10.3),
     _gpu("L40S", "NVIDIA L40S datasheet, halved where stated with sparsity",
          864, 362.05, 91.6, 183),
     _gpu("L4", "NVIDIA L4 Tensor Core GPU datasheet, halved where stated with sparsity",

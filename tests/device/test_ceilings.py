@@ -38,6 +38,7 @@ def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
         ("NVIDIA A100-PCIE-40GB", "A100"),
         ("NVIDIA A10G", "A10G"),
         ("NVIDIA A10", "A10"),
+        ("NVIDIA A30", "A30"),
         ("NVIDIA L40S", "L40S"),
         ("Tesla T4", "T4"),
         ("AMD EPYC 7763", None),
@@ -48,6 +49,14 @@ def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
 def test_a_device_is_known_by_its_drivers_name_or_not_at_all(reported, found):
     known = stated(reported)
     assert (known.name if known else None) == found
+
+
+def test_an_a30_multiplies_as_often_as_its_units_and_clock_say():
+    units, clock_hz = 56, 1.44e9  # multiprocessors; fused multiply-adds of each at a clock below
+    known = stated("NVIDIA A30")
+    for dtype, at_once in {"float16": 1024, "tf32": 512, "float32": 64, "float64": 64}.items():
+        assert known.flops_per_s[dtype] == pytest.approx(2 * at_once * units * clock_hz, rel=0.01)
+    assert known.bytes_per_s == pytest.approx(2 * 1.215e9 * 3072 / 8, rel=0.01)  # two a clock, bits
 
 
 def test_the_slower_of_compute_and_memory_bounds():
