@@ -107,7 +107,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
     settled({})
     monkeypatch.setenv("COLUMNS", "100")
     ended = attnprof("reproduce")
-    assert "250" in ended.out
+    assert "251" in ended.out
     assert "b: 2" in ended.out
     assert "a: 1" not in ended.out  # what both share is not repeated
     assert max(map(len, ended.out.splitlines())) <= 100
@@ -124,7 +124,7 @@ def test_verdicts_filter_what_is_shown_and_not_what_is_counted(attnprof, settled
     ended = attnprof("reproduce --verdict erratum -f json")
     assert len(ended.json["records"]) == 5
     assert {record["verdict"] for record in ended.json["records"]} == {"erratum"}
-    assert ended.json["summary"]["documents"]["002"]["claims"] == 60
+    assert ended.json["summary"]["documents"]["002"]["claims"] == 61
 
 
 def test_another_verdict_than_the_committed_one_ends_with_1(attnprof, settled):

@@ -152,6 +152,17 @@ def test_the_misprint_of_table_5_with_its_right_value():
     assert "added up once" in answer.why
 
 
+def test_me_does_least_of_the_extractors_in_loops_over_their_equations():
+    for length, d, _ in SIZES:
+        whole = {name: sum(looped(name, length, d, 1).values()) for name in SUBLAYERS[1:]}
+        weights = {"she": length * d * d + 2 * d * d, "he": length * d + 3 * d * d,
+                   "we": length * d + 2 * d * d, "me": length}  # fmt: skip
+        for name in ("she", "he", "we"):
+            assert whole[name] > whole["me"]
+            assert weights[name] > weights["me"]
+    assert CHECKS["002-ME-least"].answer().verdict == "match"
+
+
 def test_he_has_as_many_parameters_as_attention():
     answer = CHECKS["002-HE-params"].answer()
     assert answer.ours["he"] == {"operations": True, "parameters": False}

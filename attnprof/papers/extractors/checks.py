@@ -234,16 +234,36 @@ def epochs() -> float:
     return int(SETTINGS["training_batches"]) * int(SETTINGS["batch_size"]) / TOKENS
 
 
+def operations(name: str) -> Any:
+    """Return a training sequence's operations of all kinds, as a polynomial."""
+    return sum(sequence(name)[count] for count in COUNTS)
+
+
+def always_more(larger: Any, smaller: Any) -> bool:
+    """Return whether one polynomial is above another at all l, d, n from 1.
+
+    With l = 1 + a, d = 1 + b, n = 1 + c no coefficient is negative, and the constant is positive.
+    """
+    gap = (larger - smaller).subs({L: L + 1, D: D + 1, N: N + 1})
+    coefficients = sympy.Poly(sympy.expand(gap), L, D, N)
+    positive = all(value >= 0 for value in coefficients.coeffs())
+    return bool(positive and coefficients.eval((0, 0, 0)) > 0)
+
+
 def less_computation() -> dict[str, bool]:
-    """With l = 1 + a, d = 1 + b, n = 1 + c no coefficient is negative, the constant positive."""
-    total = {name: sum(sequence(name)[count] for count in COUNTS) for name in SUBLAYERS}
-    found = {}
-    for name in ("he", "we", "me"):
-        gap = (total["self_attention"] - total[name]).subs({L: L + 1, D: D + 1, N: N + 1})
-        coefficients = sympy.Poly(sympy.expand(gap), L, D, N)
-        positive = all(value >= 0 for value in coefficients.coeffs())
-        found[name] = bool(positive and coefficients.eval((0, 0, 0)) > 0)
-    return found
+    """Return whether self-attention always takes more operations, by sublayer."""
+    own = operations("self_attention")
+    return {name: always_more(own, operations(name)) for name in ("he", "we", "me")}
+
+
+def more_than_me() -> dict[str, bool]:
+    """Return whether a sublayer always takes more operations and parameters than ME."""
+    least, weights = operations("me"), sequence("me")["params"]
+    return {
+        name: always_more(operations(name), least)
+        and always_more(sequence(name)["params"], weights)
+        for name in ("she", "he", "we")
+    }
 
 
 def paths_compared() -> dict[str, str | bool]:
@@ -290,6 +310,7 @@ OURS: Ours = {
     },
     "002-EPOCHS": epochs,
     "002-LESS": less_computation,
+    "002-ME-least": more_than_me,
     "002-CRIT": paths_compared,
 }  # fmt: skip
 FACTS: Facts = {
