@@ -23,7 +23,10 @@ TOP_LEFT, BOTTOM_RIGHT = "top left", "bottom right"
 
 
 def triangle(n: Size, m: Size, corner: str = TOP_LEFT) -> Size:
-    """Return the pairs of n queries and m keys on and below the diagonal: N(N+1)/2 of a square."""
+    """Return the number of pairs of n queries and m keys on and below the diagonal.
+
+    A square has N(N+1)/2.
+    """
     if n == m:
         return exact_div(n * (n + 1), 2)
     side = minimum(n, m)
@@ -34,19 +37,26 @@ def triangle(n: Size, m: Size, corner: str = TOP_LEFT) -> Size:
 
 
 def pairs(q: Any, k: Any, causal: bool, corner: str = TOP_LEFT) -> Size:
-    """Return the query-key pairs of (…, heads, tokens, width) tensors."""
+    """Return the number of query-key pairs of (…, heads, tokens, width) tensors."""
     n, m = size_of(q.shape[-2]), size_of(k.shape[-2])
     return product(q.shape[:-2]) * (triangle(n, m, corner) if causal else n * m)
 
 
 def forward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Count scores scaled (and a mask added), softmax, dropout's factor, two products."""
+    """Count a forward pass on ``seen`` pairs: scaled scores, softmax, and two products.
+
+    A pair's score is scaled, compared, shifted, exponentiated, summed and divided; a mask of
+    numbers and dropout add to that.
+    """
     each = M + OTHER + 2 * A + E + D + _extras(call, 1)
     return each * seen + MAC * (seen * size_of(q.shape[-1] + v.shape[-1]))
 
 
 def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Count weights made again (scale, shift, exp), five products, a row's sum of g·out."""
+    """Count a backward pass on ``seen`` pairs: weights computed again, and five products.
+
+    Of each row the output's gradient times the output is summed.
+    """
     grad = call.grad_out if hasattr(call, "grad_out") else call.grad_out_
     each = 3 * M + 2 * A + E + _extras(call, 2)
     five = MAC * (seen * size_of(3 * q.shape[-1] + 2 * v.shape[-1]))
@@ -70,10 +80,10 @@ def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRu
     return counts
 
 
-def _inner_kernel(count: Callable[..., Counts]) -> OperationRule:
-    """Return a rule for kernels on (batch, tokens, heads, width).
+def _tokens_first(count: Callable[..., Counts]) -> OperationRule:
+    """Return a rule for kernels on (batch, tokens, heads, width), inside torch's others.
 
-    Calls with windows, or with lengths in a tensor, stay uncounted.
+    Calls with a window, or with lengths in a tensor (``unknown``), stay uncounted.
     """
     unknown = ("cum_seq_q", "cu_seqlens_q", "seqused_k", "seqlen_k", "block_table", "window_size",
                "window_size_left", "window_size_right")  # fmt: skip
@@ -94,13 +104,13 @@ rules(
         f"{_SDPA}flash_attention_for_cpu {_SDPA}efficient_attention {_SDPA}cudnn_attention "
         f"{_SDPA}fused_attention_overrideable": _kernel(forward_counts),
         f"{_SDPA}flash_attention": _kernel(forward_counts, BOTTOM_RIGHT),
-        "_flash_attention_forward _efficient_attention_forward": _inner_kernel(forward_counts),
+        "_flash_attention_forward _efficient_attention_forward": _tokens_first(forward_counts),
         f"{_SDPA}flash_attention_for_cpu_backward {_SDPA}efficient_attention_backward "
         f"{_SDPA}cudnn_attention_backward {_SDPA}fused_attention_overrideable_backward": (
             _kernel(_backward)
         ),
         f"{_SDPA}flash_attention_backward": _kernel(_backward, BOTTOM_RIGHT),
-        "_flash_attention_backward _efficient_attention_backward": _inner_kernel(_backward),
+        "_flash_attention_backward _efficient_attention_backward": _tokens_first(_backward),
         # biases added to queries, keys and values; queries scaled
         "_transform_bias_rescale_qkv": lambda _, c: (
             A * numel(c.qkv) + M * exact_div(numel(c.qkv), 3)
@@ -108,7 +118,7 @@ rules(
     }
 )
 
-#: Keys of a block; queries of a block, from a number of queries on.
+#: Keys of a block; and for a number of queries at least, the queries of a block.
 _KEYS = 512
 _QUERIES = ((768, 256), (192, 64), (0, 32))
 
@@ -133,7 +143,7 @@ def _backward_scratch(_out: Any, call: Any) -> Size:
 
 
 def _block(q: Any) -> Size:
-    """Return the queries of a block: all of them if a step's blocks are longer."""
+    """Return the number of queries of a block, by :data:`_QUERIES`; all if they are fewer."""
     n = size_of(q.shape[2])
     if isinstance(n, int):
         return min(n, next(rows for start, rows in _QUERIES if n >= start))

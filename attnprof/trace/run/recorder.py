@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):
                 return inside(*args, **kwargs)
         frame = sys._getframe(1)
         if self._replays.repeats(func, args, frame):
-            return self._replays.made(func(*args, **kwargs), frame)
+            return self._replays.expect_view_of(func(*args, **kwargs), frame)
         return self._recorded(func, args, kwargs, frame)
 
     def _recorded(
@@ -207,7 +207,7 @@ class Recorder(TorchDispatchMode):
             self.before_each()
         self._parts.taken(args)
         died, place = self._died_storages(), self._place(frame)
-        if self._replays.ended(func, args):
+        if self._replays.end_with_copy(func, args):
             self._add(STRIDED, args[0], args[:1], {}, place, [], died)
             died = []
         func, args = self._watch.unwatched(func, args, frame)
@@ -222,7 +222,7 @@ class Recorder(TorchDispatchMode):
             born[0].counted = counted_off(func, out, args, self._known)
         self._add(func, out, args, kwargs, place, [*born, *self._unshown], died)
         self._unshown = []
-        self._replays.ran(func, args, frame)
+        self._replays.note(func, args, frame)
         return out
 
     def _add(
