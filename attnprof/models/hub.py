@@ -31,19 +31,19 @@ _LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_len
 _SIDE = 224
 #: Fields for the width of a spectrogram's rows.
 _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
-#: Fields for the moments of a series, and for the numbers at each.
-_MOMENTS = ("context_length", "num_input_channels")
-#: Fields for the pictures of a video.
+#: Fields for the time steps of a series, and for the numbers at each.
+_TIME_STEPS = ("context_length", "num_input_channels")
+#: Fields for the number of pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
 _TEXT = "B, N int64"
-#: Inputs that are tokens; and fields of models that take images as tokens.
+#: Inputs that are tokens; and fields of configurations whose models take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
-#: How names of classes end that are trained with one label for each input.
+#: Ends of the names of classes that are trained with one label for each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens of a model whose configuration does not say how many it takes.
 _LONGEST = 2**16
-#: The argument of a forward pass for how many tokens it gives logits.
+#: The argument of a forward pass that says for how many of the last tokens it gives logits.
 _LAST = "logits_to_keep"
 
 
@@ -56,10 +56,10 @@ def hub_subject(
 ) -> WholeModel:
     """Return a model of transformers, by the fields of its configuration.
 
-    ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses; ``swaps`` are mechanisms of
-    ours in some of its layers. Those of one length are built for ``tokens``, by default for the
-    longest that the model takes. Raises :class:`CannotRunError` without transformers, and
-    :class:`RequestError` for a type of model that it does not have.
+    ``kernel`` is ``eager`` or ``sdpa``; None leaves the choice to transformers. ``swaps`` put
+    mechanisms of ours into some of its layers; a mechanism that is built for one length is built
+    for ``tokens``, by default the most that the model takes. Raises :class:`CannotRunError` without
+    transformers, and :class:`RequestError` for a type of model that it does not have.
     """
     config = configuration(fields, name)
     if kernel is not None:
@@ -83,7 +83,7 @@ def hub_subject(
 
 
 def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
-    """Return a model of one of transformers' classes, which ``build`` makes."""
+    """Return the description of a model of a class of transformers, which ``build`` makes."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
     experts, chosen = first_number(text, _EXPERTS), first_number(text, _CHOSEN)
@@ -108,16 +108,17 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
 
 
 def _built(kind: Any, config: Any) -> Any:
+    """Return a model of a class."""
     return kind(copy.deepcopy(config))  # models change their configuration
 
 
 def _set_kernel(config: Any, kernel: str) -> None:
-    """Set the attention kernel in a configuration and in those inside it."""
+    """Set the attention kernel in a configuration and in the configurations inside it."""
     config._attn_implementation = kernel  # noqa: SLF001 - there is no other way before it is built
 
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Return inputs and labels of a class, as ``--input`` takes them."""
+    """Return the dimensions of a class's inputs and labels by name, as ``--input`` takes them."""
     taken = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
     known = {
@@ -148,14 +149,15 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     return inputs, {"labels": "B int64" if one else _TEXT}
 
 
-def _of_images(config: Any) -> Any:
+def _image_config(config: Any) -> Any:
     """Return the part of a configuration that says which images a model takes."""
     parts = (getattr(config, name, None) for name in ("vision_config", "encoder"))
     return next((part for part in parts if hasattr(part, "image_size")), config)
 
 
 def _image(config: Any) -> str:
-    config = _of_images(config)
+    """Return the dimensions of an image, or of the pictures of a video."""
+    config = _image_config(config)
     size = getattr(config, "image_size", None) or _SIDE
     sides = size if isinstance(size, list | tuple) else (size, size)
     frames = first_number(config, _FRAMES)
@@ -165,8 +167,8 @@ def _image(config: Any) -> str:
 
 def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
     """Yield what is assumed where the configuration does not say it, and what is left out."""
-    sized = getattr(_of_images(config), "image_size", None)
-    if "pixel_values" in inputs and not sized:
+    has_size = getattr(_image_config(config), "image_size", None)
+    if "pixel_values" in inputs and not has_size:
         yield f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
     if "pixel_values" not in inputs and _takes_images_as_tokens(config):
         yield "its input is text alone: what images would cost is not counted"
@@ -175,25 +177,26 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
 
 
 def _takes_images_as_tokens(config: Any) -> bool:
+    """Return whether a model gets its images among the tokens of its text."""
     return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
 
 
 def _series(config: Any) -> str:
-    """Return a series as an input: as many moments, and numbers at each, as a model is for."""
-    sizes = [first_number(config, (name,)) for name in _MOMENTS]
+    """Return the dimensions of a series: the time steps, and the numbers at each, of a model."""
+    sizes = [first_number(config, (name,)) for name in _TIME_STEPS]
     if not all(sizes):
-        raise AttributeError(f"its configuration lacks {_MOMENTS[sizes.index(0)]}")
+        raise AttributeError(f"its configuration lacks {_TIME_STEPS[sizes.index(0)]}")
     return ", ".join(map(str, ("B", *sizes)))
 
 
 def _wave(config: Any) -> str:
-    """Return a spectrogram as an input if a configuration says how wide, else N samples."""
+    """Return the dimensions of sound: a spectrogram if its width is configured, else N samples."""
     bins = getattr(config, "num_mel_bins", None)
     return f"B, {config.max_length}, {bins}" if bins else "B, N"
 
 
 def _sound(config: Any) -> str:
-    """Return a spectrogram as an input: N rows, or as many columns as the model is for."""
+    """Return the dimensions of a spectrogram: N rows, or the model's own number of columns."""
     parts = (getattr(config, name, None) for name in ("audio_config", "encoder_config"))
     audio = next((part for part in parts if part is not None), config)
     columns = getattr(audio, "max_source_positions", None)

@@ -1,9 +1,10 @@
 """Configurations of transformers: read from a file, checked, and made into transformers' objects.
 
-What lies on the hub was written by many programs: formats that only a checkpoint decides, numbers
-as tagged texts, fields that differ by layer, code of its own. A field that no model can be built
-with is refused here, in words, before transformers or torch meet it. :func:`configuration` makes
-the object, :func:`class_of` finds the class that is built with it, :func:`field_of` reads a field.
+Many programs wrote the configurations on the hub: some leave the format of weights to the
+checkpoint, write infinity as a tagged text, have fields that differ by layer, or name code of their
+own. A field that no model can be built with is refused here, in words, before transformers or torch
+read it. :func:`configuration` makes the object, :func:`class_of` finds the class that is built with
+it, :func:`field_of` reads a field.
 """
 
 import re
@@ -17,7 +18,8 @@ from attnprof.models.config import MAX_LAYERS
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
-#: Tables of transformers in which a class is looked up that the configuration does not name.
+#: Transformers' tables of classes, in which one is looked up if the configuration names none:
+#: of encoder-decoders, encoders, images, images and text; and all, that of decoders first.
 _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
 _IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
@@ -34,7 +36,7 @@ _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
-    """Return the fields of a ``config.json``, or of that in a folder.
+    """Return the fields of a ``config.json``, or of the ``config.json`` in a folder.
 
     Raises :class:`RequestError` for other files.
     """
@@ -45,7 +47,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 
 def _check_type(fields: Any, name: str) -> None:
-    """Raise :class:`RequestError` for what does not say which type of model it is of."""
+    """Raise :class:`RequestError` for fields that do not say which type of model they are of."""
     if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
         note = _own_code(fields) if isinstance(fields, Mapping) else ""
         raise RequestError(
@@ -55,7 +57,7 @@ def _check_type(fields: Any, name: str) -> None:
 
 
 def _own_code(fields: Mapping[str, Any]) -> str:
-    """Say that code which a configuration names is not run; nothing where it names none."""
+    """Return a note that the code which a configuration names is not run; "" if it names none."""
     if not fields.get("auto_map"):
         return ""
     return (
@@ -65,7 +67,7 @@ def _own_code(fields: Mapping[str, Any]) -> str:
 
 
 def transformers_module() -> Any:
-    """Return transformers; :class:`CannotRunError` where it is not installed."""
+    """Return transformers. Raises :class:`CannotRunError` if it is not installed."""
     try:
         import transformers
     except ImportError as error:
@@ -84,23 +86,25 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     """
     _check_type(fields, name)
     transformers = transformers_module()
-    types, kind = transformers.CONFIG_MAPPING, fields["model_type"]
-    if kind not in types:
+    types, model_type = transformers.CONFIG_MAPPING, fields["model_type"]
+    if model_type not in types:
+        why = (
+            f"; {note}" if (note := _own_code(fields)) else f": {closest(model_type, list(types))}"
+        )
         raise NotFoundError(
-            f"{name}: transformers {transformers.__version__} has no model_type '{kind}'"
-            f"{'; ' + own if (own := _own_code(fields)) else ': ' + closest(kind, list(types))}"
+            f"{name}: transformers {transformers.__version__} has no model_type '{model_type}'{why}"
         )
     _check_counts(fields, name)
     _check_format(fields, name)
     _names_of(fields.get("architectures"), name)
-    own = _readable(fields)
+    known, kind = _readable(fields), types[model_type]
     try:
-        return types[kind].from_dict(dict(own))
+        return kind.from_dict(dict(known))
     except Exception as error:
         message = " ".join(str(error).split())
         message = message if " " in message else error_text(error)
-        field = next((x for x in own if x not in message and _is_taken(types[kind], own, x)), "")
-        message = f"{field} is {own[field]!r}: {message}" if field else message
+        field = next((x for x in known if x not in message and _is_taken(kind, known, x)), "")
+        message = f"{field} is {known[field]!r}: {message}" if field else message
         raise RequestError(f"{name}: transformers refuses this configuration: {message}") from error
 
 
@@ -141,14 +145,14 @@ def _check_format(fields: Mapping[str, Any], name: str) -> None:
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return fields as transformers takes them, from those that lie on the hub.
+    """Return a configuration's value as transformers takes it; ``field`` is the key it stands at.
 
-    Tagged numbers become numbers, and a format that only a checkpoint decides is left open.
+    Tagged numbers become numbers; a format that only a checkpoint decides becomes None.
     """
     if isinstance(value, Mapping):
         if set(value) == {_TAG} and value[_TAG] in _TAGGED:
             return float(value[_TAG])
-        if field in _DTYPE_FIELDS:  # one format for each part: that of the text is the model's
+        if field in _DTYPE_FIELDS:  # a format for each part: the model has the format of its text
             return _readable(value.get("text_config", value.get("")), field)
         return {key: _readable(inner, key) for key, inner in value.items()}
     if isinstance(value, list):
@@ -160,13 +164,13 @@ def _readable(value: Any, field: str = "") -> Any:
 
 
 def format_of(config: Any) -> str:
-    """Return the format of a model's weights: float32 where its configuration names none."""
+    """Return the format of a model's weights: float32 if its configuration names none."""
     dtype = config.dtype or field_of(text_config(config), "dtype")
     return str(dtype or "float32").removeprefix("torch.")
 
 
 def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield what is taken where a format is open, or is that of a quantised checkpoint."""
+    """Yield notes: which format is taken if none is named, and that named code is not run."""
     if any(fields.get(field) == "auto" for field in _DTYPE_FIELDS):
         yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
     if _own_code(fields):
@@ -174,21 +178,21 @@ def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
 
 
 def field_of(config: Any, name: str, default: Any = None) -> Any:
-    """Return a field of a configuration; of one that differs by layer, that of the first layer."""
+    """Return a field of a configuration; the first layer's if layers differ in it."""
     try:
         return getattr(config, name, default)
-    except RuntimeError:  # transformers tells such a field of a layer alone
+    except RuntimeError:  # transformers has a field that differs in the layers' configurations
         return getattr(config.per_layer_config[0], name, default)
 
 
 def first_number(config: Any, names: Iterable[str]) -> int:
-    """Return the first of some fields that is a number; else 0."""
+    """Return the first whole number among the fields of these names; 0 if there is none."""
     values = (field_of(config, name) for name in names)
     return next((value for value in values if isinstance(value, int)), 0)
 
 
 def text_config(config: Any) -> Any:
-    """Return what a configuration has of the model's text, of its decoder where there are two."""
+    """Return the part of a configuration about text; if there are two, the decoder's."""
     try:
         return config.get_text_config()
     except ValueError:
@@ -209,24 +213,24 @@ def class_of(config: Any) -> Any:
     named, of_part = _named(config), None
     for name in (*named, *usual, f"{stem}Model", stem):
         kind = getattr(transformers_module(), name, None)
-        if missing := getattr(kind, "_backends", None):  # it stands for a class that needs these
+        if missing := getattr(kind, "_backends", None):  # a placeholder for a class that needs them
             raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")
         if isinstance(kind, type) and issubclass(kind, transformers_module().PreTrainedModel):
             if name in named or isinstance(config, getattr(kind, "config_class", None) or object):
                 return kind
-            of_part = of_part or kind  # as the text's, of a model of images and text
+            of_part = of_part or kind  # as the class of the text in a model of images and text
     if of_part is None:
         raise NotFoundError(f"transformers has no model of type {config.model_type}")
     return of_part
 
 
 def _named(config: Any) -> list[str]:
-    """Return the classes that a configuration says it is of."""
+    """Return the names of classes that a configuration gives in ``architectures``."""
     return _names_of(getattr(config, "architectures", None), config.model_type)
 
 
 def _names_of(value: Any, name: str) -> list[str]:
-    """Return names of classes; :class:`RequestError` for what is no list of names."""
+    """Return a list of names of classes. Raises :class:`RequestError` for anything else."""
     names = [value] if isinstance(value, str) else value or []
     if not isinstance(names, list | tuple):
         raise RequestError(
@@ -237,7 +241,7 @@ def _names_of(value: Any, name: str) -> list[str]:
 
 
 def class_note(kind: Any, config: Any) -> tuple[str, ...]:
-    """Say that a class which a configuration names is not the one that is built."""
+    """Return a note if another class is built than the configuration names."""
     named = _named(config)
     if not named or kind.__name__ in named:
         return ()
