@@ -18,9 +18,9 @@ from attnprof.measure.request import PointRequest, UserModule, built
 from attnprof.trace.request.target import sizes_text
 from attnprof.user_code import error_text
 
-#: What makes code of the graph; on a CPU it needs a C++ compiler.
+#: The backend of ``torch.compile``; on a CPU it needs a C++ compiler.
 BACKEND = "inductor"
-#: Compiling in this process alone: helpers of its own would compete with what is measured.
+# compile in this process alone: the compiler's helpers would compete with what is measured
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
@@ -97,11 +97,11 @@ def build_subject(
         module = make_module(request)
         if request.phase == "decode":
             state = position(module, request)  # each call starts from the state before the token
-            run = code_of(module.step) if compiled else module.step
+            run = compiled_for_one_shape(module.step) if compiled else module.step
             call = torch.no_grad()(partial(run, *make_inputs(request), state))
             rewind = rewind_to(state)
             return Subject(module, rewind, rewind, call, state)
-        run = code_of(module) if compiled else module
+        run = compiled_for_one_shape(module) if compiled else module
         grad = request.phase != "forward"
         inputs = make_inputs(request, requires_grad=grad)
         if not grad:
@@ -110,9 +110,9 @@ def build_subject(
         return _training(request, module, inputs, run)
 
 
-def code_of(function: Any) -> Any:
-    """Return a module or function compiled, for the shapes of its first call only."""
-    torch.compiler.reset()  # what other points left; past a few shapes the compiler gives up
+def compiled_for_one_shape(function: Any) -> Any:
+    """Return a module or function, compiled for the shapes of its first call only."""
+    torch.compiler.reset()  # code of earlier points; after a few shapes the compiler gives up
     return torch.compile(function, backend=BACKEND, dynamic=False)
 
 
@@ -174,34 +174,31 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
-    """Return the subject of ``train``, forward and backward, or of ``backward`` alone.
-
-    The latter runs its forward pass in ``prepare``.
-    """
+    """Return the subject of ``train``, or of ``backward``, which runs forward in ``prepare``."""
     leaves = [*inputs, *module.parameters()]
     with torch.no_grad():
         ones = torch.ones_like(module(*inputs, causal=request.causal))
-    waiting: list[Any] = []
+    outputs: list[Any] = []  # of a forward pass that waits for its backward pass
 
     def clear() -> None:
-        waiting.clear()
+        outputs.clear()
         for leaf in leaves:
             leaf.grad = None
 
     forward = partial(run, *inputs, causal=request.causal)
 
-    def keep() -> None:
+    def run_forward() -> None:
         clear()
-        waiting.append(forward())
+        outputs.append(forward())
 
     def backward() -> None:
-        waiting.pop().backward(ones)
+        outputs.pop().backward(ones)
 
     def train() -> None:
         forward().backward(ones)
 
     if request.phase == "backward":
-        return Subject(module, clear, keep, backward, None, forward, leaves)
+        return Subject(module, clear, run_forward, backward, None, forward, leaves)
     return Subject(module, clear, clear, train, None, forward, leaves)
 
 
