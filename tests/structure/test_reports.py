@@ -3,7 +3,9 @@
 import importlib.util
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,3 +77,50 @@ def test_links_on_pages_lead_to_files():
     for page in REPORTS.rglob("*.md"):
         for name in links(page.read_text(encoding="utf-8")):
             assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
+@dataclass(frozen=True)
+class Square:
+    name: str
+    value: int
+    run: str
+
+
+@pytest.fixture
+def squares(runner, monkeypatch, tmp_path):
+    """A small report in a folder of its own, and what runs it with words of the command line."""
+    monkeypatch.setattr(runner, "HERE", tmp_path)
+    report = SimpleNamespace(
+        Row=Square, RUN="first", cases=lambda: {"two": 2, "three": 3, "three times": 9},
+        rows=lambda name, n: [Square(name, n * n, report.RUN)], name_of=lambda row: row.name,
+        page=lambda rows: ["# Squares", *(f"{row.name} {row.value} {row.run}" for row in rows)],
+    )  # fmt: skip
+
+    def run(*words):
+        runner.fill(report, "squares", runner.options(list(words)))
+        return (tmp_path / "squares.md").read_text(encoding="utf-8")
+
+    return run
+
+
+def test_the_runner_measures_what_is_missing_and_keeps_the_rest(squares, tmp_path):
+    squares("two")
+    page = squares("--set", "RUN='second'")
+    assert page.endswith("two 4 first\nthree 9 second\nthree times 81 second\n")
+    assert squares("three", "--set", "RUN='third'").endswith(
+        "three 9 third\nthree times 81 second\n"
+    )
+    assert "three,9,third" in (tmp_path / "squares.csv").read_text(encoding="utf-8")
+    assert squares("--all").count("third") == 3
+    with pytest.raises(SystemExit, match="no case five: possible: two, three"):
+        squares("five")
+
+
+def test_a_page_that_is_written_again_says_on_which_machine_its_rows_were_made(squares, tmp_path):
+    page = squares()
+    assert "`python reports/run.py squares`; all rows are in [squares.csv](squares.csv)" in page
+    made = re.search(r"^Measured with .*torch \d.*, \d{4}-\d\d-\d\d\.$", page, re.MULTILINE)
+    text = page.replace(made[0], "Measured with an abacus.")
+    (tmp_path / "squares.md").write_text(text, encoding="utf-8")
+    assert "Measured with an abacus." in squares("--page")
+    assert "Measured with an abacus." not in squares("two")
