@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,10 +68,18 @@ def machine(packages: Iterable[str] = ("torch",)) -> str:
     """Return processor, cores, versions and date, as the head of a page has them."""
     from attnprof.measure.environment import cpu_model
 
-    versions = [f"{name} {version(name)}" for name in packages]
+    versions = [_version(name) for name in packages]
     here = [cpu_model(), f"{os.cpu_count()} cores", platform.machine()]
     python = f"Python {platform.python_version()}"
     return ", ".join([*here, python, *versions, time.strftime("%Y-%m-%d", time.gmtime())])
+
+
+def _version(name: str) -> str:
+    """Return the name and version of a package, or that it is not there."""
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"no {name}"
 
 
 def since(start: float) -> float:

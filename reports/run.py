@@ -72,18 +72,22 @@ def options(words: list[str]) -> argparse.Namespace:
 
 
 def fill(report: Any, name: str, asked: argparse.Namespace) -> None:
-    """Measure what is asked or missing, save the rows of each case as it ends, write the page."""
+    """Measure what is asked or missing, save the rows of each case as it ends, write the page.
+
+    Rows of cases that are no longer there stay until every case is measured again.
+    """
     for constant in asked.set:
         key, _, text = constant.partition("=")
         setattr(report, key, ast.literal_eval(text))
     path, cases = HERE / f"{name}.csv", report.cases()
     known = grouped(earlier(path, report.Row), report.name_of)
+    order = [*cases, *(case for case in known if case not in cases and not asked.all)]
     todo = [] if asked.page else wanted(asked, list(cases), known)
     for case in todo:
         known[case] = measured(report, case, cases[case])
-        save(path, report.Row, [row for each in cases for row in known.get(each, [])])
-    rows = [row for each in cases for row in known.get(each, [])]
-    write_page(report, name, rows, anew=bool(todo))
+        save(path, report.Row, [row for each in order for row in known.get(each, [])])
+    rows = [row for each in order for row in known.get(each, [])]
+    write_page(report, name, rows, anew=len(todo) / len(order))
 
 
 def wanted(asked: argparse.Namespace, cases: list[str], known: dict[str, Any]) -> list[str]:
@@ -117,16 +121,23 @@ def measured(report: Any, name: str, case: Any) -> list[Any]:
     return rows
 
 
-def write_page(report: ModuleType, name: str, rows: list[Any], *, anew: bool) -> None:
-    """Write the page; without new rows it keeps what it says of the machine they were made on."""
+def write_page(report: ModuleType, name: str, rows: list[Any], *, anew: float) -> None:
+    """Write the page; it keeps what it says of the machine that made the rows that are not new.
+
+    ``anew`` is the share of cases that were measured now.
+    """
     path = HERE / f"{name}.md"
-    there = re.search(r"^Measured with (.*)\.$", path.read_text("utf-8"), re.MULTILINE) if (
-        path.exists() and not anew) else None  # fmt: skip
-    where = there[1] if there else machine(getattr(report, "PACKAGES", ("torch",)))
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    there = re.search(r"^Measured with (.*?)(; some rows later.*)?\.$", text, re.MULTILINE)
+    where, later = there.groups("") if there and anew < 1 else ("", "")
+    if anew:
+        here = machine(getattr(report, "PACKAGES", ("torch",)))
+        later = f"; some rows later with {here}" if where else ""
+        where = where or here
     csv = f"{path.stem}.csv"
     made = f"Written by `python reports/run.py {name}`; all rows are in [{csv}]({csv})."
     title, *rest = report.page(rows)
-    lines = [title, "", made, f"Measured with {where}.", "", *rest]
+    lines = [title, "", made, f"Measured with {where}{later}.", "", *rest]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -33,7 +33,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 #: What is installed: the packages, and what importing them asks for.
-PACKAGES = (
+INSTALLED = (
     "timm==1.0.31", "torchvision==0.28.0", "diffusers==0.42.1", "requests", "certifi", "urllib3",
     "charset-normalizer", "x-transformers==2.31.10", "einops==0.8.2", "einx==0.4.3", "frozendict",
     "torch-einops-utils==0.2.0",
@@ -341,7 +341,7 @@ def environment(folder: Path) -> Path:
     site = next((folder / "lib").glob("python*/site-packages"))
     here = [sysconfig.get_paths()["purelib"], str(Path(__file__).parents[2])]
     (site / "here.pth").write_text("\n".join(here) + "\n")
-    run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES)
+    run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *INSTALLED)
     if not run(str(python), "-c", "import torchvision", check=False):
         # its kernels were built for another torch; no target here uses them
         (site / "torchvision" / "_meta_registrations.py").write_text("")

@@ -20,7 +20,7 @@ from statistics import median
 
 from rows import fresh, grouped, table
 
-POLICIES, THREADS = ("default", "passive", "active"), (1, 2)
+POLICIES = ("default", "passive", "active")
 NAMES = ("standard", "sdpa", "linear", "performer", "nystromformer", "taylor-efficient")
 #: Tokens, heads and head width of every layer.
 SHAPE = 1536, 6, 64
