@@ -28,22 +28,24 @@ def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicR
 
 def _sizes_near(
     target: Target, phase: str, asked: Mapping[str, int]
-) -> Iterator[tuple[dict[str, int], SymbolicRun | None]]:
-    """Yield sizes to derive formulas near, in turn, with the symbolic run there if one was enough.
+) -> Iterator[tuple[dict[str, int], SymbolicRun | PinnedError | None]]:
+    """Yield sizes to derive formulas near, in turn, with the symbolic run there, or how it ended.
 
     The asked sizes come first. If the code compares N with that very length, lengths of a token
     more and less follow, unless it is a number of blocks that the code fixes: it would there, too.
     The asked sizes without a run come last.
     """
     near = {name: size for name, size in asked.items() if size > 1}
+    pinned: PinnedError | None = None
     for more in (0, 1, -1) if "N" in near else ():
         sizes = {**near, "N": near["N"] + more}
         try:
             run = on_symbols(target, phase, sizes)
         except PinnedError as error:
+            pinned = pinned if more else error
             in_blocks = any(pin.args[0] != symbol("N") for pin in error.pins)
             if not more and target.in_blocks and in_blocks:
-                yield near, None
+                yield near, pinned
             if any(map(_counts_blocks, error.pins)):
                 break
         except (NoFormulaError, AttnprofError, TooLongError):
@@ -55,7 +57,7 @@ def _sizes_near(
                 continue  # other turns of loops, or another rest of blocks
             yield sizes, run
             return
-    yield near, None
+    yield near, pinned
 
 
 def _counts_blocks(pin: Any) -> bool:
@@ -75,17 +77,22 @@ def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
 
 
 def derived_beside(
-    target: Target, few: Target, phase: str, asked: Mapping[str, int]
+    target: Target, few: Target, phase: str, asked: Mapping[str, int], *, by_module: bool = False
 ) -> tuple[PhaseForms, dict[str, int], SymbolicRun | None]:
     """Return formulas of a phase near the asked sizes, these sizes, the symbolic run there.
 
-    That run is of ``few``, which is the target with fewer layers.
+    That run is of ``few``, which is the target with fewer layers. ``by_module``: formulas of each
+    module are asked for, and no peaks where these take further runs.
     """
     failed = list[CannotRunError]()
     counted = list[Any]()
-    for near, run in _sizes_near(few, phase, asked):
+    for near, ran in _sizes_near(few, phase, asked):
+        run = ran if isinstance(ran, SymbolicRun) else None
+        how: dict[str, Any] = {"runs": True, "by_module": by_module}
+        if isinstance(ran, PinnedError) and not (ran.refused or target.in_blocks):
+            how["pinned"] = ran  # as it would be with more layers
         try:
-            forms = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
+            forms = derived(replace(target, step=target), (phase,), near, **how).phases[phase]
         except CannotRunError as error:
             failed.append(error)
         else:

@@ -71,6 +71,10 @@ def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
 _NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"
 
 
+#: About how many shapes formulas of fewer layers are compared with runs at.
+_CHECKED = 3
+
+
 class UnlikeError(Exception):
     """Raised if layers beyond the first few do not cost what those do."""
 
@@ -132,18 +136,61 @@ class Repeated:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.routed
         few = self._target(self.samples.lengths[0], phase)
-        forms, near, run_near = derived_beside(self._target(longest, phase), few, phase, sizes)
+        forms, near, run_near = derived_beside(
+            self._target(longest, phase), few, phase, sizes, by_module=True
+        )
         if forms.method == "counted":
             return of_whole(forms, self.places, self.kinds)
         domains = list(forms.domain)
         traces, known = list[Trace](), run_near
         for lengths in shorter:
-            trace, domain = _sampled(self._target(lengths, phase), phase, near, forms, known)
+            trace, domain = self._without_last(forms, lengths, near) or _sampled(
+                self._target(lengths, phase), phase, near, forms, known
+            )
             known = None  # that is the shortest one's
             traces.append(trace)
             domains += [condition for condition in domain if condition not in domains]
         sampled = _Sampled(self, phase, forms, [*traces, forms.trace])
         return sampled.held_against(run, sizes, tuple(domains), near, run_near)
+
+    def _without_last(
+        self, forms: PhaseForms, lengths: Lengths, near: Sizes
+    ) -> tuple[Trace, tuple[str, ...]] | None:
+        """Return the formulas of the longest sample without its last layers, and their domain.
+
+        None for those of one symbolic run, which is made sooner, and if a run with so many layers
+        contradicts them in a part.
+        """
+        if forms.method == "symbolic":
+            return None
+        cut = {
+            stack.layer(number)
+            for stack in self.samples.stacks
+            for number in range(lengths[stack.path], self.samples.lengths[-1][stack.path])
+        }
+        calls = [x for x in forms.trace.calls if place_of(x.module, self.places).layer not in cut]
+        modules = {
+            name: entries
+            for name, entries in forms.trace.modules.items()
+            if place_of(name, self.places).layer not in cut
+        }
+        trace = replace(
+            forms.trace, calls=calls, modules=modules, parameters=added([*modules.values()])
+        )
+        parts = by_part(trace, forms.phase, self.places, self.kinds)
+        seen = sorted(forms.verified_at, key=lambda sizes: sizes.get("N", 0))
+        asked = {**seen[0], **near}
+        shapes = [*seen[:: max(1, len(seen) // _CHECKED)], *([asked] * bool(forms.holds(asked)))]
+        for sizes in shapes:
+            run = self.counted(lengths, forms.phase, sizes)
+            counted = by_part(run, forms.phase, self.places, self.kinds)
+            ours = {
+                key: {name: evaluate(x, sizes) for name, x in costs.items()}
+                for key, costs in parts.items()
+            }
+            if ours != counted or run.routes != trace.routes:
+                return None
+        return trace, forms.domain
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
         return replace(self._cut_to(lengths).target(phase), routed=self._routed)

@@ -116,7 +116,12 @@ def model_report(
     keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
     keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
     shares.tasks = len(runs) + keeps
-    runs = [with_forms(run, subject, model, sizes, shares) for run in runs]
+    kept = _cache(subject, sizes, model, shares, notes) if keeps else None
+    by_length = sorted(
+        runs, key=lambda run: len(run.trace.calls)
+    )  # short ones leave time to others
+    forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
+    runs = [forms[run.name] for run in runs]
     records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {
         "name": subject.name,
@@ -133,8 +138,8 @@ def model_report(
     summary["attention_half_seq_len"] = None if first is None else _half_length(first, sizes)
     ends = [] if first is None or first.forms is None else ends_of(first.forms.domain)
     summary["attention_half_domain"] = ends
-    if keeps:
-        rows, cache = _cache(subject, sizes, model, shares, notes)
+    if kept is not None:
+        rows, cache = kept
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
         if rows:

@@ -8,7 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
-from attnprof.models import ModelConfig, build, cache, forms, phases
+from attnprof.algebra.expressions import symbol
+from attnprof.models import ModelConfig, borders, build, cache, forms, phases
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
 from attnprof.models.hub import hub_subject
@@ -16,11 +17,13 @@ from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, subject_of
 from attnprof.models.whole import WholeModel
-from attnprof.trace.events import totals
+from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
 from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import Place
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -180,3 +183,64 @@ def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
         resting = sum(size for name, size in experts.items() if ".experts." in name) * 4 // 6
         found = [int(sympy.sympify(row.expression, names).subs("L", layers)) for row in met]
         assert found[-1] == sum(found[:-1]) == sum(experts.values()) - resting
+
+
+class _Looping(torch.nn.Module):
+    """A layer that goes through its tokens in blocks of 8, the last of which may be shorter."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        state, out = torch.zeros_like(x[:, 0]), []
+        for block in range(-(-x.shape[1] // 8)):
+            rows = self.inner(x[:, 8 * block : 8 * block + 8])
+            state = state + rows.sum(1)
+            out.append(rows * state[:, None])
+        return torch.cat(out, 1)
+
+
+class _Loops(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(_Looping() for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(monkeypatch):
+    searches = []
+
+    def once(target, *rest, **how):
+        searches.append(target)
+        return derived(target, *rest, **how)
+
+    for place in (borders, forms):
+        monkeypatch.setattr(place, "derived", once)
+    subject = WholeModel("loops", partial(_Loops, 6), {"x": "B, N, 4"})
+    report = model_report(subject, ["forward"], {"B": 2, "N": 21})
+    told = report.summary["phases"]["forward"]
+    assert told["method"] == "mixed"
+    assert "N mod 8 != 1" in told["domain"]  # a row alone is laid out otherwise
+    assert len(searches) == 1  # fewer layers cost what their part of the sample does
+    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
+    for layers, batch, n in ((6, 3, 16), (9, 5, 43), (7, 2, 18)):
+        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"}).target()
+        ours = totals(count(other, {"B": batch, "N": n}, "forward"), "forward")
+        for quantity in ("matmul_flops", "flops", "bytes_moved", "parameters"):
+            formula = sympy.sympify(found[quantity], names)
+            assert formula.subs({"B": batch, "N": n, "L": layers}) == ours[quantity], quantity
+
+
+def test_exponents_name_a_length_that_is_a_number_of_blocks():
+    rest, batch, length = (symbol(name) for name in ("N mod 64", "B", "N"))
+    for place, size in ((Place(sympy.Integer(64), 2, 37), 128 + rest), (Place(64, 3), 192)):
+        moved = 8 * batch - sympy.floor(sympy.Integer(100) / 2 ** (batch * size))
+        trace = Trace([Call("mm", {}, moved, "forward", "")])
+        written = plan._with_lengths_in_exponents(trace, {"N": place}).calls[0].bytes_moved
+        assert written == 8 * batch - sympy.floor(100 * sympy.Integer(2) ** (-batch * length))

@@ -168,7 +168,10 @@ class _Range(metaclass=_RangeType):
 
 def _range_items(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]:
     start, stop = (0, first) if stop is None else (first, stop)
-    return tuple(start + turn * step for turn in range(int(-((start - stop) // step))))
+    turns = -((start - stop) // step)
+    # not noted as an integer that code made: with any ``int`` it would be this number
+    turns = _plain_int(turns) if isinstance(turns, torch.SymInt) else int(turns)
+    return tuple(start + turn * step for turn in range(turns))
 
 
 class _IntegerType(type):

@@ -41,20 +41,26 @@ class Account:
     held: Mapping[str, Mapping[Any, Terms]]
 
 
-def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
-    """Return the account of a run: by index of operation if ``aligned``, else by kind and line."""
+def account(
+    trace: Trace, phases: Iterable[str], *, aligned: bool, by_module: bool = False
+) -> Account:
+    """Return the account of a run: by index of operation if ``aligned``, else by kind and line.
+
+    ``by_module``: layers of one list are kept apart, and no moments are held.
+    """
     sizes: dict[tuple[Any, Field], Terms] = defaultdict(dict)
     example: dict[Any, Call] = {}
     sizes["", "parameters"] = terms(trace.parameters)
     for module, own in trace.modules.items():
-        name = "", (module if aligned else unnumbered(module), "own")
+        name = "", (module if aligned or by_module else unnumbered(module), "own")
         sizes[name] = plus(sizes[name], terms(own), 1)
     for place, call in enumerate(trace.calls):
-        key = place if aligned else key_of(call)
+        key = place if aligned else key_of(call, by_module=by_module)
         example.setdefault(key, call)
         for name, size in fields(call, aligned=aligned):
             sizes[key, name] = plus(sizes[key, name], terms(size), 1)
-    held = {phase: _moments(trace, phase, aligned=aligned) for phase in phases}
+    measured = () if by_module else phases
+    held = {phase: _moments(trace, phase, aligned=aligned) for phase in measured}
     return Account(dict(sizes), example, held)
 
 

@@ -109,9 +109,12 @@ def _as_columns(row: Sequence[Call]) -> Call:
     )
 
 
-def key_of(call: Call) -> Key:
-    """Return the kind of an operation: its name, phase, line and module, without sizes."""
-    module = unnumbered(call.module)
+def key_of(call: Call, *, by_module: bool = False) -> Key:
+    """Return the kind of an operation: its name, phase, line and module, without sizes.
+
+    The module is ``layers.*.linear1``, or, ``by_module``, ``layers.3.linear1``.
+    """
+    module = call.module if by_module else unnumbered(call.module)
     return call.op, call.part, call.line, call.uncounted, call.scratch, module
 
 

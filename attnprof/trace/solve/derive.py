@@ -48,12 +48,16 @@ def derived(
     asked: Mapping[str, int] | None = None,
     *,
     runs: bool = False,
+    by_module: bool = False,
+    pinned: PinnedError | None = None,
 ) -> Derivation:
     """Return formulas of a target for phases; they hold at the ``asked`` sizes: of that branch.
 
-    ``runs``: the target is known to run at these sizes. Raises :class:`RequestError` for sizes that
-    it does not have and if it does not run at all, :class:`CannotRunError` if there is neither a
-    formula nor, at a complete shape, a number.
+    ``runs``: the target is known to run at these sizes. ``by_module``: costs of each module are
+    asked for, and no peaks where these take further runs. ``pinned`` ended a symbolic run of the
+    target, or of a part of it. Raises :class:`RequestError` for sizes that it does not have and if
+    it does not run at all, :class:`CannotRunError` if there is neither a formula nor, at a complete
+    shape, a number.
     """
     check_registered()
     asked = dict(asked or {})
@@ -71,7 +75,7 @@ def derived(
     if not runs:
         target, start = _runnable(target, asked, training=trains(phases))
     with explained(target, phases, drawn):
-        forms = _forms(target, phases, start)
+        forms = _forms(target, phases, _Search(target, start, by_module, pinned))
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
@@ -93,12 +97,14 @@ def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, 
     raise failures[len(tries) - 1]
 
 
-def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
+def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
     """Return the result of every phase; backward and train share a run, decode is another one."""
     if "decode" in phases and target.step is None:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
-    searches = dict.fromkeys(PHASES, _Search(target, asked))
-    searches["decode"] = _Search(target.step or target, asked)
+    searches = dict.fromkeys(PHASES, search)
+    searches["decode"] = _Search(
+        target.step or target, search.asked, search.by_module, search.pinned
+    )
     found = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
         if wanted := [phase for phase in group if phase in phases]:
@@ -135,9 +141,15 @@ class _Search:
 
     target: Target
     asked: Sizes
+    by_module: bool = False
+    pinned: PinnedError | None = None
     lines: dict[str, Line] = field(default_factory=dict)
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], Exception] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pinned is not None:
+            self._failed[by_symbols.__name__, "{}"] = self.pinned
 
     def forms(self, phases: Sequence[str]) -> Forms:
         """Return the result of phases of one run; on real tensors if the code differs there."""
@@ -261,7 +273,10 @@ class _Search:
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})
         pins = getattr(self._failed.get((by_symbols.__name__, str(fixed))), "pins", ())
-        return Attempt(target, phases, asked, fixed, reasons, self.lines, plans, pins)
+        return Attempt(
+            target, phases, asked, fixed, reasons, self.lines, plans, pins,
+            by_module=self.by_module,
+        )  # fmt: skip
 
 
 def _strategy_text(strategy: str, fixed: Sizes, error: Exception) -> str:

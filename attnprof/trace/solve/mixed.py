@@ -19,13 +19,16 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.probes import holds_beyond
-from attnprof.trace.solve.reach import SHORT, check_large_corner, extend_upwards
+from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.
 _NARROW, _NARROW_LAYERS = 64, 3
-#: Shapes at which formulas and a symbolic run are compared; samples of the sizes that are symbols.
-_DRAWN, _OTHERS = 60, 4
+#: Shapes at which formulas and a symbolic run are compared; samples of the sizes that are symbols,
+#: and of these where runs are long.
+_DRAWN, _OTHERS, _FEW_OTHERS = 60, 4, 1
+#: Blocks, beyond the fewest, at which a rest of 1 or 2 is tried; and where runs are long.
+_BLOCKS, _FEW_BLOCKS = (0, 1, 3), (0, 3)
 
 
 @dataclass
@@ -138,6 +141,11 @@ class Mixed(Found):
         """Operations of a short run: layers have some hundred each."""
         return max(SHORT, 4 * self.operations(self.near()))
 
+    @cached_property
+    def _is_long(self) -> bool:
+        """Whether the shortest runs are of many layers."""
+        return self.operations(self.near()) > LONG
+
     # -- how far -------------------------------------------------------------------------
     def settle(self, runs: Runs) -> None:
         """Extend ranges to the smallest and the largest sizes that runs confirm."""
@@ -153,7 +161,8 @@ class Mixed(Found):
         """Leave out remainders of 1 and 2 at which runs differ from the formulas."""
         block = self.blocks.at(self.near()) if self.blocks else 1
         for rest in (1, 2):
-            shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
+            more = _FEW_BLOCKS if self._is_long else _BLOCKS
+            shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in more]
             if not all(self.fits(shape, runs) for shape in shapes):
                 self.left_out.append(rest)
         self.least[name] += 2 in self.left_out
@@ -169,7 +178,8 @@ class Mixed(Found):
     @cached_property
     def others(self) -> list[dict[str, int]]:
         """Samples of the sizes that are symbols in the runs, of several magnitudes; {} is small."""
-        drawn = islice(shapes_in(self.near(), self._quick), _OTHERS)
+        most = _FEW_OTHERS if self._is_long else _OTHERS
+        drawn = islice(shapes_in(self.near(), self._quick), most)
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
 
     def fits(self, shape: Sizes, runs: Runs) -> bool:
@@ -201,6 +211,9 @@ class Mixed(Found):
         least = self.least[name]
         near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
         below = sorted((x for x in near if 1 < x < least and not (x - rest) % stride), reverse=True)
+        if self._is_long:  # the code branches before some sizes: these are few, and not tried twice
+            shortest = next((x for x in below[::-1] if self.fits(self.near(**{name: x}), runs)), 0)
+            below = [x for x in (least - 1, shortest) if 0 < x < least]
         if below and self._holds_from(name, below[-1], runs):
             between = (self.near(**{name: size}) for size in below[:-1])
             if all(self.fits(x, runs) for x in between if self.conditions.holds(x)):

@@ -23,6 +23,8 @@ from attnprof.trace.solve.plan import SizePlan
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
 _MORE = 2
+#: Why a peak has no formula where costs of modules are asked for.
+_NOT_ASKED = "loops run as often as a size says"
 #: Most layers before the formulas of another case begin.
 _FEW = 12
 
@@ -115,6 +117,8 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
         kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
     )
+    if plan.by_module:
+        found.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
     _withhold_curved_peaks(found)
     found.settle(runs)
     extend_to_fewer_blocks(found, runs)

@@ -79,7 +79,7 @@ class Mixture:
         if ladder.steepest({row for (name, _), row in rows.items() if "times" not in name}) is None:
             return None, False
         smooth = True
-        for phase in self.phases:
+        for phase in () if self.plan.by_module else self.phases:
             for moments in self.moments(found, phase):
                 held = {label: rows_of(values) for label, values in moments.items()}
                 fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
@@ -121,8 +121,12 @@ class Mixture:
         aligned = self.alike and all(order == orders[0] for order in orders)
         for run in runs:
             if (id(run), aligned) not in self._accounts:
-                self._accounts[id(run), aligned] = account(run.trace, self.phases, aligned=aligned)
+                self._accounts[id(run), aligned] = self.account(run.trace, aligned=aligned)
         return [self._accounts[id(run), aligned] for run in runs]
+
+    def account(self, trace: Trace, *, aligned: bool) -> Account:
+        """Return the account of one run, with what the plan asks for."""
+        return account(trace, self.phases, aligned=aligned, by_module=self.plan.by_module)
 
     # -- all together --------------------------------------------------------------------
     def _axes(self) -> dict[str, Axis]:
@@ -205,6 +209,8 @@ class Solved:
 
     def _peak(self, phase: str) -> list[Any] | None:
         """Return the sides whose maximum is the peak; None if a run's peak is none of them."""
+        if self.mixture.plan.by_module:
+            return None
         for moments in self.mixture.moments(self.accounts, phase):
             found = {label: self.expression(column) for label, column in moments.items()}
             kept = {label: x for label, x in found.items() if x is not None}
@@ -227,12 +233,11 @@ class Solved:
         routes = self.runs[0].trace.routes
         if any(run.trace.routes != routes for run in self.runs):
             raise NoFormulaError("other sizes spread other numbers of rows over the experts")
-        calls = [
-            with_sizes(
-                call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k]
-            )
-            for k, call in examples.items()
-        ]
+        if not self.aligned and not self.mixture.plan.by_module:
+            examples = {
+                key: replace(call, module=unnumbered(call.module)) for key, call in examples.items()
+            }
+        calls = [with_sizes(call, sizes[key]) for key, call in examples.items()]
         whole = sizes[""]
         modules = {name[0]: own for name, own in whole.items() if "own" in name}
         return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)

@@ -6,7 +6,7 @@ and a rest, as N = 64*turns + rest.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import gcd
 from time import process_time
@@ -47,7 +47,8 @@ class SizePlan:
 
     Plain numbers begin at ``base``. ``runs`` are those made, by places and phases; ``steady`` are,
     by phases, lines that make floats of sizes on which nothing depends. ``kinds`` are the kinds of
-    layers in one period, if known: (0, 0, 1). ``whole``: only whole blocks run.
+    layers in one period, if known: (0, 0, 1). ``whole``: only whole blocks run. ``by_module``:
+    formulas are for the costs of each module, and not for peaks.
     """
 
     target: Target
@@ -60,6 +61,7 @@ class SizePlan:
     limit: int = _SYMBOLIC
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
     whole: bool = False
+    by_module: bool = False
 
     def begin(self) -> None:
         """Begin the budget of symbolic runs anew."""
@@ -94,6 +96,7 @@ class SizePlan:
             try:
                 steady = self.steady.setdefault(key[1], set())
                 found = run_symbolically(self.target, self.hints, phases, places, steady)
+                found = replace(found, trace=_with_lengths_in_exponents(found.trace, places))
             except NoFormulaError as error:
                 self.runs[key] = error
             except (TooLongError, RequestError) as error:  # sizes there may be no whole numbers
@@ -124,19 +127,50 @@ class SizePlan:
         return _BLOCK if inside else self.base[name]
 
 
-def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any]) -> SizePlan:
+def plan_for(
+    target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any], *, by_module: bool
+) -> SizePlan:
     """Return a plan with as many symbols as the code allows; NoFormulaError if it allows none.
 
     ``pins`` are conditions that fixed a size in a run with symbols for all sizes.
     """
-    base = _base(target, phases)
-    plan = SizePlan(target, hints, base, _refined({}, pins) if pins else {})
+    base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
+    plan = SizePlan(target, hints, base, blocks, by_module=by_module)
     for blocks in chain([plan.blocks], block_guesses(target, phases)):
         plan.blocks = blocks
         if blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
     return _one_by_one(plan, phases)
+
+
+def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Trace:
+    """Return a run in which exponents name a size that is a number: ``2**(-B*N)``.
+
+    With N = 64*2 + rest they were ``2**(-128*B - B*rest)``, another term in every run, so that none
+    could be a polynomial in the number of blocks. If they depend on something else than N, terms
+    still differ from run to run.
+    """
+    if len(places) != 1:
+        return trace
+    (name, place), size = *places.items(), symbol(*places)
+    whole = place.count * place.block
+
+    def in_exponent(power: Any) -> Any:
+        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - whole}))
+        parts = sympy.Add.make_args(exponent)
+        named = [x if x.has(size) or (x / whole).as_coeff_Mul()[0].q != 1 else x / whole * size
+                 for x in parts]  # fmt: skip
+        return power.base ** sympy.Add(*(parts if place.rest else named))
+
+    def written(value: Any) -> Any:
+        powers = [] if isinstance(value, int) else value.atoms(sympy.Pow)
+        found = {x: in_exponent(x) for x in powers if x.base.is_number and x.exp.free_symbols}
+        return value.xreplace(found) if found else value
+
+    moved = [(call, written(call.bytes_moved)) for call in trace.calls]
+    calls = [call if x is call.bytes_moved else replace(call, bytes_moved=x) for call, x in moved]
+    return replace(trace, calls=calls)
 
 
 def whole_block_exclusions(found: SymbolicRun, hints: Sizes) -> list[Any]:

@@ -52,8 +52,8 @@ from attnprof.trace.solve.turns import (
 _PEAK = "the memory held is no polynomial in the sizes"
 #: How often ranges are cut until runs inside agree.
 _CUTS = 6
-#: Operations that all runs of one mixture on numbers may take.
-_MIXING = 90_000
+#: Operations that all runs of one mixture on numbers may take: of a module, and of some layers.
+_MIXING, _MIXING_LAYERS = 90_000, 500_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, their domain and trace; or what a run at one shape shows.
@@ -74,7 +74,8 @@ class Attempt:
 
     ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
     ``pins`` are conditions that fixed a size; ``lines`` and ``plans`` are those of other phases.
-    Formulas may be for a class of the ``classed`` sizes alone.
+    Formulas may be for a class of the ``classed`` sizes alone. ``by_module``: costs of each module
+    are asked for, and no peaks where these take further runs.
     """
 
     target: Target
@@ -86,6 +87,7 @@ class Attempt:
     plans: dict[str, SizePlan]
     pins: Sequence[Any] = ()
     classed: Collection[str] = ()
+    by_module: bool = False
 
     @property
     def complete(self) -> bool:
@@ -216,9 +218,11 @@ def by_mixing(attempt: Attempt) -> Forms:
     hints = hints_for(target.symbols, attempt.above_one)
     known = attempt.plans.get("plan")
     if known is None:
-        attempt.plans["plan"] = known = plan_for(target, hints, phases, attempt.pins)
+        known = plan_for(target, hints, phases, attempt.pins, by_module=attempt.by_module)
+        attempt.plans["plan"] = known
     known.begin()
-    runs = budget.Runs(target, phases, budget.A_LONG_RUN, _MIXING)
+    operations = _MIXING_LAYERS if attempt.by_module else _MIXING
+    runs = budget.Runs(target, phases, budget.A_LONG_RUN, operations)
     runs.settle(known.base)
     found = mixed(known, phases, runs)
     try:
@@ -232,16 +236,30 @@ def by_mixing(attempt: Attempt) -> Forms:
         for name in found.ends:  # a run there is held against the formulas next
             ends = -(-attempt.asked[name] // found.unit(name, attempt.asked))
             found.ends[name] = max(found.ends[name], ends)
+    elif attempt.by_module:
+        _reach_asked(found, attempt.above_one, runs)
     forms = attempt.verified("mixed", found, shapes)
     if not _holds_at_asked(found, attempt, shapes):
         raise PartialError(f"it holds for {'; '.join(found.domain)}", forms)
     if found.narrow:
         raise PartialError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
     told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
-    alike = all(len(kinds) == 1 for kinds in found.kinds.values())
+    alike = all(len(kinds) == 1 for kinds in found.kinds.values()) and not attempt.by_module
     if alike and any("peak_bytes" not in own for own in told):
         raise PartialError("the peak has no formula", forms)  # it may have one in a class of sizes
     return _require_all_counts(found, forms)
+
+
+def _reach_asked(found: Mixed, asked: Sizes, runs: budget.Runs) -> None:
+    """Extend ranges to the asked sizes if a run there gives what the formulas give."""
+    shape = {**found.near(), **asked}
+    if found.operations(shape) > budget.A_LONG_RUN or found.branches or found.holds(shape):
+        return
+    with suppress(budget.OutOfBudgetError):
+        if found.fits(shape, runs):
+            for name in found.ends:
+                ends = -(-shape[name] // found.unit(name, shape))
+                found.ends[name] = max(found.ends[name], ends)
 
 
 def _holds_at_asked(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
