@@ -117,11 +117,7 @@ def model_report(
     keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
     shares.tasks = len(runs) + keeps
     kept = _cache(subject, sizes, model, shares, notes) if keeps else None
-    by_length = sorted(
-        runs, key=lambda run: len(run.trace.calls)
-    )  # short ones leave time to others
-    forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
-    runs = [forms[run.name] for run in runs]
+    runs = _with_forms(runs, subject, model, sizes, shares)
     records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {
         "name": subject.name,
@@ -173,6 +169,19 @@ def _runs(
     if not runs:
         raise next(iter(failed.values()))
     return runs, failed
+
+
+def _with_forms(
+    runs: Sequence[PhaseRun],
+    subject: WholeModel,
+    model: Model,
+    sizes: Mapping[str, int],
+    shares: Shares,
+) -> list[PhaseRun]:
+    """Return the runs with formulas; short runs come first and leave their time to the others."""
+    by_length = sorted(runs, key=lambda run: len(run.trace.calls))
+    forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
+    return [forms[run.name] for run in runs]
 
 
 def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
