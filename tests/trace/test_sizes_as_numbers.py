@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import reach
 from attnprof.trace.solve.shapes import telling_sizes
 from tests.trace.sizes_as_numbers import CASES, INPUTS, SHAPES, asked_of, compared, counted
 
@@ -34,14 +33,6 @@ KEPT = {
     "quarter_by_int": "floor(N/4)",
     "root_by_int": "floor(sqrt(N))",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short():
-    """Ranges end where runs become a quarter as long as they may."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "LONG", reach.LONG // 4)
-        yield
 
 
 @cache
