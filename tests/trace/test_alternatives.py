@@ -145,6 +145,18 @@ class Apart(nn.Module):
         return (self.map(q) @ k.mT).softmax(-1) @ v
 
 
+class Beside(Layer):
+    def forward(self, x, others: torch.Tensor | None = None):
+        if others is None:
+            x = x.reshape(-1)
+        return self.map(x) @ others.mT
+
+
+class Twice(Layer):
+    def __init__(self, dim):
+        super().__init__(2 * dim)
+
+
 class Pair(Layer):
     def forward(self, query, key):
         _, _, _, _ = query.shape
@@ -160,6 +172,8 @@ class Either(Layer):
 
 WORKING = {
     Either: "x: B, N, h*d",
+    Beside: "others: B, N, h*d",
+    Twice: "x: B, N, 2*h*d",
     Pair: "key: B, H, W, h*d",
     Image: "x: B, h*d, H, W",
     Channels: "x: B, h*d, H, W",

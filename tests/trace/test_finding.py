@@ -433,19 +433,3 @@ def test_an_input_is_as_wide_as_the_code_asks_in_terms_of_the_width(tmp_path):
     )
     target = target_of(f"{tmp_path / 'beside.py'}:Beside")
     assert "layout_inputs: B, N, h*d/4" in target.spelled_inputs
-
-
-def test_a_number_is_the_one_that_the_file_gives_it_itself(tmp_path):
-    (tmp_path / "points.py").write_text(
-        "from torch import nn\n"
-        "class Points(nn.Module):\n"
-        "    def __init__(self, dim, n_points):\n"
-        "        super().__init__()\n"
-        "        self.to_points = nn.Linear(dim, n_points)\n"
-        "    def forward(self, x):\n"
-        "        return self.to_points(x)\n"
-        "def layer(dim):\n"
-        "    return Points(dim, n_points=6)\n"
-    )
-    target = target_of(f"{tmp_path / 'points.py'}:Points")
-    assert "n_points=6" in target.notes[0]

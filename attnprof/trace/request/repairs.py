@@ -236,6 +236,29 @@ def _missing(failed: Failed) -> Iterator[Repair]:
             yield from (Repair(inputs={name: one}) for one in MASKS)
 
 
+def _unnamed(failed: Failed) -> Iterator[Repair]:
+    """Yield (B, N, width) for optional tensors whose names say nothing."""
+    taken = signatures.parameters_of(getattr(failed.subject, "forward", failed.subject), "")
+    given = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
+    for name, item in taken.items():
+        if item.default is None and name not in given and "Tensor" in str(item.annotation):
+            usual = input_text(name, failed.width, "d")
+            if not usual or usual == f"B, N, {failed.width}":
+                yield Repair(inputs={name: f"B, N, {failed.width}"})
+
+
+def _wider(failed: Failed) -> Iterator[Repair]:
+    """Yield inputs two or three times as wide, if the message names both widths."""
+    wide = at(as_size(failed.width), EVEN)
+    for times in (2, 3):
+        if re.search(rf"\b{wide}\b.*\b{times * wide}\b", failed.text):
+            for item in failed.guessed_inputs.values():
+                dims = [dim.text for dim in item.dims]
+                if dims[-1:] == [failed.width]:
+                    dims[-1] = f"{times}*{failed.width}"
+                    yield Repair(inputs={item.name: ", ".join(dims)})
+
+
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
     """Return the text of an input, as wide as an argument says that belongs to it by its name."""
     numbers = {n: failed.values.get(n, x.default) for n, x in failed.parameters.items()}
@@ -334,6 +357,8 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("divisible|multiple|divide", _divisors),
     ("", _missing),
     ("", _batch_norms),
+    ("", _unnamed),
+    (r"\d", _wider),
     ("", _pictures),
     ("", _layouts),
     ("AssertionError|axis|axes|channels|normalized_shape|mat1", _channels_by_default),
