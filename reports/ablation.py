@@ -58,7 +58,6 @@ GONE = (
     ("entries of dicts that code reads, parts that it unpacks", 12, ""),
     ("a constant that the file passes elsewhere", 11, ""),
     ("the other side of an image, with its tokens", 12, ""),
-    ("fields of a configuration that validates them", 8, ""),
     ("the opposite of a flag that a condition reads", 8, ""),
     ("integers for numbers, numbers for integers", 6, ""),
     ("other shapes of masks, cosines and sines that were given", 7, ""),

@@ -156,6 +156,15 @@ def _lists(failed: Failed) -> Iterator[Repair]:
             yield Repair({name: [min(item.default, 64)] * 2})
 
 
+def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
+    """Yield defaults of a configuration that takes some fields as they are alone."""
+    taken = failed.left_out
+    numbers = {n: taken[n].default for n in failed.guessed_args if n in taken}
+    numbers = {n: default for n, default in numbers.items() if type(default) is int}
+    for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
+        yield Repair({name: numbers[name]})
+
+
 def _layers(failed: Failed) -> Iterator[Repair]:
     """Yield default numbers of layers."""
     taken = failed.left_out
@@ -351,6 +360,7 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     (r"[`'](\w+)[`']", _named),
     ("NoneType|AssertionError", _values_for_none),
     ("'int' object is not", _lists),
+    ("Validation", _numbers_of_configurations),
     ("", _layers),
     (_NO_PAIR, _pairs),
     ("'tuple'", _one_of_pairs),
