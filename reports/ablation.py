@@ -2,7 +2,7 @@
 
 Every target of ``foreign_modules.py`` is asked for by its name alone, and no formula is derived.
 Written down is whether the first guess of arguments and inputs runs, the calls of a model that uses
-the module, a repair, or any value; which functions proposed that repair, and which guessed
+the module, or a repair; which functions proposed that repair, and which guessed
 something by a name, an annotation or code on the way. Each function that served few targets is then
 switched off for those. In the environment that ``foreign_modules.py`` makes::
 
@@ -68,7 +68,7 @@ GONE = (
      "diffusers.models.transformers.transformer_wan:WanTransformerBlock"),
 )  # fmt: skip
 #: How a target comes to run.
-STAGES = ("first guess", "model's call", "repair", "any value", "refused")
+STAGES = ("first guess", "model's call", "repair", "refused")
 #: Guesses that answered for more targets than this are not switched off.
 MANY = 6
 #: Rows of layers that only save time.
@@ -110,14 +110,13 @@ def row_of(target: str, off: str) -> Row:
         found = target_of(name, None, inputs)
         stage = "refused" if found.advice != Target.advice else "first guess"
         spelled = "; ".join(found.spelled_inputs)
-        for sign, told in (("calls it with", "model's call"), ("nothing says", "any value"),
-                           ("tried first", "repair")):  # fmt: skip
+        for sign, told in (("calls it with", "model's call"), ("tried first", "repair")):
             if any(sign in note for note in found.notes):
                 stage = told
     except AttnprofError as error:
         stage, spelled = "refused", str(error).replace("\n", " ")[:200]
     by: dict[str, None] = {}
-    for search in watch.searches if stage in ("repair", "model's call", "any value") else ():
+    for search in watch.searches if stage in ("repair", "model's call") else ():
         change = search.seen[-1]
         items = [*change.args.items(), *change.inputs.items()]
         by |= dict.fromkeys(watch.proposed.get((k, str(v)), "repairs") for k, v in items)
@@ -271,7 +270,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield "Written by `python reports/ablation.py`; all rows in the CSV beside it."
     yield (
         f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
-        f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused."
+        f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused. Where "
+        "the last column is empty, nothing was switched off."
     )
     repairs = list(dict.fromkeys(proposed.__name__ for _, proposed in REPAIRS))
     guesses = [name for names in GUESSES.values() for name in names]
