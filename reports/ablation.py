@@ -61,7 +61,6 @@ GONE = (
     ("the opposite of a flag that a condition reads", 8, ""),
     ("integers for numbers, numbers for integers", 6, ""),
     ("other shapes of masks, cosines and sines that were given", 7, ""),
-    ("channels that the message names (now: those of the constructor)", 10, ""),
     ("a size that the failing line compares", 20,
      "timm.layers.selective_kernel:SelectiveKernelAttn"),
     ("the larger shape of a broadcast", 15,

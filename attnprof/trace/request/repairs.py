@@ -37,7 +37,7 @@ _PLAIN_SIZES = {"B": 2, "N": 256, "h": 8, "d": 64}
 #: Factors by which parts of a model are wider or narrower than the model.
 _WIDTH_FACTORS = (2, 3, 4, 8)
 #: Layouts of pictures, tokens and films of ``{c}`` channels.
-_PICTURES = ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}", "B, {c}, M, H, W")
+_PICTURES = ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}")
 #: Inputs that may be a mask or bias if None fails; a cache is none.
 _MASKS_OF = {
     name
@@ -292,6 +292,15 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
                 yield Repair(inputs={failed.floats[0].name: one.format(w=failed.width, n=side)})
 
 
+def _channels_said(failed: Failed) -> Iterator[Repair]:
+    """Yield images with as many channels as the message says."""
+    many, floats = re.search(r"to have (\d+) channels", failed.text), failed.floats
+    seen = {dim.text for item in failed.target.inputs for dim in item.dims}
+    if many and many[1] not in seen and floats:
+        sides = "M, H, W" if len(floats[0].dims) == 5 else "H, W"
+        yield Repair(inputs={floats[0].name: f"B, {many[1]}, {sides}"})
+
+
 def _layouts(failed: Failed) -> Iterator[Repair]:
     """Yield other layouts, of as many dimensions as the message asks for."""
     floats = failed.floats
@@ -370,8 +379,9 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("", _unnamed),
     (r"\d", _wider),
     ("", _pictures),
+    ("channels", _channels_said),
     ("", _layouts),
-    ("AssertionError|axis|axes|channels|normalized_shape|mat1", _channels_by_default),
+    ("AssertionError|axis|axes|normalized_shape|mat1", _channels_by_default),
     ("", _heads),
     ("", _with_class),
     (r"\d", _numbers_said),
