@@ -118,6 +118,16 @@ class Failed:
         dims = [item.dims for item in self.first.inputs if len(item.dims) == 3]
         return dims[0][-1].text if dims else "h*d"
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the run that fails."""
+        return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
+
+    @property
+    def seen(self) -> set[Any]:
+        """The sizes of inputs in the run that fails, as numbers."""
+        return {at(dim, self.sizes) for item in self.target.inputs for dim in item.dims}
+
 
 # -- arguments of the constructor ----------------------------------------------------------
 
@@ -295,8 +305,7 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
 def _channels_said(failed: Failed) -> Iterator[Repair]:
     """Yield images with as many channels as the message says."""
     many, floats = re.search(r"to have (\d+) channels", failed.text), failed.floats
-    seen = {dim.text for item in failed.target.inputs for dim in item.dims}
-    if many and many[1] not in seen and floats:
+    if many and int(many[1]) not in failed.seen and floats:
         sides = "M, H, W" if len(floats[0].dims) == 5 else "H, W"
         yield Repair(inputs={floats[0].name: f"B, {many[1]}, {sides}"})
 
@@ -340,9 +349,7 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with a number of the message for the length or the width."""
     bodies = {name: item.spelled.partition(": ")[2]
               for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
-    sizes = {name: EVEN.get(name, 16) for name in (*failed.target.symbols, *"BNhd")}
-    seen = {at(dim, sizes) for item in failed.target.inputs for dim in item.dims}
-    width = at(as_size(failed.width), sizes)
+    width, seen = at(as_size(failed.width), failed.sizes), failed.seen
     said = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
     for number in [n for n in said if 4 < n < 5000 and n not in seen][:4]:
         in_widths = _in_widths(number, failed.width, width)
