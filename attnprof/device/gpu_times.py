@@ -42,7 +42,7 @@ class FusedKernel:
         return self.rows * m * max(each * blocks, max(each, self.alone) * processors)
 
 
-#: Fused kernels of formats of four bytes and of two, forward and backward (``reports/h200``).
+#: Fused kernels of formats of four bytes and of two, forward and backward (``reports/times/h200``).
 FUSED = {
     (False, False): FusedKernel(64, 130, 0.65, alone=320),
     (False, True): FusedKernel(64, 330, 1.6, alone=700),

@@ -227,7 +227,7 @@ def test_a_file_that_was_cut_off_is_named_for_deleting_and_somebody_s_is_not(tmp
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_committed_calibrations_of_a_gpu_predict(number):
-    path = Path(__file__).parents[2] / "reports" / "h200" / f"device_{number}.json"
+    path = Path(__file__).parents[2] / "reports" / "times" / "h200" / f"device_{number}.json"
     found = calibration.elsewhere("H200", path)
     assert found.tables
     assert (found.checks, found.conditions) == ({}, {})

@@ -78,8 +78,8 @@ def prepare(folder: Path) -> None:
     (folder / "my.py").write_text(mine, encoding="utf-8")
     (folder / "gated.py").write_text(gated, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(CONFIGURATION), encoding="utf-8")
-    shutil.copy(ROOT / "reports/devices/cpu.json", folder / "cpu.json")
-    shutil.copy(ROOT / "reports/h200/device_1.json", folder / "h200.json")
+    shutil.copy(ROOT / "reports/times/devices/cpu.json", folder / "cpu.json")
+    shutil.copy(ROOT / "reports/times/h200/device_1.json", folder / "h200.json")
 
 
 def answer(command: str, forking: Forking, folder: Path, outputs: Path) -> str:

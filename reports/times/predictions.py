@@ -5,8 +5,8 @@ setting (threads and number format) is calibrated first, into ``devices/cpu.json
 there; a calibration's own check draws other layers. Rows that are in the CSV files are not measured
 again; ``--predict`` predicts them again, by the calibration that is there::
 
-    python reports/predictions.py [--threads 1,2] [--dtype float32,bfloat16]
-                                  [--points 100] [--races 20]
+    python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
+                                            [--points 100] [--races 20]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from random import Random
 from statistics import median
 
 import torch
-from row_files import earlier, save
+from rows import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
@@ -262,7 +262,8 @@ def page(
         for one in known for dtype, check in one.checks.items()
     )  # fmt: skip
     made = (
-        "Written by `python reports/predictions.py` with the calibrations `devices/cpu.json`: "
+        "Written by `python reports/run.py times/predictions` with the calibrations "
+        "`devices/cpu.json`: "
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
@@ -336,7 +337,3 @@ def race_row(race: Race) -> str:
     """A line of the last."""
     winner = f"{race.predicted} of {race.mechanisms} | {race.measured}"
     return f"| {setting(race)} | {race.shape} | {winner} | {race.slower - 1:.0%} |"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,14 @@
 """What single guesses carry: which led to the call that ran, and what becomes of it without them?
 
-Every target of ``foreign_modules.py`` is asked for by its name alone, and no formula is derived.
+Every target of ``foreign.py`` is asked for by its name alone, and no formula is derived.
 Written down is whether the first guess of arguments and inputs runs, the calls of a model that uses
 the module, or a repair; which functions proposed that repair, and which guessed
 something by a name, an annotation or code on the way. Each function that served few targets is then
-switched off for those. In the environment that ``foreign_modules.py`` makes::
+switched off for those. In the environment that ``foreign.py`` makes::
 
-    FOREIGN_MODULES=FOLDER python reports/ablation.py            # targets that are not in the CSV
-    FOREIGN_MODULES=FOLDER python reports/ablation.py torch.nn   # these again
-    FOREIGN_MODULES=FOLDER python reports/ablation.py --speed    # layers that only save time
+    python reports/run.py derive/ablation            # targets that are not in the CSV
+    python reports/run.py derive/ablation torch.nn   # these again
+    python reports/run.py derive/ablation --speed    # layers that only save time
 
 Layers of a run that only save time are switched off for derivations of ``tests/frozen``, whose
 formulas, domains and notes have to stay as they are.
@@ -19,9 +19,7 @@ from __future__ import annotations
 import ast
 import importlib
 import multiprocessing
-import os
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -30,11 +28,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from derive.foreign import TARGETS, environment
-from row_files import apart, earlier, save
+from derive.foreign import TARGETS, prepare
+from rows import apart, earlier, save
 
 HERE = Path(__file__).parent
-REQUEST = HERE.parent / "attnprof" / "trace" / "request"
+__all__ = ["main", "prepare"]
+REQUEST = HERE.parents[1] / "attnprof" / "trace" / "request"
 #: Functions that guess by a name, an annotation or code, by where they are looked up; with what
 #: they return of their arguments where they know nothing.
 GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
@@ -266,7 +265,7 @@ def page(rows: list[Row]) -> Iterator[str]:
     stages = ", ".join(f"{sum(row.found_by == s for row in asked)} by {s}" for s in STAGES[:-1])
     yield "# What single guesses carry"
     yield ""
-    yield "Written by `python reports/ablation.py`; all rows in the CSV beside it."
+    yield "Written by `python reports/run.py derive/ablation`; all rows in the CSV beside it."
     yield (
         f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
         f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused. Where "
@@ -315,18 +314,13 @@ def served_by(rows: list[Row], field: str) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Write the table and the page, first in the environment made for it."""
-    folder = Path(os.environ.get("FOREIGN_MODULES", f"{tempfile.gettempdir()}/foreign-modules"))
-    if Path(sys.prefix) != folder:
-        python = str(environment(folder))
-        os.execv(python, [python, *sys.argv])  # noqa: S606 - the same script
+    """Write the table and the page."""
     import torch
 
     from attnprof.trace.request import lookup  # noqa: F401
     from attnprof.user_code import loaded
 
     torch.set_num_threads(1)
-    sys.path.insert(0, str(HERE.parent))
     again = tuple(sys.argv[1:])
     if again == ("--speed",):
         kept = [row for row in earlier(SPEEDS, Speed) if row.layer not in LAYERS]
@@ -363,7 +357,3 @@ def write_page(rows: list[Row]) -> None:
     parts = [*page(rows), "", *gone(), "", *speed_table(earlier(SPEEDS, Speed))]
     text = "\n".join(parts)
     Path(__file__).with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

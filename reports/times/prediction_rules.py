@@ -4,7 +4,7 @@ For the layers of ``predictions.csv``, with the calibrations ``devices/cpu.json`
 switched off, and everything is predicted again; the bias that this brings is taken out, as a
 calibration's own check would::
 
-    python reports/prediction_rules.py
+    python reports/run.py times/prediction_rules
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from predictions import Point, calibrated, grouped, setting
-from row_files import earlier, save
+from rows import earlier, save
+from times.predictions import Point, calibrated, grouped, setting
 
 from attnprof.device.call_costs import CallCosts
 from attnprof.device.operations import Demand, operations_of
@@ -114,7 +114,7 @@ def page(rows: Sequence[Row]) -> str:
     settings = list(dict.fromkeys(row.setting for row in rows))
     cells = {(row.setting, row.rule): row for row in rows}
     made = (
-        "Written by `python reports/prediction_rules.py` from the layers of "
+        "Written by `python reports/run.py times/prediction_rules` from the layers of "
         "[predictions.md](predictions.md): the median error and, in parentheses, what nine in ten "
         "stay within, all rules on and one of them off. Each column's own bias is taken out."
     )
@@ -127,7 +127,3 @@ def page(rows: Sequence[Row]) -> str:
         told = (f"{row.median_error:.1%} ({row.ninth_error:.0%})" for row in own)
         lines.append(f"| {rule or 'nothing: all rules'} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()

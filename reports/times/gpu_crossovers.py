@@ -4,8 +4,8 @@ Calibrations come first and never run a mechanism; every part then adds its rows
 folder of the device. ``--predict`` predicts by the calibrations that are there, on any machine, and
 writes the page::
 
-    python reports/gpu_crossovers.py calibrate taylor fused points again
-    python reports/gpu_crossovers.py --predict
+    python reports/run.py times/gpu_crossovers calibrate taylor fused points again
+    python reports/run.py times/gpu_crossovers --predict
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from crossovers import BUDGET, Case, equal_flops, number, taylor_cases
-from crossovers_tables import Crossing
-from gpu_crossovers_tables import Curve, Fused, TimedPoint, page
-from row_files import earlier, save
+from rows import earlier, save
+from times.crossovers import BUDGET, Case, equal_flops, number, taylor_cases
+from times.crossovers_tables import Crossing
+from times.gpu_crossovers_tables import Curve, Fused, TimedPoint, page
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
@@ -255,7 +255,3 @@ def point_request(row: TimedPoint) -> PointRequest:
     return PointRequest(
         row.mechanism, row.seq_len, POINT_HEADS, HEAD_DIM, phase=row.phase, dtype=row.dtype
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -82,7 +82,8 @@ def _made(known: Calibration) -> str:
     """How the page was made, and what its cases had been looked at for."""
     clock = "one thread, processor time" if known.threads == 1 else f"{known.threads} threads"
     return (
-        "Written by `python reports/crossovers.py`; all numbers in the CSV files beside it. "
+        "Written by `python reports/run.py times/crossovers`; all numbers in the CSV files beside "
+        "it. "
         f"{device_name('cpu')}, {clock}, torch {torch.__version__}, float32, torch's wait policy "
         "and the C library's allocator as they are; "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "

@@ -9,7 +9,7 @@ from math import exp, isnan, log, nan
 from pathlib import Path
 from typing import Any
 
-from crossovers_tables import Crossing, crossings_table, errors_table
+from times.crossovers_tables import Crossing, crossings_table, errors_table
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def _how(folder: Path, known: Mapping[str, Any]) -> list[str]:
     """How the page was made."""
     notes = folder / "measured.md"
     said = (
-        "Written by `python reports/gpu_crossovers.py --predict` of what `python "
-        "reports/gpu_crossovers.py calibrate taylor fused points again` measured; all numbers in "
+        "Written by `python reports/run.py times/gpu_crossovers --predict` of what `python "
+        "reports/run.py times/gpu_crossovers calibrate taylor fused points again` measured; all "
+        "numbers in "
         f"the CSV files beside it. {known['source']}. Times are the device's own, launches "
         "hidden, by CUDA events, the cache flushed before each call. FLOPs are where both forms "
         "have as many; intervals are of 95 %."

@@ -5,7 +5,8 @@ calibration is made first, into ``devices/cpu.json``, unless it is there; every 
 rows to a CSV beside the page, and rows that are there are not measured again; ``--predict``
 predicts them again. ``--site`` is a folder with the package that a pair needs::
 
-    python reports/crossovers.py [taylor] [pairs] [grid] [recommend] [--threads 1] [--site FOLDER]
+    python reports/run.py times/crossovers [taylor] [pairs] [grid] [recommend]
+                                           [--threads 1] [--site FOLDER]
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from crossovers_tables import Crossing, OnGrid, Recommended, page
-from predictions import calibrated
-from row_files import earlier, save
+from rows import earlier, save
+from times.crossovers_tables import Crossing, OnGrid, Recommended, page
+from times.predictions import calibrated
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
@@ -261,7 +262,3 @@ def recommended(terms: TimeTerms, done: Sequence[Recommended]) -> Iterator[Recom
             [build_subject(point) for point in points], BUDGET, count=terms.threads
         )
         yield Recommended(case, *names, *(median(own) for own in times))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Processor time of every command's start, beside the imports it cannot do without.
 
-    python reports/startup.py [ROUNDS]
+    python reports/run.py speed/startup [ROUNDS]
 
 Writes startup.md. Every command runs in a fresh process, after one that is not counted and leaves
 compiled modules behind; all commands take turns, in ROUNDS (default 7) rounds. The least of a
@@ -75,7 +75,7 @@ def main() -> None:
         "",
         "Processor seconds (user and system) of a fresh process: the least and the median of",
         f"{rounds} rounds in which all rows take turns, and the ratio of the least to that of",
-        f"`{BASE}`. Made by `python reports/startup.py`.",
+        f"`{BASE}`. Made by `python reports/run.py speed/startup`.",
         "",
         f"{rounds} samples a row are few, and other work ran on the machine,",
         f"{os.cpu_count()} cores with a load of {load:.1f} at the start. Processor time does not",
@@ -89,6 +89,3 @@ def main() -> None:
         lines.append(f"| `{name}` | {min(spent):.3f} | {middle:.3f} | {min(spent) / least:.2f} |")
     (HERE / "startup.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))  # noqa: T201 (a script)
-
-
-main()
