@@ -267,7 +267,7 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield ""
     yield "Written by `python reports/run.py derive/ablation`; all rows in the CSV beside it."
     yield (
-        f"{len(asked)} of the {len(TARGETS)} targets of `foreign_modules.py`, asked for by their "
+        f"{len(asked)} of the {len(TARGETS)} targets of `foreign.py`, asked for by their "
         f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused. Where "
         "the last column is empty, nothing was switched off."
     )
