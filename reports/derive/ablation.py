@@ -58,7 +58,6 @@ GONE = (
     ("a constant that the file passes elsewhere", 11, ""),
     ("the other side of an image, with its tokens", 12, ""),
     ("the opposite of a flag that a condition reads", 8, ""),
-    ("integers for numbers, numbers for integers", 6, ""),
     ("other shapes of masks, cosines and sines that were given", 7, ""),
     ("a size that the failing line compares", 20,
      "timm.layers.selective_kernel:SelectiveKernelAttn"),

@@ -124,7 +124,9 @@ def row_by_row(x, chunk):
 def test_a_chunk_is_found_among_sizes_by_the_lengths_that_run():
     for code in (in_chunks, row_by_row):
         target = target_of(code, ["chunk=C"], ["x: B, N, s"])
-        plan = plan_for(target, {"B": 3, "N": 21, "s": 10, "C": 7}, ["forward"], [])
+        plan = plan_for(
+            target, {"B": 3, "N": 21, "s": 10, "C": 7}, ["forward"], [], by_module=False
+        )
         assert plan.blocks["N"] == symbol("C")
         assert plan.whole
 

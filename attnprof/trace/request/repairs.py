@@ -310,6 +310,18 @@ def _channels_said(failed: Failed) -> Iterator[Repair]:
         yield Repair(inputs={floats[0].name: f"B, {many[1]}, {sides}"})
 
 
+def _ids(failed: Failed) -> Iterator[Repair]:
+    """Yield token ids for numbers of a guess."""
+    yield from (Repair(inputs={item.name: "B, N int64"}) for item in failed.floats)
+
+
+def _no_ids(failed: Failed) -> Iterator[Repair]:
+    """Yield numbers of the model's width for token ids of a guess, as ``tokens`` may be either."""
+    for item in failed.guessed_inputs.values():
+        if item.dtype == "int64":
+            yield Repair(inputs={item.name: f"B, N, {failed.width}"})
+
+
 def _layouts(failed: Failed) -> Iterator[Repair]:
     """Yield other layouts, of as many dimensions as the message asks for."""
     floats = failed.floats
@@ -385,10 +397,12 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("", _batch_norms),
     ("", _unnamed),
     (r"\d", _wider),
+    ("Long|integer|IntTensor|int64", _ids),
     ("", _pictures),
     ("channels", _channels_said),
     ("", _layouts),
     ("AssertionError|axis|axes|normalized_shape|mat1", _channels_by_default),
+    ("", _no_ids),
     ("", _heads),
     ("", _with_class),
     (r"\d", _numbers_said),
