@@ -163,6 +163,20 @@ class Pair(Layer):
         return (self.map(query) @ key.mT).sum((0, 1))
 
 
+class Ids(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 8)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+class Features(Layer):
+    def forward(self, tokens):
+        return self.map(tokens).softmax(-1)
+
+
 class Either(Layer):
     def __init__(self, dim=None, width=None):
         if (dim is None) == (width is None):
@@ -178,6 +192,8 @@ WORKING = {
     Image: "x: B, h*d, H, W",
     Channels: "x: B, h*d, H, W",
     Looked: "x: B, N int64",
+    Ids: "x: B, N int64",
+    Features: "tokens: B, N, h*d",
     Masked: "mask: B, N bool",
     Crossing: "context: B, N, h*d",
     Window: "x: B, 49, h*d",
