@@ -31,13 +31,20 @@ from rows import earlier, save
 from attnprof import registry
 from attnprof.device import calibration
 from attnprof.device.prediction import Predictor
-from attnprof.device.self_check import HEADS, LENGTHS, LONGEST_S, SHORTEST_S, WIDTHS, drawn_points
+from attnprof.device.self_check import (
+    HEADS,
+    LENGTHS,
+    LONGEST_S,
+    SHORTEST_S,
+    WIDTHS,
+    drawn_points,
+    measure_in_new_process,
+)
 from attnprof.errors import AttnprofError
-from attnprof.measure.clocks import Clock, sample, time_in_turns
+from attnprof.measure.clocks import Clock, time_in_turns
 from attnprof.measure.environment import device_name
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject
 from attnprof.mechanisms.extractors import Extractor
 
@@ -200,13 +207,11 @@ def predicted(request: PointRequest, predictor: Predictor, times: str = "") -> P
 
 
 def timed(row: Point) -> Point:
-    """A row with one more pass, unless it has all."""
+    """Return a row with one more pass, in a process of its own, unless it has all."""
     if len(row.passes) >= PASSES:
         return row
     budget = next(drawn_points(row.dtype, "cpu")).budget
-    subject = build_subject(row.request)
-    times = sample(Clock(), subject.prepare, subject.call, budget)
-    seconds = estimate_median([one.wall_s for one in times]).median_s
+    seconds = measure_in_new_process(replace(row.request, budget=budget), row.threads)
     return replace(row, times=f"{row.times} {seconds:.6g}".strip())
 
 
@@ -267,8 +272,8 @@ def page(
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
-        f"seed {SEED}, each timed {PASSES} times, minutes apart, and told by the median of these; "
-        "*at best* is the fastest of them. The intervals are of 95 %. "
+        f"seed {SEED}, each timed {PASSES} times, minutes apart, in processes of their own, and told "
+        "by the median of these; *at best* is the fastest of them. The intervals are of 95 %. "
         f"What the calibrations say of themselves, by other layers: {checks}."
     )
     right = sum(race.slower <= ALIKE for race in races)
