@@ -272,8 +272,8 @@ def page(
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
-        f"seed {SEED}, each timed {PASSES} times, minutes apart, in processes of their own, and told "
-        "by the median of these; *at best* is the fastest of them. The intervals are of 95 %. "
+        f"seed {SEED}, each timed {PASSES} times, minutes apart, in processes of their own, and "
+        "told by the median of these; *at best* is the fastest of them. The intervals are of 95 %. "
         f"What the calibrations say of themselves, by other layers: {checks}."
     )
     right = sum(race.slower <= ALIKE for race in races)
