@@ -14,7 +14,6 @@ from attnprof.device.benchmarks import (
     CHAIN,
     MANY_RUNS,
     OF_A_LAYER,
-    OF_ENTRIES,
     OF_MADE,
     OF_RESTS,
     RESTS,
@@ -157,7 +156,7 @@ class Times:
         name = operation.name.rstrip("_")
         if operation.name != name and name == "masked_fill":
             name = "where"  # nothing is copied first
-        return f"of {name if name in OF_ENTRIES or name in OF_MADE else 'mul'}"
+        return f"of {name}" if f"of {name}" in self.tables else "of mul"
 
     def _priced(self, o: KernelCall) -> float:
         if o.form == "view":

@@ -14,10 +14,14 @@ from attnprof.device.benchmarks import Benchmark, benchmarks
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
+from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.prediction import Predictor
 from attnprof.device.tables import TimeTable
+from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
 from attnprof.measure.request import Budget
+from tests.device.test_prediction import made_up
 
 SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
 
@@ -231,3 +235,21 @@ def test_the_committed_calibrations_of_a_gpu_predict(number):
     found = calibration.elsewhere("H200", path)
     assert found.tables
     assert (found.checks, found.conditions) == ({}, {})
+
+
+def test_what_a_calibration_has_no_table_of_is_priced_as_a_multiplication():
+    tables = made_up()
+    for name in ("of gelu_backward", "of native_dropout"):
+        del tables[name]
+    dropout = KernelCall("native_dropout", "unary", (2**20,))
+    assert Times(tables).seconds(dropout) == Times(made_up()).seconds(replace(dropout, name="mul"))
+    expected = benchmarks(torch.float32, "cpu")
+    known = {name: table for name, table in tables.items() if not name.startswith("of ")}
+    with pytest.raises(RequestError, match="no table of of mul"):
+        calibration.check_tables(known, [one for one in expected if one.name.startswith("of ")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_committed_calibrations_of_a_gpu_still_price(dtype):
+    path = Path(__file__).parents[2] / "reports" / "times" / "h200" / "device_1.json"
+    assert Predictor(calibration.elsewhere("h200", path)).times(dtype).call_s > 0

@@ -6,6 +6,9 @@ import sys
 import traceback
 from typing import Any
 
+#: Factors by which parts of a model are wider or narrower than the model.
+_WIDTH_FACTORS = (2, 3, 4, 8)
+
 
 def source_of(function: Any) -> str:
     """Return the source of a function, class or file; "" for built-in ones."""
@@ -64,3 +67,10 @@ def may_be_none(name: str, owner: Any) -> bool:
     """Return whether a constructor tests if an argument of this name is None."""
     code = source_of(getattr(owner, "__init__", owner))
     return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
+
+
+def in_widths(number: int, text: str, width: int) -> list[str]:
+    """Return texts for a number: a multiple or part of the width (``2*h*d``), then the number."""
+    texts = [f"{times}*{text}" for times in _WIDTH_FACTORS if number == times * width]
+    texts += [f"{text}/{times}" for times in _WIDTH_FACTORS if number * times == width]
+    return [*texts, str(number)]

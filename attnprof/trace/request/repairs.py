@@ -11,7 +11,7 @@ from typing import Any
 from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.given import Repair, Request, shown
-from attnprof.trace.request.messages import ranks, words_where
+from attnprof.trace.request.messages import in_widths, ranks, words_where
 from attnprof.trace.request.target import EVEN, Input, Target, at, base_of
 from attnprof.trace.request.texts import Named, as_size
 from attnprof.trace.request.usual import (
@@ -34,16 +34,11 @@ UNSET = re.compile(r"None|'(int|bool)' object is not")
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
 #: Sizes as numbers, for code that takes no symbols.
 _PLAIN_SIZES = {"B": 2, "N": 256, "h": 8, "d": 64}
-#: Factors by which parts of a model are wider or narrower than the model.
-_WIDTH_FACTORS = (2, 3, 4, 8)
 #: Layouts of pictures, tokens and films of ``{c}`` channels.
 _PICTURES = ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}")
 #: Inputs that may be a mask or bias if None fails; a cache is none.
-_MASKS_OF = {
-    name
-    for name, usual in INPUTS.items()
-    if usual == "None" and not re.search("past|cache|state", name)
-}
+_MASKS_OF = {name for name, usual in INPUTS.items()
+             if usual == "None" and not re.search("past|cache|state", name)}  # fmt: skip
 
 
 @dataclass
@@ -364,8 +359,8 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     width, seen = at(as_size(failed.width), failed.sizes), failed.seen
     said = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
     for number in [n for n in said if 4 < n < 5000 and n not in seen][:4]:
-        in_widths = _in_widths(number, failed.width, width)
-        for old, news in ("N", [str(number)]), (failed.width, in_widths):
+        of_width = in_widths(number, failed.width, width)
+        for old, news in ("N", [str(number)]), (failed.width, of_width):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
             for new in news:
                 texts = {name: re.sub(whole, new, body) for name, body in bodies.items()}
@@ -374,13 +369,6 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
                     yield Repair(inputs={name: texts[name]})
                 if texts:
                     yield Repair(inputs=texts)
-
-
-def _in_widths(number: int, text: str, width: int) -> list[str]:
-    """Return texts for a number: a multiple or part of the width (``2*h*d``), then the number."""
-    texts = [f"{times}*{text}" for times in _WIDTH_FACTORS if number == times * width]
-    texts += [f"{text}/{times}" for times in _WIDTH_FACTORS if number * times == width]
-    return [*texts, str(number)]
 
 
 #: What an error says, as a pattern, and the changes of guesses that may help; likelier ones first.
