@@ -63,6 +63,18 @@ def test_layers_are_predicted_and_timed_until_there_are_enough():
     assert {layer.phase for layer in found.layers} == {"forward", "train", "decode"}
 
 
+def test_a_layer_that_ends_the_second_time_keeps_its_first():
+    calls = itertools.count()
+
+    def measure(_):
+        if next(calls) >= LAYERS:
+            raise CannotRunError("no memory now")
+        return 2e-3
+
+    found = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
+    assert found.bias == pytest.approx(log(2))
+
+
 def test_layers_are_timed_in_a_process_of_their_own():
     request = PointRequest("linear", 32, 1, 8, budget=self_check.BUDGET)
     assert self_check.measure_in_new_process(request, 1) > 0
