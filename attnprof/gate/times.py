@@ -27,6 +27,8 @@ from attnprof.units import plural
 #: later ones only if the verdict is still open and there is time.
 PAIRS = 5
 LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32, 48, 64)
+#: How many times as long as the race that raised an alarm the one that confirms it may take.
+CONFIRMING = 4
 #: Chance, in all looks together, that a bound lies on the wrong side.
 ALPHA = 0.03
 _LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
@@ -137,20 +139,17 @@ def race(
 ) -> Race:  # fmt: skip
     """Time both sides until the rule decides, the looks are used up, or ``limit_s`` is spent.
 
-    A slowdown counts only if a second race, of other processes, confirms it. If that one stays
-    undecided, all pairs of both decide. ``title`` is what progress calls the case.
+    A slowdown counts only if a second race, of other processes and up to CONFIRMING times as long,
+    shows it by itself: pairs that raised an alarm were picked for it. ``title`` is what progress
+    calls the case.
     """
     title = title or request.title
     first = _race_once(baseline, current, request, rule, limit_s, more, seed, title)
     if first.found is None or first.found.verdict != REGRESSED:
         return first
-    left_s = max(first.spent_s, limit_s - first.spent_s)
-    second = _race_once(baseline, current, request, rule, left_s, more, seed + 1, title)
+    left_s = max(CONFIRMING * first.spent_s, limit_s - first.spent_s)
+    second = _race_once(baseline, current, request, rule, left_s, True, seed + 1, title)
     second.alarm, second.spent_s = first.found, first.spent_s + second.spent_s
-    if second.found and second.found.verdict == INCONCLUSIVE:
-        for name in ("log_ratios", "wall_log_ratios", "baseline_s", "current_s"):
-            getattr(second, name).extend(getattr(first, name))
-        second.look(last=True)
     return second
 
 

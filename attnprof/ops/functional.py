@@ -107,13 +107,18 @@ def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -
     """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
-    elif to.dim() == 3 and to.is_cpu and to.shape[1] * to.stride(1) > to.stride(0):
-        # oneDNN refuses batches whose rows reach into the next one, and torch, with half formats,
-        # then does without oneDNN for the rest of the process
-        for own, first, second in zip(to, a, b, strict=True):
-            _put(own, "addmm", own, first, second, beta=beta, alpha=alpha)
+    elif _reaches_into_next(to):
+        # oneDNN refuses such batches, and torch then does without it for the rest of the process
+        for one, first, second in zip(to, a, b, strict=True):
+            _put(one, "addmm", one, first, second, beta=beta, alpha=alpha)
     else:
         _put(to, "baddbmm" if to.dim() == 3 else "addmm", to, a, b, beta=beta, alpha=alpha)
+
+
+def _reaches_into_next(to: Any) -> bool:
+    """Tell whether rows of a matrix reach into the next one, in a format that oneDNN multiplies."""
+    half = to.dim() == 3 and to.is_cpu and to.element_size() < 4
+    return bool(half and to.shape[1] * to.stride(1) > to.stride(0))
 
 
 def add_row_(x: Any, row: Any) -> Any:

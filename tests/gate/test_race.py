@@ -187,6 +187,22 @@ def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
     assert "a second one did not confirm it" in record.why
 
 
+class SlowAtFirstThenNoisy(SlowAtFirst):
+    """The same, and afterwards so noisy that nothing is decided, though slow at the median."""
+
+    def block(self, calls):
+        self.noise = 0.01 if self.opened_times <= LOOKS[0] else 0.5
+        return super().block(calls)
+
+
+def test_a_second_race_that_stays_open_is_no_alarm():
+    head = SlowAtFirstThenNoisy(1.05e-3, seed=3)
+    found = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
+    assert (found.alarm.verdict, found.found.verdict) == ("regressed", "inconclusive")
+    assert found.found.ratio > 1.02
+    assert head.opened_times == LOOKS[0] + (*LOOKS, *MORE_LOOKS)[-1]
+
+
 def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     base, head = FakeSide(1e-3, seed=1), FakeSide(1.1e-3, seed=2)
     found = race(base, head, REQUEST, RULES["default"])
