@@ -16,6 +16,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.processes import SELDOM
+from attnprof.processes.frames import with_room_for_calls
 
 #: Requirements that only some commands import.
 NEEDED = (
@@ -37,6 +38,7 @@ LEAST_COLUMNS, MOST_COLUMNS = 20, 1000
 _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
+@with_room_for_calls
 def main(args: list[str] | None = None) -> None:
     """Run the command line; always ends with SystemExit.
 
