@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         CompareRecord,
         CostRecord,
         DeriveRecord,
+        FormulaTermRecord,
         GrowthRecord,
         HeadsRecord,
         HeatmapRecord,
         MechanismRecord,
+        MfuRecord,
         ModelRecord,
         PredictRecord,
         RecommendRecord,
@@ -43,8 +45,8 @@ _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "me
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",
     "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord", "DistillRecord",
-    "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
-    "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "RecommendRecord",
+    "DoctorRecord", "FormulaTermRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
+    "HistoryRecord", "MechanismRecord", "MfuRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "RecommendRecord",
     "Record", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
     "VerificationRecord", "column", "record_kinds", "write_whole",
 ]  # fmt: skip
