@@ -15,6 +15,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.config import MAX_LAYERS
+from attnprof.models.described import as_typed, is_described
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
@@ -48,6 +49,8 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 def _check_type(fields: Any, name: str) -> None:
     """Raise :class:`RequestError` for fields that do not say which type of model they are of."""
+    if isinstance(fields, Mapping) and is_described(fields):
+        return
     if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
         note = _own_code(fields) if isinstance(fields, Mapping) else ""
         raise RequestError(
@@ -85,6 +88,8 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     :class:`RequestError` for fields that no model can be built with.
     """
     _check_type(fields, name)
+    if is_described(fields):
+        fields, _ = as_typed(fields, name)
     transformers = transformers_module()
     types, model_type = transformers.CONFIG_MAPPING, fields["model_type"]
     if model_type not in types:
@@ -170,7 +175,9 @@ def format_of(config: Any) -> str:
 
 
 def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield notes: which format is taken if none is named, and that named code is not run."""
+    """Yield notes: which type and format are taken if none is named; named code is not run."""
+    if is_described(fields):
+        yield as_typed(fields, "")[1]
     if any(fields.get(field) == "auto" for field in _DTYPE_FIELDS):
         yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
     if _own_code(fields):
