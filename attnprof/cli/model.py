@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typer import Argument, Option
 from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
 from attnprof.cli.options import working
-from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
+from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.fits import with_memory
 from attnprof.models.swap import swaps_of
@@ -42,6 +42,53 @@ _LOGITS: Any = Option(
     None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
     help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """Flags for FLOPs a token, as model FLOPs utilisation takes them."""
+
+    mfu: bool = Option(
+        False, "--mfu", help="FLOPs a token by conventions of papers and trainers, for MFU."
+    )
+    counting: str | None = Option(
+        None, "--convention", metavar="NAME",
+        help="With --mfu: palm, megatron, torchtitan, verl, 6n, executed or all (the default).",
+    )  # fmt: skip
+    lengths: str | None = Option(
+        None, metavar="SIZES", help="With --mfu: tokens of each sequence of a packed batch."
+    )
+    as_python: Path | None = Option(
+        None, metavar="FILE", help="With --mfu: write it there as a Python function, too."
+    )
+
+    def is_asked(self) -> bool:
+        """Return whether FLOPs a token are asked for; :class:`RequestError` for half of it."""
+        flags = {"--convention": self.counting, "--lengths": self.lengths, "--as-python": self.as_python}
+        if not self.mfu and (flag := next((name for name, x in flags.items() if x is not None), "")):
+            raise RequestError(f"{flag} is about FLOPs a token: type --mfu, too")
+        return self.mfu
+
+    def answer(self, config: str, seq: str | None, to: opt.Output) -> None:
+        """Write FLOPs a token of a model, and the Python file if one is asked for."""
+        import attnprof
+        from attnprof.models.mfu import conventions_of, mfu_report
+        from attnprof.models.mfu_python import python_file
+        from attnprof.models.mfu_sizes import sizes_of
+
+        conventions = conventions_of(self.counting or "all")
+        lengths = parse_lengths(self.lengths, "--lengths") if self.lengths else []
+        if seq is not None and lengths:
+            raise RequestError("--seq and --lengths both say how long sequences are: type one")
+        lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
+        opt.ensure_writable(self.as_python, force=to.force, flag="--as-python")
+        with redirect_stdout(sys.stderr), working(f"counting {config}"):
+            sizes = sizes_of(config)
+            where = opt.environment()
+        report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)
+        if self.as_python is not None:
+            opt.write(python_file(sizes, conventions, config, attnprof.__version__), self.as_python)
+        to.deliver(report)
 
 
 def _time(seconds: float) -> float:
@@ -79,6 +126,7 @@ def model(
     ),
     settings: opt.SetOption = None,
     memory: str | None = _MEMORY,
+    utilisation: Mfu,
     limit: float = Option(
         180.0, metavar="SECONDS", callback=_time,
         help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
@@ -95,9 +143,13 @@ def model(
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
+      attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
+    if utilisation.is_asked():
+        utilisation.answer(config, seq, to)
+        return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}

@@ -113,6 +113,7 @@ class ModelSizes:
     tied: bool = False
     mtp_layers: int = 0
     mtp_matrices: int = 0
+    usual_length: int = 1024
     symbols: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

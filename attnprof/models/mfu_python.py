@@ -42,6 +42,7 @@ if __name__ == "__main__":
     for (convention, phase, seq_len), flops in EXPECTED.items():
         assert sequence_flops(seq_len, convention, phase) == flops, (convention, phase, seq_len)
     print(f"{{len(EXPECTED)}} shapes agree with attnprof")
+# Written by attnprof model.
 '''
 
 

@@ -25,6 +25,11 @@ _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Yield the whole model first, then each phase by part and kind of layer."""
+    if report.command == "model --mfu":
+        from attnprof.render.tables.mfu import tables as mfu_tables
+
+        yield from mfu_tables(report)
+        return
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
