@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
@@ -46,8 +47,10 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     """
     from attnprof.models.names import config_of
 
-    name = "the configuration" if isinstance(model, Mapping) else str(model)
-    fields = config_of(model)
+    fields, name = config_of(model), "the configuration"
+    if not isinstance(model, Mapping):
+        path = Path(model)
+        name = (path.absolute().parent / path.stem).name if path.suffix == ".json" else path.name
     return subject_sizes(hub_subject(fields, name), text_config(configuration(fields, name)))
 
 
@@ -170,6 +173,9 @@ def _weights(run: _Run, subject: WholeModel) -> tuple[dict[str, Weights], dict[s
             times = max(times, run.rows.get(owner, Fraction(0)))
         entries[role] += weight.numel()
         active[role] += weight.numel() * times
+    for name, buffer in run.model.named_buffers():  # experts' biases that training sets by a rule
+        if name.endswith("correction_bias") and _runs(run, name.rpartition(".")[0]):
+            entries["vector"] += buffer.numel()
     return {role: Weights(entries[role], round(active[role])) for role in entries}, left_out
 
 
@@ -369,5 +375,8 @@ def _symbols(sizes: ModelSizes, config: Any) -> dict[str, int]:
         windows = [x.mask.size for x in sizes.attention if x.mask.size]
         found |= {"w": windows[0]} if windows else {}
     named = {x: field_of(config, x) for x in config.to_dict()}
-    numbers = {x: value for x, value in named.items() if type(value) is int and value > 0}
+    numbers = {
+        name: value for name, value in named.items()
+        if type(value) is int and value > 0 and "token_id" not in name
+    }  # fmt: skip
     return {**numbers, **found}

@@ -129,17 +129,17 @@ def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
 class Reading:
     """How somebody may have counted attention; the defaults are what is executed."""
 
-    keys: str = ""
-    windows: str = ""
     backward: str = ""
+    windows: str = ""
+    keys: str = ""
     heads: str = ""
     widths: str = ""
     layers: str = ""
     repeats: str = ""
 
-    def changes(self) -> int:
-        """Return in how many respects it differs from what is executed."""
-        return sum(map(bool, vars(self).values()))
+    def changes(self) -> float:
+        """Return in how many respects it differs from what is executed; repeats are a last guess."""
+        return sum(map(bool, vars(self).values())) + bool(self.repeats) / 2
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -221,39 +221,49 @@ def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[Change]:
     """Yield the steps from what is executed to the formula, attention first."""
     import sympy
 
-    step = executed(sizes, phase)
-    grown = summed(step.get(name, {}) for name in ("scores", "index scores"))
-    ours = expression(grown)
-    fixed = sum(x.get(TOKEN, 0) for x in step.values())
     from attnprof.algebra.expressions import symbol
 
+    step = executed(sizes, phase)
+    fixed = sum(x.get(TOKEN, 0) for x in step.values())
     growing = theirs - theirs.as_independent(symbol("N"), as_Add=True)[0]
-    if growing == 0 and grown:
-        yield Change(NAMES["scores"], "left out", ours, sympy.Integer(0))
-        rest = theirs
-    else:
-        reading = _reading_of(sizes, theirs, phase)
-        if reading is None:
-            what = "no known way to count attention"
+    index = step.get("index scores")
+    ours = expression(summed([step.get("scores", {}), index or {}]))
+    if growing == 0 or not sizes.attention:
+        if ours != growing:
+            what = "left out" if growing == 0 else "counted where no layer has it"
             yield Change(NAMES["scores"], what, ours, growing)
-            rest = theirs - growing
-        else:
-            yield from _attention_changes(sizes, phase, reading, step)
-            rest = theirs - _expression(_attention(sizes, phase, reading))
-    number = sympy.expand(rest)
-    yield from _product_changes(sizes, fixed, number, phase)
+        yield from _product_changes(sizes, fixed, theirs - growing, phase)
+        return
+    reading = _best_reading(sizes, theirs, phase, fixed)
+    if reading is None:
+        yield Change(NAMES["scores"], "no known way to count attention", ours, growing)
+        yield from _product_changes(sizes, fixed, theirs - growing, phase)
+        return
+    yield from _attention_changes(sizes, phase, reading)
+    if index:
+        yield Change(NAMES["index scores"], "left out", expression(index), sympy.Integer(0))
+    rest = sympy.expand(theirs - _expression(_attention(sizes, phase, reading)))
+    yield from _product_changes(sizes, fixed, rest, phase)
 
 
-def _reading_of(sizes: ModelSizes, theirs: Any, phase: str) -> Reading | None:
-    """Return the reading that grows as the formula does; None for none."""
+def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Reading | None:
+    """Return the reading that grows as the formula does, with the fewest changes in all.
+
+    One that leaves products which can be explained comes before others. None if none grows so.
+    """
     values = _at(theirs)
-    apart = _minus(values[1:], values[:1] * (len(values) - 1))
+    apart = tuple(x - values[0] for x in values[1:])
+    best, fewest = None, (2, 0.0)
     for reading in _readings(sizes, phase):
         counted = _attention(sizes, phase, reading)
         first, *others = (_mean(counted, n) for n in _LENGTHS)
-        if tuple(x - first for x in others) == apart:
-            return reading
-    return None
+        if tuple(x - first for x in others) != apart:
+            continue
+        found = _explained(sizes, fixed, values[0] - first, phase)
+        cost = (found is None, reading.changes() + (0 if found is None else len(found[1])))
+        if cost < fewest:
+            best, fewest = reading, cost
+    return best
 
 
 def _expression(counted: Mapping[Mask, Fraction]) -> Any:
@@ -267,20 +277,36 @@ def _expression(counted: Mapping[Mask, Fraction]) -> Any:
     )
 
 
-def _attention_changes(
-    sizes: ModelSizes, phase: str, reading: Reading, step: Mapping[str, Any]
-) -> Iterator[Change]:
+def _attention_changes(sizes: ModelSizes, phase: str, reading: Reading) -> Iterator[Change]:
     done, before = Reading(), _expression(_attention(sizes, phase, Reading()))
     for name, what in vars(reading).items():
         if what:
             done = replace(done, **{name: what})
             after = _expression(_attention(sizes, phase, done))
-            yield Change(NAMES["scores"], what, before, after)
+            told = _in_symbols(after - before, sizes)
+            yield Change(NAMES["scores"], what + (told and f": {told}"), before, after)
             before = after
-    if not reading.changes() and sizes.attention:
+    if not reading.changes():
         yield Change(NAMES["scores"], "the same", before, before)
-    if step.get("index scores"):
-        yield Change(NAMES["index scores"], "left out", expression(step["index scores"]), before * 0)
+
+
+def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
+    """Return FLOPs a token in L, h, d and N where all layers are alike; else ""."""
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    shape = sizes.attention[0]
+    alike = len(sizes.attention) == 1 and shape.layers == sizes.layers
+    if not alike or shape.key_dim != shape.value_dim or shape.mask.kind != "causal":
+        return ""
+    unit = sizes.layers * shape.heads * shape.key_dim
+    poly = sympy.Poly(sympy.expand(apart / unit), symbol("N"))
+    slope, offset = poly.coeff_monomial(symbol("N")), poly.coeff_monomial(1)
+    if slope.q != 1 or offset.q != 1:
+        return ""
+    signs = (f"{'-' if x < 0 else '+'} {abs(x)}*L*h*d{n}" for x, n in ((slope, "*N"), (offset, "")) if x)
+    return " ".join(signs)
 
 
 # -- products: the part that is the same at any N ----------------------------------------
