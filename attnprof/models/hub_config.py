@@ -43,11 +43,11 @@ def read_configuration(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     fields = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
-    _check_type(fields, str(file))
+    check_type(fields, str(file))
     return dict(fields)
 
 
-def _check_type(fields: Any, name: str) -> None:
+def check_type(fields: Any, name: str) -> None:
     """Raise :class:`RequestError` for fields that do not say which type of model they are of."""
     if isinstance(fields, Mapping) and is_described(fields):
         return
@@ -87,7 +87,7 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     Raises :class:`NotFoundError` for a type of model that transformers does not have, and
     :class:`RequestError` for fields that no model can be built with.
     """
-    _check_type(fields, name)
+    check_type(fields, name)
     if is_described(fields):
         fields, _ = as_typed(fields, name)
     transformers = transformers_module()
