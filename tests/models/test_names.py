@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from attnprof.cli.app import main
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import names
 from attnprof.models.names import config_of, named, released
@@ -175,3 +176,24 @@ def test_each_name_is_spelt_in_lower_case_and_each_hub_name_is_one_models():
     models = released().values()
     assert all(model.name == model.name.lower() for model in models)
     assert len({model.hub.lower() for model in models}) == len(models)
+
+
+def test_a_type_that_transformers_lacks_is_that_of_the_class_that_it_names(tmp_path):
+    fields = {**TINY, "model_type": "tiny_2", "architectures": ["LlamaForCausalLM"]}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(fields), "utf-8")
+    notes = subject_of(str(file)).notes
+    assert any("transformers has no type tiny_2: llama is built" in note for note in notes)
+    file.write_text(json.dumps({**fields, "architectures": ["TinyForCausalLM"]}), "utf-8")
+    with pytest.raises(NotFoundError, match="no model_type 'tiny_2'"):
+        subject_of(str(file))
+
+
+def test_released_models_are_listed_with_their_parameters(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "--models", "--format", "json"])
+    assert not ended.value.code
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)["records"]}
+    assert set(rows) == set(released())
+    assert rows["llama-3.1-8b"]["parameters"] == rows["llama-3.1-8b"]["published"] == 8_030_261_248
+    assert rows["gemma-3-4b"]["beyond"] == "its vision tower"
