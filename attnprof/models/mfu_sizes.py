@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.attention_calls import KERNEL, AttentionCall, recorded_attention
+from attnprof.models.config import presets
 from attnprof.models.conventions import AttentionShape, MixerShape, ModelSizes, Weights
 from attnprof.models.flops_terms import CAUSAL, FULL, Mask
 from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import configuration, field_of, first_number, text_config
+from attnprof.models.names import named
 from attnprof.models.parts import ModulePlace, is_recurrent, places
 from attnprof.models.whole import WholeModel
-from attnprof.user_code import error_text
+from attnprof.user_code import error_text, is_place
 
 #: Tokens of the run: a few, since nothing depends on them.
 _TOKENS = 8
@@ -45,13 +46,19 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     Raises :class:`RequestError` for what is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
-    from attnprof.models.names import config_of
-
-    fields, name = config_of(model), "the configuration"
+    fields, name, notes = model, "the configuration", tuple[str, ...]()
     if not isinstance(model, Mapping):
-        path = Path(model)
-        name = (path.absolute().parent / path.stem).name if path.suffix == ".json" else path.name
-    return subject_sizes(hub_subject(fields, name), text_config(configuration(fields, name)))
+        source = str(model)
+        if is_place(source) or source.endswith(".toml") or source in presets():
+            raise RequestError(
+                f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
+                "its folder or a name (attnprof list --models)"
+            )
+        found = named(source)
+        fields, name, notes = found.fields, found.name, found.notes
+    subject = hub_subject(fields, name)
+    subject = replace(subject, notes=(*notes, *subject.notes))
+    return subject_sizes(subject, text_config(configuration(fields, name)))
 
 
 def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:

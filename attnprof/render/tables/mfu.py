@@ -9,7 +9,7 @@ from attnprof.record import FormulaTermRecord, MfuRecord, Report
 from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, quantity_value
 
 
-def tables(report: Report) -> Iterator[RenderableType]:
+def mfu_tables(report: Report) -> Iterator[RenderableType]:
     """Yield the answer, each convention's numbers and formulas, and their terms side by side."""
     yield from answer_line(report)
     summary, rows = report.summary, report.of(MfuRecord)
