@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from attnprof.models.mfu_images import ImageShape
 from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, Mask, summed, times
 
 #: Roles of weights: matrices that every token is multiplied with, and others.
@@ -114,6 +115,7 @@ class ModelSizes:
     mtp_layers: int = 0
     mtp_matrices: int = 0
     usual_length: int = 1024
+    images: ImageShape | None = None
     symbols: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -41,10 +41,25 @@ def conventions_of(name: str) -> list[str]:
     return [name]
 
 
-def flops_of(sizes: ModelSizes, lengths: Sequence[int], convention: str, phase: str) -> int:
-    """Return the FLOPs of a batch of sequences, each attending within itself."""
+def flops_of(
+    sizes: ModelSizes,
+    lengths: Sequence[int],
+    convention: str,
+    phase: str,
+    images: Sequence[int] = (),
+) -> int:
+    """Return the FLOPs of a batch of sequences, each attending within itself.
+
+    ``images`` are the patches of each image beside the text. Raises :class:`RequestError` for
+    images if the model or the convention has none that are known.
+    """
     counted = count(sizes, convention, phase)
-    return sum(sequence_flops(counted, n) for n in lengths)
+    text = sum(sequence_flops(counted, n) for n in lengths)
+    if not images:
+        return text
+    if sizes.images is None:
+        raise RequestError(f"{sizes.name} has no vision encoder whose FLOPs are known")
+    return text + sizes.images.flops(images, convention, phase)
 
 
 def flops_per_token(

@@ -23,6 +23,7 @@ from attnprof.models.conventions import AttentionShape, MixerShape, ModelSizes, 
 from attnprof.models.flops_terms import CAUSAL, FULL, Mask
 from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import configuration, field_of, first_number, text_config
+from attnprof.models.mfu_images import image_shape
 from attnprof.models.names import named
 from attnprof.models.parts import ModulePlace, is_recurrent, places
 from attnprof.models.whole import WholeModel
@@ -36,7 +37,8 @@ _EXPERTS = re.compile(r"(?:^|[._])experts?(?:\.|$)")
 _SHARED = re.compile(r"shared_?(expert|mlp)|residual_mlp")
 _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
 _VECTORS = re.compile(r"A_log|^[AD]$|dt_bias|position|token|scale|query|memory|sinks|slope|lambda")
-#: Fields of configurations for layers that predict further tokens.
+#: Fields of a config.json for layers that predict further tokens. Types' defaults for them do not
+#: count: models that were released without such layers have them too.
 _FURTHER = ("num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 
 
@@ -46,8 +48,10 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     Raises :class:`RequestError` for what is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
-    fields, name, notes = model, "the configuration", tuple[str, ...]()
-    if not isinstance(model, Mapping):
+    notes = tuple[str, ...]()
+    if isinstance(model, Mapping):
+        fields, name = model, "the configuration"
+    else:
         source = str(model)
         if is_place(source) or source.endswith(".toml") or source in presets():
             raise RequestError(
@@ -58,7 +62,17 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
         fields, name, notes = found.fields, found.name, found.notes
     subject = hub_subject(fields, name)
     subject = replace(subject, notes=(*notes, *subject.notes))
-    return subject_sizes(subject, text_config(configuration(fields, name)))
+    config = configuration(fields, name)
+    sizes = subject_sizes(subject, text_config(config))
+    further = [fields.get(name) or _text_field(fields, name) for name in _FURTHER]
+    named_layers = next((int(x) for x in further if isinstance(x, int)), 0)
+    return replace(sizes, images=image_shape(config), mtp_layers=named_layers)
+
+
+def _text_field(fields: Mapping[str, Any], name: str) -> Any:
+    """Return a field of the text part of a ``config.json``, if it has such a part."""
+    text = fields.get("text_config")
+    return text.get(name) if isinstance(text, Mapping) else None
 
 
 def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:
@@ -75,7 +89,7 @@ def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:
     sizes = ModelSizes(
         name=subject.name, hidden=hidden, weights=weights, attention=attention,
         mixers=tuple(_mixers(run)), layers=layers, tied=run.tied,
-        mtp_layers=first_number(config, _FURTHER), mtp_matrices=_last_layer(run, subject),
+        mtp_matrices=_last_layer(run, subject),
         usual_length=subject.usual_length,
         notes=(*subject.notes, *notes, *_note_left_out(left_out)),
     )  # fmt: skip
