@@ -89,7 +89,9 @@ def verify_formula(
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
     phase: str | None = Option(
-        None, metavar="PHASE", show_default="forward; train with --model",
+        None,
+        metavar="PHASE",
+        show_default="forward; train with --model",
         help="forward, prefill (causal forward), backward, train or decode.",
     ),
     quantity: str = Option("flops", metavar="NAME", help="What it counts, like flops or macs."),

@@ -57,8 +57,12 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         batch, heads, tokens = query.shape[:3]
         return query.new_empty((batch, tokens, heads, value.shape[-1])), None
 
+    registries: list[tuple[Any, Any]] = [
+        (AttentionInterface, attention),
+        (AttentionMaskInterface, _tagged),
+    ]
     with ExitStack() as stack:
-        for registry, function in ((AttentionInterface, attention), (AttentionMaskInterface, _tagged)):
+        for registry, function in registries:
             registry.register(KERNEL, function)
             stack.callback(registry._global_mapping.pop, KERNEL, None)  # noqa: SLF001 - no method
         yield calls
@@ -66,7 +70,7 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
 
 def _tagged(
     batch_size: int, q_length: Any, kv_length: int, *_: Any, mask_function: Any = None,
-    local_size: int | None = None, device: Any = None, **__: Any,
+    local_size: int | None = None, **__: Any,
 ) -> Any:  # fmt: skip
     """Return a mask without values that says which mask it is."""
     import torch

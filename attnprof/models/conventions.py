@@ -1,22 +1,24 @@
 """What frameworks and papers count as the FLOPs of a training step, term by term.
 
-MFU divides these FLOPs by what a device could do in the same time. Every framework has a function of
-its own, and they differ in which parameters are multiplied, whether the causal mask halves attention,
-and what windows, experts and recurrent layers cost. :func:`terms` gives a convention's count of a
-model as named terms, :func:`dropped` says where these differ from what is executed.
+MFU divides these FLOPs by what a device could do in the same time. Every framework has a function
+of its own, and they differ in which parameters are multiplied, whether the causal mask halves
+attention, and what windows, experts and recurrent layers cost. :func:`terms` gives a convention's
+count of a model as named terms, :func:`dropped` says where these differ from what is executed.
 
-Sources: ``palm`` 6·N + 12·L·H·Q·T with all parameters N (arXiv 2204.02311, appendix B; its 46.2 % come
-out with the 540.35e9 of its table 1); ``megatron`` num_floating_point_operations of Megatron-LM
-(megatron/training/training.py); ``torchtitan`` get_nparams_and_flops (torchtitan/models/utils.py);
-``verl`` verl/utils/flops_counter.py; ``6n`` 6·N·D as in arXiv 2001.08361 and 2203.15556.
+Sources: ``palm`` 6·N + 12·L·H·Q·T with all parameters N (arXiv 2204.02311, appendix B; its 46.2 %
+come out with the 540.35e9 of its table 1); ``megatron`` num_floating_point_operations of
+Megatron-LM (megatron/training/training.py); ``torchtitan`` get_nparams_and_flops
+(torchtitan/models/utils.py, the formula without windows); ``verl`` verl/utils/flops_counter.py;
+``6n`` 6·N·D with all active parameters (arXiv 2005.14165, table D.1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from attnprof.models.mfu_images import ImageShape
 from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, Mask, summed, times
+from attnprof.models.mfu_images import ImageShape
+from attnprof.units import plural
 
 #: Roles of weights: matrices that every token is multiplied with, and others.
 MATRICES = (
@@ -47,8 +49,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """``layers`` alike: softmax attention of heads over the pairs of a mask; a key is wider than
-    its value in latent attention. ``index_heads`` score all pairs of ``index_mask`` first.
+    """Softmax attention of heads over the pairs of a mask, in ``layers`` alike.
+
+    Keys may be wider than values, as in latent attention. ``index_heads`` of an indexer score all
+    causal pairs before some are chosen.
     """
 
     layers: int
@@ -237,12 +241,9 @@ def dropped(sizes: ModelSizes, convention: str, phase: str = "train") -> list[st
         if theirs.get(name, {}) != ours.get(name, {})
     ]
     if sizes.mtp_layers and "mtp" not in theirs:
-        notes.append(f"multi-token prediction left out: {_layers(sizes.mtp_layers)} named in the configuration")
+        layers = plural(sizes.mtp_layers, "layer")
+        notes.append(f"multi-token prediction left out: {layers} named in the configuration")
     return notes
-
-
-def _layers(number: int) -> str:
-    return f"{number} layer{'s' * (number != 1)}"
 
 
 def _difference(name: str, theirs: Count, ours: Count, sizes: ModelSizes) -> str:
@@ -250,7 +251,7 @@ def _difference(name: str, theirs: Count, ours: Count, sizes: ModelSizes) -> str
     if name == "scores":
         return _pair_difference(theirs, ours, sizes) if theirs else f"{label} left out"
     if not theirs:
-        return f"{label} left out: - {ours.get(TOKEN, 0):,}" if TOKEN in ours else f"{label} left out"
+        return f"{label} left out" + (f": - {ours[TOKEN]:,}" if TOKEN in ours else "")
     if not ours:
         verb = "counted" if name in ("mtp", "recurrent") else "counted as if multiplied"
         return f"{label} {verb}: + {theirs[TOKEN]:,}"
@@ -259,19 +260,19 @@ def _difference(name: str, theirs: Count, ours: Count, sizes: ModelSizes) -> str
 
 
 def _pair_difference(theirs: Count, ours: Count, sizes: ModelSizes) -> str:
-    """Return how a convention's keys a query and its backward pass differ from the executed ones."""
+    """Return how a convention's keys a query and its backward pass differ from the executed."""
     masks = {x.mask.kind for x in sizes.attention}
     total = sum(x.widths for x in sizes.attention)
     factor = Fraction(sum(theirs.values()), total)
-    full = sum(ours.values()) > 2 * total + 1
     phrases = []
     if "causal" in masks:
-        half = factor in (3, 1)
-        phrases.append("causal halved to N/2 keys, not (N + 1)/2" if half else "causal counted full: N keys, not (N + 1)/2")
-    if masks & {"window", "chunk"}:
+        half, full = "causal halved to N/2 keys", "causal counted full: N keys"
+        phrases.append(f"{half if factor in (1, 3) else full}, not (N + 1)/2")
+    if masks & {"window", "chunk", "around"}:
         capped = any(mask.kind == "capped" for mask in theirs)
-        size = "Min(N, w) keys, halved" if capped else "dense"
-        phrases.append(f"windows counted {size}")
-    if full:
+        phrases.append(f"windows counted {'as Min(N, w) keys, halved' if capped else 'dense'}")
+    if "full" in masks and factor in (1, 3):
+        phrases.append("halved, though no key is masked")
+    if sum(ours.values()) > 2 * total:
         phrases.append("backward 2x, without the fused kernel's recomputation")
     return f"{NAMES['scores']}: {'; '.join(phrases)}" if phrases else f"{NAMES['scores']} differ"

@@ -1,7 +1,7 @@
 """FLOPs of a training or forward pass as sums over tokens and over pairs of tokens.
 
-Every convention for the FLOPs of a model is a whole number for each token plus whole numbers for each
-pair of a query and a key that its mask leaves, or that the convention pretends it leaves. A
+Every convention for the FLOPs of a model is a whole number for each token plus whole numbers for
+each pair of a query and a key that its mask leaves, or that the convention pretends it leaves. A
 :class:`Mask` counts such pairs; :data:`Count` is a sum of them, exact at every length, as sympy
 expression and as plain Python.
 """

@@ -29,7 +29,8 @@ class ImageShape:
         if convention not in ("verl", "executed"):
             return 0
         patches, pairs = sum(lengths), sum(n * n for n in lengths)
-        each = 6 * (self.products * patches + self.merging * patches // (self.merged if executed else 1))
+        merges = patches // self.merged if executed else patches
+        each = 6 * (self.products * patches + self.merging * merges)
         attention = (14 if executed else 12) * pairs * self.layers * self.width
         if phase == "train":
             return each + attention
@@ -44,8 +45,8 @@ def image_shape(config: Any) -> ImageShape | None:
     vision = getattr(config, "vision_config", None)
     fields: Mapping[str, Any] = vision.to_dict() if vision is not None else {}
     names = ("in_channels", "temporal_patch_size", "patch_size", "patch_size")
-    needed = (*names, "depth", "hidden_size", "intermediate_size", "out_hidden_size", "spatial_merge_size")
-    if not all(isinstance(fields.get(name), int) for name in needed):
+    needed = ("depth", "hidden_size", "intermediate_size", "out_hidden_size", "spatial_merge_size")
+    if not all(isinstance(fields.get(name), int) for name in (*names, *needed)):
         return None
     width, merged = fields["hidden_size"], fields["spatial_merge_size"] ** 2
     layer = width * (4 * width + 2 * fields["intermediate_size"])

@@ -82,5 +82,3 @@ def _branch(convention: str, phase: str, counted: Count) -> str:
     lines = "".join(f"\n            + {term}" for term in terms[1:])
     test = f"    if (convention, phase) == ({convention!r}, {phase!r}):"
     return f"{test}\n        return (\n            {terms[0]}{lines}\n        )"
-
-

@@ -1,9 +1,10 @@
 """The numbers of a model that conventions for MFU need, from its own code.
 
-The model is built without values and runs once over a few tokens: modules that run tell how many rows
-they multiply, the attention registry tells heads, widths and masks (:mod:`.attention_calls`), and
-what a recurrent layer carries stands in its module. Experts do not run: a token meets as many of
-them as its configuration says. Entry point: :func:`sizes_of`.
+The model is built without values and runs once over a few tokens: modules that run tell how many
+rows they multiply, the attention registry tells heads, widths and masks
+(:mod:`attnprof.models.attention_calls`), and what a recurrent layer carries stands in its module.
+Experts do not run: a token meets as many of them as its configuration says. Entry point:
+:func:`sizes_of`.
 """
 
 import re
@@ -33,6 +34,7 @@ from attnprof.user_code import error_text, is_place
 _TOKENS = 8
 #: Chunks of delta layers, whose code has it as the default of a function.
 _DELTA_CHUNK = 64
+_BLOCK = 256  # of lightning attention
 _EXPERTS = re.compile(r"(?:^|[._])experts?(?:\.|$)")
 _SHARED = re.compile(r"shared_?(expert|mlp)|residual_mlp")
 _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
@@ -151,7 +153,7 @@ def _set_kernel(model: Any) -> None:
     """Make all attention of a model go through our kernel."""
     for module in model.modules():
         config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
+        if config is not None and hasattr(config, "_attn_implementation_internal"):
             config._attn_implementation_internal = KERNEL  # noqa: SLF001 - checked otherwise
 
 
@@ -236,21 +238,20 @@ def _role(run: _Run, owner: str, last: str, weight: Any) -> str:
     """Return the role of a parameter, by its module's class, place and name."""
     module, place = run.modules[owner], run.places[owner]
     kind, inner = type(module).__name__, owner.rpartition(".")[2]
-    if last.endswith("bias"):
-        return "bias"
-    if kind.endswith("Embedding") or (place.part == "embedding" and "Linear" not in kind):
-        return "embedding"
-    if kind in ("Conv1d", "Conv2d") and weight.ndim > 2:
-        return "convolution"
-    if place.part == "norm" or (weight.ndim == 1 and "norm" in f"{inner} {kind}".lower()):
-        return "latent norm" if re.search(r"(q|kv)_a_|latent", inner) else "norm"
-    if weight.ndim < 2 or _VECTORS.search(last):
-        return "vector"
-    if place.part == "head":
-        return "head"
-    if _is_expert(owner):
-        return "expert"
-    return _matrix_role(owner, inner, kind, place.part, weight)
+    table = place.part == "embedding" and "Linear" not in kind
+    norm = place.part == "norm" or (weight.ndim == 1 and "norm" in f"{inner} {kind}".lower())
+    roles = {
+        "bias": last.endswith("bias"),
+        "embedding": kind.endswith("Embedding") or table,
+        "convolution": kind in ("Conv1d", "Conv2d") and weight.ndim > 2,
+        "latent norm": norm and re.search(r"(q|kv)_a_|latent", inner),
+        "norm": norm,
+        "vector": weight.ndim < 2 or _VECTORS.search(last),
+        "head": place.part == "head",
+        "expert": _is_expert(owner),
+    }
+    found = next((role for role, holds in roles.items() if holds), "")
+    return found or _matrix_role(owner, inner, kind, place.part, weight)
 
 
 def _matrix_role(owner: str, inner: str, kind: str, part: str, weight: Any) -> str:
@@ -317,7 +318,7 @@ def _with_unrecorded(
 
 
 def _counted(subject: WholeModel, tokens: int) -> int:
-    """Return the FLOPs of products in a run over some tokens, without attention that is recorded."""
+    """Return the FLOPs of products in a run, without attention that is recorded."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -342,30 +343,31 @@ def _mixers(run: _Run) -> Iterator[MixerShape]:
 
 def _mixer(module: Any) -> MixerShape | None:
     """Return what a recurrent layer's module carries; None for other modules."""
-    kind = type(module).__name__
-    number = lambda *names: next((int(x) for n in names if (x := getattr(module, n, None))), 0)  # noqa: E731
-    if number("ssm_state_size"):
-        if not number("n_groups") or not number("chunk_size"):
-            return MixerShape(0, "scan", number("intermediate_size"), number("ssm_state_size"), 1, 1)
-        return MixerShape(
-            0, "decay", number("num_heads"), number("ssm_state_size"), number("head_dim"),
-            number("chunk_size"), number("n_groups"),
-        )  # fmt: skip
-    if number("num_v_heads") and number("head_k_dim"):
-        return MixerShape(
-            0, "delta", number("num_v_heads"), number("head_k_dim"), number("head_v_dim"), _DELTA_CHUNK
-        )
-    if "Delta" in kind and number("head_dim"):
-        heads, width = number("num_heads", "num_attention_heads"), number("head_dim")
+    kind, has = type(module).__name__, partial(_number, module)
+    width, heads = has("head_dim"), has("num_heads", "num_attention_heads")
+    if states := has("ssm_state_size"):
+        if not has("n_groups") or not has("chunk_size"):
+            return MixerShape(0, "scan", has("intermediate_size"), states, 1, 1)
+        chunk, groups = has("chunk_size"), has("n_groups")
+        return MixerShape(0, "decay", heads, states, width, chunk, groups)
+    if has("num_v_heads") and has("head_k_dim"):
+        sizes = has("num_v_heads"), has("head_k_dim"), has("head_v_dim")
+        return MixerShape(0, "delta", *sizes, _DELTA_CHUNK)
+    if "Delta" in kind and width:
         return MixerShape(0, "delta", heads, width, width, _DELTA_CHUNK)
-    if re.search("Lightning|LinearAttention", kind) and number("head_dim"):
-        heads, width = number("num_attention_heads", "num_heads"), number("head_dim")
-        return MixerShape(0, "decay", heads, width, width, number("block_size") or 256)
+    if re.search("Lightning|LinearAttention", kind) and width:
+        return MixerShape(0, "decay", heads, width, width, has("block_size") or _BLOCK)
     return None
 
 
+def _number(module: Any, *names: str) -> int:
+    """Return the first attribute of these names that is a whole number above 0; else 0."""
+    values = (getattr(module, name, None) for name in names)
+    return next((int(x) for x in values if isinstance(x, int) and x), 0)
+
+
 def _last_layer(run: _Run, subject: WholeModel) -> int:
-    """Return the matrix entries that a token meets in the last layer, as those of MTP layers are."""
+    """Return the matrix entries that a token meets in the last layer: those of an MTP layer."""
     layers = list(dict.fromkeys(x.layer for x in run.places.values() if x.layer))
     if not layers:
         return 0

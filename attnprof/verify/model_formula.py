@@ -91,7 +91,7 @@ def _read(sizes: ModelSizes, text: str, where: Mapping[str, str]) -> tuple[Any, 
     theirs = sympy.expand(read_formula(text, {**numbers, **meanings}))
     n = symbol("N")
     if names_in(theirs) - {"N"}:
-        raise RequestError(f"formula '{text}': it is not in N alone; known are {', '.join(numbers)}")
+        raise RequestError(f"formula '{text}' is not in N alone; known are {', '.join(numbers)}")
     if theirs.is_polynomial(n) and sympy.degree(theirs, n) == 2 and not theirs.subs(n, 0):
         note = "the formula is of a whole sequence: it is divided by N"
         return sympy.expand(theirs / n), [note]
@@ -137,9 +137,9 @@ class Reading:
     layers: str = ""
     repeats: str = ""
 
-    def changes(self) -> float:
-        """Return in how many respects it differs from what is executed; repeats are a last guess."""
-        return sum(map(bool, vars(self).values())) + bool(self.repeats) / 2
+    def changes(self) -> int:
+        """Return how far it is from what is executed: its changes, a repeat as three."""
+        return sum(map(bool, vars(self).values())) + 2 * bool(self.repeats)
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -208,9 +208,14 @@ def _readings(sizes: ModelSizes, phase: str) -> list[Reading]:
         "layers": sum(x.layers for x in shapes) != sizes.layers,
     }.items():
         possible[name] = possible[name] if matters else ("",)
-    widths = ["", *(["values as wide as keys"] if any(x.key_dim != x.value_dim for x in shapes) else []),
-              *([_CHOICES["widths"][2]] if any(x.key_dim != sizes.hidden // x.heads for x in shapes) else [])]
-    possible["widths"] = tuple(widths)
+    matter = {
+        "": True,
+        "values as wide as keys": any(x.key_dim != x.value_dim for x in shapes),
+        "hidden size / heads as the width of a head": any(
+            x.key_dim != sizes.hidden // x.heads for x in shapes
+        ),
+    }
+    possible["widths"] = tuple(name for name, differs in matter.items() if differs)
     of_phase = (0, 1, 2, 4) if phase == "train" else (0, 3, 4)
     possible["backward"] = tuple(_CHOICES["backward"][i] for i in of_phase)
     every = (Reading(**dict(zip(possible, x, strict=True))) for x in product(*possible.values()))
@@ -253,7 +258,7 @@ def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Rea
     """
     values = _at(theirs)
     apart = tuple(x - values[0] for x in values[1:])
-    best, fewest = None, (2, 0.0)
+    best, fewest = None, (True, 99)
     for reading in _readings(sizes, phase):
         counted = _attention(sizes, phase, reading)
         first, *others = (_mean(counted, n) for n in _LENGTHS)
@@ -269,12 +274,8 @@ def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Rea
 def _expression(counted: Mapping[Mask, Fraction]) -> Any:
     import sympy
 
-    return sympy.expand(
-        sum(
-            (sympy.Rational(x.numerator, x.denominator) * mask.mean() for mask, x in counted.items()),
-            sympy.Integer(0),
-        )
-    )
+    factors = {mask: sympy.Rational(x.numerator, x.denominator) for mask, x in counted.items()}
+    return sympy.expand(sympy.Add(*(factor * mask.mean() for mask, factor in factors.items())))
 
 
 def _attention_changes(sizes: ModelSizes, phase: str, reading: Reading) -> Iterator[Change]:
@@ -305,8 +306,8 @@ def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
     slope, offset = poly.coeff_monomial(symbol("N")), poly.coeff_monomial(1)
     if slope.q != 1 or offset.q != 1:
         return ""
-    signs = (f"{'-' if x < 0 else '+'} {abs(x)}*L*h*d{n}" for x, n in ((slope, "*N"), (offset, "")) if x)
-    return " ".join(signs)
+    terms = ((slope, "*N"), (offset, ""))
+    return " ".join(f"{'-' if x < 0 else '+'} {abs(x)}*L*h*d{n}" for x, n in terms if x)
 
 
 # -- products: the part that is the same at any N ----------------------------------------
@@ -344,7 +345,8 @@ def _explained(
     optional = dict[str, int]()
     for role in ("embedding", "norm", "latent norm", "bias", "vector"):
         optional[NAMES[role]] = sizes.active(role)
-    optional["experts that a token does not meet"] = sizes.entries("expert") - sizes.active("expert")
+    unmet = sizes.entries("expert") - sizes.active("expert")
+    optional["experts that a token does not meet"] = unmet
     if sizes.tied:
         optional["embedding tables, beside the head that they are tied to"] = sizes.active("head")
     for role in (*MATRICES, "convolution"):

@@ -105,8 +105,8 @@ def test_gated_delta_layers_have_the_products_that_their_file_solves_for():
     total, _ = counted(fields, chunk)
     channels = 2 * keys * dk + values * dv
     padding = 2 * channels * kernel * (kernel - 1)
-    solved = 2 * chunk * chunk * values * (dk + dv)  # by triangular solves, which torch counts as 0
-    masked = 4 * 16 * chunk * (chunk - 1)  # of the one layer with attention: 4 heads, 2 * (8 + 8) / 2
+    solved = 2 * chunk * chunk * values * (dk + dv)  # by triangular solves, 0 to torch
+    masked = 4 * 16 * chunk * (chunk - 1)  # 4 heads of one layer, widths 8 + 8, half the pairs
     executed = flops_of(sizes_of(fields), [chunk], "executed", "forward")
     assert executed == total - masked + 3 * (solved - padding)
 

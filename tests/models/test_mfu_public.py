@@ -25,7 +25,9 @@ pytest.importorskip("transformers")
 
 _FILE = Path(__file__).with_name("mfu_public.csv")
 ROWS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines()))
-ROWS = {row["id"]: row for row in ROWS if not row["checked"].startswith(("off", "not recomputable"))}
+ROWS = {
+    row["id"]: row for row in ROWS if not row["checked"].startswith(("off", "not recomputable"))
+}
 FORMULAS = [name for name, row in ROWS.items() if row["quantity"] == "expression"]
 COUNTED = [name for name in ROWS if name not in FORMULAS]
 
@@ -54,7 +56,9 @@ def agrees(row, ours):
 def test_a_public_number_is_counted_from_the_models_own_code(name):
     row = ROWS[name]
     model, setting = sizes(row["config"]), json.loads(row["setting"])
-    whole, active = (sum(getattr(x, y) for x in model.weights.values()) for y in ("entries", "active"))
+    whole, active = (
+        sum(getattr(x, y) for x in model.weights.values()) for y in ("entries", "active")
+    )
     if row["quantity"] == "flops_train_batch":
         images = setting.get("image_seqlens", ())
         ours = flops_of(model, setting["seqlens"], setting["convention"], "train", images)
@@ -94,7 +98,9 @@ def test_numbers_of_megatron_bridge_are_those_of_its_convention(name):
 
 def test_prime_rl_counts_a_token_as_megatron_does():
     row = ROWS["flops-prime-qwen3-06b"]
-    assert attnprof.flops_per_token(json.loads(row["config"]), 1024, "megatron") == int(row["value"])
+    assert attnprof.flops_per_token(json.loads(row["config"]), 1024, "megatron") == int(
+        row["value"]
+    )
 
 
 @pytest.mark.parametrize("name", ["flops-ds-v3-250", "flops-ds-v2-155"])

@@ -1,6 +1,6 @@
-"""Tables of FLOPs a token: by convention and by term; and what a hand-written formula gets wrong."""
+"""Tables of FLOPs a token, by convention and by term, and of a hand-written formula's errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -31,14 +31,19 @@ def mfu_tables(report: Report) -> Iterator[RenderableType]:
         table.add_row(name, *values, FormulaText(each[1].expression))
     yield table
     if len({*summary["lengths"]}) > 1:
-        batch = FittedTable("convention", "forward", "train", title="FLOPs of the batch", right=["forward", "train"])
-        for name in names:
-            batch.add_row(name, *(quantity_value(by_phase[name, x].flops, "flops") for x in ("forward", "train")))
-        yield batch
+        yield _batch(by_phase, names)
     yield _terms(report, names)
     for name in names:
         if told := by_phase[name, "train"].dropped:
             yield Hanging(f"{name} against executed: {told}")
+
+
+def _batch(rows: Mapping[tuple[str, str], MfuRecord], names: list[str]) -> FittedTable:
+    phases = ("forward", "train")
+    table = FittedTable("convention", *phases, title="FLOPs of the batch", right=phases)
+    for name in names:
+        table.add_row(name, *(quantity_value(rows[name, x].flops, "flops") for x in phases))
+    return table
 
 
 def _terms(report: Report, names: list[str]) -> FittedTable:
@@ -61,11 +66,12 @@ def formula_tables(report: Report) -> Iterator[RenderableType]:
         yield Hanging(f"where {', '.join(f'{name} = {n:,}' for name, n in symbols.items())}")
     yield from map(Hanging, summary["notes"])
     yield ""
-    table = FittedTable("term", "what it is", "theirs - ours", f"at N = {summary['seq_len']:,}", right=[f"at N = {summary['seq_len']:,}"])
+    at = f"at N = {summary['seq_len']:,}"
+    table = FittedTable("term", "what it is", "theirs - ours", at, right=[at])
     for row in rows:
         apart = (row.theirs_value or 0) - (row.ours_value or 0)
-        sign = "+" if apart > 0 else ""
-        table.add_row(row.term, row.what, FormulaText(row.difference), f"{sign}{quantity_value(apart, 'flops')}")
+        value = f"{'+' if apart > 0 else ''}{quantity_value(apart, 'flops')}"
+        table.add_row(row.term, row.what, FormulaText(row.difference), value)
     yield table
     last = rows[-1]
     sides = FittedTable("", "FLOPs a token", "value", right=["value"])
