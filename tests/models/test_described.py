@@ -8,6 +8,7 @@ import torch
 from attnprof.errors import RequestError
 from attnprof.models.described import as_typed
 from attnprof.models.hub_config import class_of, configuration, read_configuration
+from attnprof.models.names import released
 
 #: Small sizes that no release has: parameters are summed by hand below.
 _L, _H, _HEADS, _KV, _D, _FF, _V = 6, 64, 4, 2, 24, 80, 96
@@ -146,6 +147,47 @@ def test_full_layers_are_spread_by_a_period(layers, full, places):
     sizes = {**SIZES, "num_hidden_layers": layers, "sliding_window": 8}
     types = as_typed({**sizes, "full_attention_layers": full}, "x")[0]["layer_types"]
     assert [i for i, kind in enumerate(types) if kind == "full_attention"] == [*places]
+
+
+#: Whole descriptions of releases, and the parameters of transformers' model of them.
+RELEASES = {
+    "kimi-linear-48b-a3b": {
+        "num_hidden_layers": 27, "full_attention_layers": 7, "hidden_size": 2304,
+        "num_attention_heads": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "kda_num_heads": 32, "kda_head_dim": 128,
+        "kda_conv_kernel": 4, "vocab_size": 163840, "intermediate_size": 9216,
+        "first_k_dense_replace": 1, "num_experts": 256, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024,
+    },
+    "qwen3-next-80b-a3b": {
+        "num_hidden_layers": 48, "full_attention_layers": 12, "hidden_size": 2048,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
+        "attn_output_gate": True, "qk_norm": "head", "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "num_experts": 512, "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "shared_expert_gate": True,
+    },
+    "glm-4.5": {
+        "num_hidden_layers": 92, "hidden_size": 5120, "num_attention_heads": 96,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151552, "qk_norm": "head",
+        "intermediate_size": 12288, "attention_bias": "qkv", "first_k_dense_replace": 3,
+        "num_experts": 160, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+        "shared_expert_intermediate_size": 1536,
+    },
+    "deepseek-v2-lite": {
+        "num_hidden_layers": 27, "hidden_size": 2048, "num_attention_heads": 16,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "vocab_size": 102400, "intermediate_size": 10944, "first_k_dense_replace": 1,
+        "num_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 2816,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_described_by_sizes_has_its_parameters(name):
+    assert parameters(RELEASES[name]) == released()[name].parameters
 
 
 def test_a_note_names_the_type_and_the_sizes_that_are_not_given():
