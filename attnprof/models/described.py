@@ -146,9 +146,18 @@ def _why_none(traits: set[str], vision: Any) -> str:
 
 
 def _plain(fields: Fields, kind: Kind) -> dict[str, Any]:
-    """Return the fields that the type has under the same name and with the same values."""
-    longest = {} if LENGTH in fields or kind.common != COMMON else {LENGTH: _LONGEST}
-    return longest | {key: value for key, value in fields.items() if key not in _CHOICES}
+    """Return the fields that the type has under the same name and with the same values.
+
+    Heads of keys that are not given are as many as those of queries, and as wide as these share the
+    layer's width.
+    """
+    usual: dict[str, Any] = {}
+    if kind.common == COMMON:
+        usual[LENGTH] = _LONGEST
+        width, heads = fields.get("hidden_size", 0), fields.get("num_attention_heads", 0)
+        if heads and "kv_lora_rank" not in fields:
+            usual |= {"num_key_value_heads": heads, "head_dim": width // heads}
+    return usual | {key: value for key, value in fields.items() if key not in _CHOICES}
 
 
 def _left_out(kind: Kind, fields: Fields, typed: Fields) -> list[str]:

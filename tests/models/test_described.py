@@ -60,6 +60,15 @@ CASES = {
         {"norms_per_layer": 1, "tie_word_embeddings": True}, "cohere",
         _L * (_DENSE - _H) + _TABLES - _V * _H,
     ),
+    "two maps": ({"glu": False}, "arcee", _L * (_DENSE - _H * _FF) + _TABLES),
+    "two maps, biases in norms": (
+        {"glu": False, "norm_bias": True}, "nemotron",
+        _L * (_DENSE - _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "two maps, biases everywhere": (
+        {"glu": False, "norm_bias": True, "mlp_bias": True, "attention_bias": "qkvo"}, "nemotron",
+        _L * (_DENSE - _H * _FF + 2 * _H + _QKV + _H + _FF + _H) + _TABLES + _H,
+    ),
     "experts": (_EXPERTS, "mixtral", _L * (_DENSE - _MLP + _MOE) + _TABLES),
     "experts and norms of heads": (
         {**_EXPERTS, "qk_norm": "head"}, "qwen3_moe",
@@ -104,6 +113,18 @@ LATENT = {
         {**_MLA, **_EXPERTS, "first_k_dense_replace": 1, "shared_expert_intermediate_size": 20},
         "deepseek_v3", _L * (_LATENT + 2 * _H) + _MLP + 5 * (_MOE + 3 * _H * 20) + _TABLES,
     ),
+    "one norm, two maps, as many heads of keys": (
+        {"glu": False, "norm_bias": True, "norms_per_layer": 1}, "falcon",
+        _L * (4 * _H * _H + 2 * _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "one norm, two maps, one head of keys": (
+        {"glu": False, "norm_bias": True, "norms_per_layer": 1, "num_key_value_heads": 1}, "falcon",
+        _L * (2 * _H * _H + 2 * _H * 16 + 2 * _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "as many heads of keys": (
+        {"qk_norm": "head"}, "qwen3",
+        _L * (4 * _H * _H + _MLP + 2 * _H + 2 * 16) + _TABLES,
+    ),
     "GPT": (
         {"tie_word_embeddings": True, "max_position_embeddings": 32}, "gpt2",
         _L * (4 * _H * _H + 2 * _H * _FF + 9 * _H + _FF) + (_V + 32) * _H + 2 * _H,
@@ -127,7 +148,7 @@ def test_fields_decide_the_type_and_its_parameters_are_those_of_arithmetic(case)
 
 
 @pytest.mark.parametrize("case", LATENT)
-def test_without_heads_of_keys_it_is_latent_attention_or_a_gpt(case):
+def test_without_heads_of_keys_there_are_as_many_or_latent_ones(case):
     more, model_type, count = LATENT[case]
     fields = {**_NO_KV, **more}
     assert as_typed(fields, case)[0]["model_type"] == model_type
