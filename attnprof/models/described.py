@@ -88,9 +88,10 @@ def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
 
 
 def is_described(fields: Fields) -> bool:
-    """Return whether fields describe a model's sizes without naming its type."""
+    """Return whether fields describe a model's sizes without naming its type or its class."""
     sizes = [{LAYERS, "hidden_size"}, {"num_layers", "d_model"}]
-    return "model_type" not in fields and any(x <= {*fields} for x in sizes)
+    named = {"model_type", "architectures", "auto_map"} & {*fields}
+    return not named and any(x <= {*fields} for x in sizes)
 
 
 def traits_of(fields: Fields) -> set[str]:
@@ -134,7 +135,8 @@ def _why_none(traits: set[str], vision: Any) -> str:
     beyond, missing = rest(nearest)
     known = {x for kind in KINDS for x in f"{kind.needs} {kind.takes} {kind.common}".split()}
     if strange := sorted(traits - known):
-        return f"{', '.join(strange)} is not understood; name the model_type in the file"
+        are = "is" if len(strange) == 1 else "are"
+        return f"{', '.join(strange)} {are} not understood; name the model_type in the file"
     more = f" with {', '.join(sorted(beyond))}" if beyond else ""
     less = f" without {', '.join(sorted(missing))}" if missing else ""
     return (
@@ -144,9 +146,18 @@ def _why_none(traits: set[str], vision: Any) -> str:
 
 
 def _plain(fields: Fields, kind: Kind) -> dict[str, Any]:
-    """Return the fields that the type has under the same name and with the same values."""
-    longest = {} if LENGTH in fields or kind.common != COMMON else {LENGTH: _LONGEST}
-    return longest | {key: value for key, value in fields.items() if key not in _CHOICES}
+    """Return the fields that the type has under the same name and with the same values.
+
+    Heads of keys that are not given are as many as those of queries, and as wide as these share the
+    layer's width.
+    """
+    usual: dict[str, Any] = {}
+    if kind.common == COMMON:
+        usual[LENGTH] = _LONGEST
+        width, heads = fields.get("hidden_size", 0), fields.get("num_attention_heads", 0)
+        if heads and "kv_lora_rank" not in fields:
+            usual |= {"num_key_value_heads": heads, "head_dim": width // heads}
+    return usual | {key: value for key, value in fields.items() if key not in _CHOICES}
 
 
 def _left_out(kind: Kind, fields: Fields, typed: Fields) -> list[str]:

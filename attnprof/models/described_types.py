@@ -221,6 +221,25 @@ def _bloom(fields: Fields) -> Fields:
     return {**gone, **kept, "n_layer": fields[LAYERS], "n_head": heads}
 
 
+def _falcon(fields: Fields) -> Fields:
+    """Return Falcon's fields: attention and MLP read the same norm; there is one head of keys.
+
+    Or as many as there are heads.
+    """
+    width, heads = fields["hidden_size"], fields["num_attention_heads"]
+    keys = fields.get("num_key_value_heads", heads)
+    if keys not in (1, heads):
+        raise ValueError("num_key_value_heads is neither 1 nor num_attention_heads, as in Falcon's")
+    if fields.get("head_dim", width // heads) * heads != width:
+        raise ValueError("head_dim * num_attention_heads is not hidden_size, as in Falcon's layers")
+    gone = dict.fromkeys(("num_key_value_heads", "head_dim", "norm_bias", "mlp_bias"), GONE)
+    return {
+        **gone, "ffn_hidden_size": fields.get("intermediate_size", 4 * width),
+        "intermediate_size": GONE, "multi_query": keys == 1, "bias": _bias(fields),
+        "parallel_attn": True, "new_decoder_architecture": False,
+    }  # fmt: skip
+
+
 def _bert(fields: Fields) -> Fields:
     heads = fields.get("num_attention_heads", fields["hidden_size"] // 64)
     types = {"type_vocab_size": fields["type_vocab"], "type_vocab": GONE}
@@ -284,9 +303,13 @@ KINDS = (
          _soft_capped),
     Kind("cohere", "norms_per_layer:1", "attention_bias:qkvo",
          lambda x: {"attention_bias": _bias(x)}),
+    Kind("arcee", "glu:false", "attention_bias:qkvo mlp_bias",
+         lambda x: {"attention_bias": _bias(x)}),
+    Kind("nemotron", "glu:false norm_bias", "attention_bias:qkvo mlp_bias",
+         lambda x: {"attention_bias": _bias(x), "norm_bias": GONE}),
+    Kind("falcon", "glu:false norm_bias norms_per_layer:1", "", _falcon),
+    Kind("falcon", f"{_BIASES} norms_per_layer:1", "", _falcon),
     Kind("bloom", f"{_BIASES} final_norms:2", "", _bloom),
-    Kind("starcoder2", _BIASES, "",
-         lambda _: {"use_bias": True, "mlp_bias": GONE, "norm_bias": GONE}),
     Kind("mixtral", EXPERTS, "sliding_window", _mixtral),
     Kind("qwen3_moe", f"{EXPERTS} qk_norm:head", "attention_bias:qkvo",
          lambda x: {"attention_bias": _bias(x), "mlp_only_layers": []}),

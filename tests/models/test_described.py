@@ -8,6 +8,7 @@ import torch
 from attnprof.errors import RequestError
 from attnprof.models.described import as_typed
 from attnprof.models.hub_config import class_of, configuration, read_configuration
+from attnprof.models.names import released
 
 #: Small sizes that no release has: parameters are summed by hand below.
 _L, _H, _HEADS, _KV, _D, _FF, _V = 6, 64, 4, 2, 24, 80, 96
@@ -59,6 +60,15 @@ CASES = {
         {"norms_per_layer": 1, "tie_word_embeddings": True}, "cohere",
         _L * (_DENSE - _H) + _TABLES - _V * _H,
     ),
+    "two maps": ({"glu": False}, "arcee", _L * (_DENSE - _H * _FF) + _TABLES),
+    "two maps, biases in norms": (
+        {"glu": False, "norm_bias": True}, "nemotron",
+        _L * (_DENSE - _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "two maps, biases everywhere": (
+        {"glu": False, "norm_bias": True, "mlp_bias": True, "attention_bias": "qkvo"}, "nemotron",
+        _L * (_DENSE - _H * _FF + 2 * _H + _QKV + _H + _FF + _H) + _TABLES + _H,
+    ),
     "experts": (_EXPERTS, "mixtral", _L * (_DENSE - _MLP + _MOE) + _TABLES),
     "experts and norms of heads": (
         {**_EXPERTS, "qk_norm": "head"}, "qwen3_moe",
@@ -103,6 +113,18 @@ LATENT = {
         {**_MLA, **_EXPERTS, "first_k_dense_replace": 1, "shared_expert_intermediate_size": 20},
         "deepseek_v3", _L * (_LATENT + 2 * _H) + _MLP + 5 * (_MOE + 3 * _H * 20) + _TABLES,
     ),
+    "one norm, two maps, as many heads of keys": (
+        {"glu": False, "norm_bias": True, "norms_per_layer": 1}, "falcon",
+        _L * (4 * _H * _H + 2 * _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "one norm, two maps, one head of keys": (
+        {"glu": False, "norm_bias": True, "norms_per_layer": 1, "num_key_value_heads": 1}, "falcon",
+        _L * (2 * _H * _H + 2 * _H * 16 + 2 * _H * _FF + 2 * _H) + _TABLES + _H,
+    ),
+    "as many heads of keys": (
+        {"qk_norm": "head"}, "qwen3",
+        _L * (4 * _H * _H + _MLP + 2 * _H + 2 * 16) + _TABLES,
+    ),
     "GPT": (
         {"tie_word_embeddings": True, "max_position_embeddings": 32}, "gpt2",
         _L * (4 * _H * _H + 2 * _H * _FF + 9 * _H + _FF) + (_V + 32) * _H + 2 * _H,
@@ -126,7 +148,7 @@ def test_fields_decide_the_type_and_its_parameters_are_those_of_arithmetic(case)
 
 
 @pytest.mark.parametrize("case", LATENT)
-def test_without_heads_of_keys_it_is_latent_attention_or_a_gpt(case):
+def test_without_heads_of_keys_there_are_as_many_or_latent_ones(case):
     more, model_type, count = LATENT[case]
     fields = {**_NO_KV, **more}
     assert as_typed(fields, case)[0]["model_type"] == model_type
@@ -146,6 +168,47 @@ def test_full_layers_are_spread_by_a_period(layers, full, places):
     sizes = {**SIZES, "num_hidden_layers": layers, "sliding_window": 8}
     types = as_typed({**sizes, "full_attention_layers": full}, "x")[0]["layer_types"]
     assert [i for i, kind in enumerate(types) if kind == "full_attention"] == [*places]
+
+
+#: Whole descriptions of releases, and the parameters of transformers' model of them.
+RELEASES = {
+    "kimi-linear-48b-a3b": {
+        "num_hidden_layers": 27, "full_attention_layers": 7, "hidden_size": 2304,
+        "num_attention_heads": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "kda_num_heads": 32, "kda_head_dim": 128,
+        "kda_conv_kernel": 4, "vocab_size": 163840, "intermediate_size": 9216,
+        "first_k_dense_replace": 1, "num_experts": 256, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024,
+    },
+    "qwen3-next-80b-a3b": {
+        "num_hidden_layers": 48, "full_attention_layers": 12, "hidden_size": 2048,
+        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936,
+        "attn_output_gate": True, "qk_norm": "head", "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "num_experts": 512, "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "shared_expert_gate": True,
+    },
+    "glm-4.5": {
+        "num_hidden_layers": 92, "hidden_size": 5120, "num_attention_heads": 96,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151552, "qk_norm": "head",
+        "intermediate_size": 12288, "attention_bias": "qkv", "first_k_dense_replace": 3,
+        "num_experts": 160, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+        "shared_expert_intermediate_size": 1536,
+    },
+    "deepseek-v2-lite": {
+        "num_hidden_layers": 27, "hidden_size": 2048, "num_attention_heads": 16,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "vocab_size": 102400, "intermediate_size": 10944, "first_k_dense_replace": 1,
+        "num_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 2816,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_described_by_sizes_has_its_parameters(name):
+    assert parameters(RELEASES[name]) == released()[name].parameters
 
 
 def test_a_note_names_the_type_and_the_sizes_that_are_not_given():

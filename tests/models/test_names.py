@@ -48,6 +48,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_HEAD(self):
         self.server.asked.append(self.path)
+        self.server.tokens.add(self.headers["Authorization"])
         name, _, file = self.path.lstrip("/").partition("/resolve/main/")
         status, code = REFUSALS.get(name, (200, "") if file else (404, ""))
         self.send_response(status)
@@ -72,7 +73,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def hub():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.asked = []
+    server.asked, server.tokens = [], set()
     Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
@@ -102,6 +103,12 @@ def test_a_name_on_the_hub_fetches_its_config_alone_and_offline_it_is_kept(hub, 
     code, output = asked(hub, tmp_path, "maker/tiny-1.0", HF_ENDPOINT="http://127.0.0.1:9")
     assert (code, json.loads(output)) == (0, TINY)
     assert not hub.asked
+
+
+def test_the_users_token_is_sent(hub, tmp_path):
+    hub.tokens.clear()
+    assert asked(hub, tmp_path, "maker/tiny-1.0", HF_TOKEN="hf_of_a_test")[0] == 0
+    assert "Bearer hf_of_a_test" in hub.tokens
 
 
 @pytest.mark.parametrize(
@@ -143,10 +150,12 @@ def test_config_of_takes_fields_files_folders_and_released_models(tmp_path):
     assert config_of(TINY) == config_of(file) == config_of(str(tmp_path)) == TINY
     assert config_of("Llama-3.1-8B")["intermediate_size"] == 14336
     assert config_of("gpt_oss") == {"model_type": "gpt_oss"}
-    described = {key: x for key, x in TINY.items() if key not in ("model_type", "auto_map")}
+    untyped = {key: x for key, x in TINY.items() if key != "model_type"}
+    described = {key: x for key, x in untyped.items() if key != "auto_map"}
     assert config_of(described)["model_type"] == "llama"
-    with pytest.raises(RequestError, match="no model_type"):
-        config_of({"hidden_size": 32})
+    for fields in ({"hidden_size": 32}, untyped, {**described, "architectures": ["Tiny"]}):
+        with pytest.raises(RequestError, match="no model_type"):
+            config_of(fields)
 
 
 def test_notes_say_what_was_taken():
