@@ -109,7 +109,6 @@ def model(
       attnprof model config.json --seq 4096 --memory 80GB
       attnprof model llama-3.1-8b --compare qwen3-8b,gemma-3-12b --seq 32768
       attnprof model config.json --swap linear@odd --plot shares.png
-      attnprof model my.py:build_model --phase forward
       attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
     if config is None:

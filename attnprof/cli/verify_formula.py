@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
@@ -23,8 +23,14 @@ OF_MODEL = 'attnprof verify-formula --model config.json "6*P + 12*L*h*d*N"'
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
 
+_PHASE: Any = Option(
+    None, metavar="PHASE", show_default="forward; train with --model",
+    help="forward, prefill (causal forward), backward, train or decode.",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Interpretation:
     """Flags for how a printed formula is read, and how far it is compared."""
 
     meaning: list[str] | None = Option(
@@ -50,6 +56,12 @@ class WholeModelFormula:
     seq: str | None = Option(
         None, metavar="SIZE", help="With --model: the N of the numbers (default: 4096)."
     )
+
+    def is_asked(self) -> bool:
+        """Return whether a model is named; :class:`RequestError` for its length alone."""
+        if self.of_model is None and self.seq is not None:
+            raise RequestError("--seq is for a model's FLOPs a token: type --model, too")
+        return self.of_model is not None
 
     def answer(self, row: "Printed", phase: str | None, to: opt.Output) -> None:
         """Write what the formula gets wrong, term by term."""
@@ -88,17 +100,12 @@ def verify_formula(
     modules: opt.Modules,
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
-    phase: str | None = Option(
-        None,
-        metavar="PHASE",
-        show_default="forward; train with --model",
-        help="forward, prefill (causal forward), backward, train or decode.",
-    ),
+    phase: str | None = _PHASE,
     quantity: str = Option("flops", metavar="NAME", help="What it counts, like flops or macs."),
     kind: str | None = Option(None, metavar="KIND", help="formula (ours) or derived (from code)."),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
-    reading: Reading,
+    reading: Interpretation,
     whole: WholeModelFormula,
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
@@ -111,7 +118,7 @@ def verify_formula(
       attnprof verify-formula "h*(4*N**2*d + 6*N**2)" taylor-direct --scope core
       attnprof verify-formula "O(N^2)" standard --up-to order --in N
       attnprof verify-formula --table formulas.csv my.py:MyAttention
-      attnprof verify-formula --model config.json "6*P + 12*L*h*d*N"
+      attnprof verify-formula --model llama "6*P + 12*L*h*d*N"
     """
     if table is not None and target is None:
         formula, target = None, formula
@@ -135,11 +142,9 @@ def verify_formula(
         growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
         at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
-    if whole.of_model is not None:
+    if whole.is_asked():
         whole.answer(row, phase, to)
         return
-    if whole.seq is not None:
-        raise RequestError("--seq is for a model's FLOPs a token: type --model, too")
     _answer(with_phase(row, phase or "forward"), table, to)
 
 

@@ -40,7 +40,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Weights:
+class RoleWeights:
     """Parameters of one role in the whole model, and how many of them one token meets."""
 
     entries: int
@@ -111,7 +111,7 @@ class ModelSizes:
 
     name: str
     hidden: int
-    weights: Mapping[str, Weights]
+    weights: Mapping[str, RoleWeights]
     attention: Sequence[AttentionShape]
     mixers: Sequence[MixerShape] = ()
     layers: int = 0

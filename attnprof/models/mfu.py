@@ -76,7 +76,7 @@ def flops_per_token(
     wrong request.
 
     >>> attnprof.flops_per_token({"model_type": "llama"}, 4096, "executed")
-    42867359744
+    43401478144
     """
     from attnprof.models.mfu_sizes import sizes_of
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -20,14 +20,20 @@ from attnprof.models.conventions import (
     NAMES,
     NAMES_OF_CONVENTIONS,
     PHASES,
-    AttentionShape,
     ModelSizes,
     count,
     executed,
 )
-from attnprof.models.flops_terms import FULL, TOKEN, Mask, expression, summed
+from attnprof.models.flops_terms import TOKEN, expression, summed
 from attnprof.record import FormulaTermRecord, Report
 from attnprof.trace.sizes import evaluate
+from attnprof.verify.attention_readings import (
+    AttentionReading,
+    attention_flops,
+    attention_readings,
+    mean_expression,
+    mean_flops,
+)
 from attnprof.verify.printed import check_names, names_in, read_formula
 
 #: Lengths at which readings are compared: none is special to a mask of usual sizes.
@@ -45,7 +51,7 @@ Values = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
-class Change:
+class FormulaChange:
     """A step from ours to theirs: what it is, and FLOPs a token before and after it at N."""
 
     term: str
@@ -68,7 +74,7 @@ def model_formula_report(
     ours = expression(count(sizes, EXECUTED, phase))
     rows = list(_changes(sizes, theirs, phase))
     records = [_record(row, n) for row in rows]
-    records.append(_record(Change("all", "", ours, theirs), n))
+    records.append(_record(FormulaChange("all", "", ours, theirs), n))
     named = _conventions(sizes, theirs)
     same = _at(theirs) == _at(ours)
     summary = {
@@ -125,104 +131,7 @@ def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
 # -- attention: the part that grows ----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How somebody may have counted attention; the defaults are what is executed."""
-
-    backward: str = ""
-    windows: str = ""
-    keys: str = ""
-    heads: str = ""
-    widths: str = ""
-    layers: str = ""
-    repeats: str = ""
-
-    def changes(self) -> int:
-        """Return how far it is from what is executed: its changes, a repeat as three."""
-        return sum(map(bool, vars(self).values())) + 2 * bool(self.repeats)
-
-
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "windows": ("", "windows counted dense"),
-    "keys": ("", "causal counted full: N keys, not (N + 1)/2",
-             "causal counted N/2 keys, not (N + 1)/2"),
-    "backward": ("", "backward 2x, without the fused kernel's recomputation",
-                 "forward pass alone", "with the backward pass, 2x",
-                 "multiply-adds, not FLOPs"),
-    "heads": ("", "key heads instead of query heads"),
-    "widths": ("", "values as wide as keys", "hidden size / heads as the width of a head"),
-    "layers": ("", "attention in every layer"),
-    "repeats": ("", "attention counted twice", "attention halved once more"),
-}  # fmt: skip
-
-
-def _attention(sizes: ModelSizes, phase: str, reading: Reading) -> dict[Mask, Fraction]:
-    """Return FLOPs by mask of attention, read in a way."""
-    total = dict[Mask, Fraction]()
-    several = sum(x.layers for x in sizes.attention)
-    for x in sizes.attention:
-        layers = Fraction(x.layers * sizes.layers, several) if reading.layers else x.layers
-        key, value = x.key_dim, x.value_dim
-        if reading.widths:
-            key = value = key if "keys" in reading.widths else sizes.hidden // x.heads
-        heads = x.kv_heads if reading.heads else x.heads
-        widths = Fraction(_widths(key, value, phase, reading.backward)) * heads * layers
-        mask, factor = _mask(x, reading)
-        factor *= {"": 1, "attention counted twice": 2}.get(reading.repeats, Fraction(1, 2))
-        total[mask] = total.get(mask, Fraction(0)) + widths * factor
-    return total
-
-
-def _widths(key: int, value: int, phase: str, backward: str) -> int:
-    if backward == "multiply-adds, not FLOPs":
-        return key + value
-    if backward == "forward pass alone" or (phase == "forward" and not backward):
-        return 2 * (key + value)
-    return 6 * (key + value) if backward else 2 * (4 * key + 3 * value)
-
-
-def _mask(shape: AttentionShape, reading: Reading) -> tuple[Mask, Fraction]:
-    """Return the mask, and by what its pairs are multiplied, of a layer read in a way."""
-    mask = shape.mask
-    if mask.kind in ("window", "chunk") and reading.windows:
-        mask = Mask("causal")
-    if not reading.keys or mask.kind not in ("window", "causal"):
-        return mask, Fraction(1)
-    full = FULL if mask.kind == "causal" else Mask("capped", mask.size)
-    return full, Fraction(1) if "full" in reading.keys else Fraction(1, 2)
-
-
-def _mean(counted: Mapping[Mask, Fraction], n: int) -> Fraction:
-    return sum((flops * mask.pairs(n) for mask, flops in counted.items()), Fraction(0)) / n
-
-
-def _readings(sizes: ModelSizes, phase: str) -> list[Reading]:
-    """Return all readings that differ for this model, those with the fewest changes first."""
-    possible = dict(_CHOICES)
-    masks = {x.mask.kind for x in sizes.attention}
-    shapes = sizes.attention
-    for name, matters in {
-        "windows": bool(masks & {"window", "chunk"}),
-        "keys": bool(masks & {"window", "causal"}),
-        "heads": any(x.heads != x.kv_heads for x in shapes),
-        "layers": sum(x.layers for x in shapes) != sizes.layers,
-    }.items():
-        possible[name] = possible[name] if matters else ("",)
-    matter = {
-        "": True,
-        "values as wide as keys": any(x.key_dim != x.value_dim for x in shapes),
-        "hidden size / heads as the width of a head": any(
-            x.key_dim != sizes.hidden // x.heads for x in shapes
-        ),
-    }
-    possible["widths"] = tuple(name for name, differs in matter.items() if differs)
-    of_phase = (0, 1, 2, 4) if phase == "train" else (0, 3, 4)
-    possible["backward"] = tuple(_CHOICES["backward"][i] for i in of_phase)
-    every = (Reading(**dict(zip(possible, x, strict=True))) for x in product(*possible.values()))
-    return sorted(every, key=Reading.changes)
-
-
-def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[Change]:
+def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[FormulaChange]:
     """Yield the steps from what is executed to the formula, attention first."""
     import sympy
 
@@ -236,22 +145,24 @@ def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[Change]:
     if growing == 0 or not sizes.attention:
         if ours != growing:
             what = "left out" if growing == 0 else "counted where no layer has it"
-            yield Change(NAMES["scores"], what, ours, growing)
+            yield FormulaChange(NAMES["scores"], what, ours, growing)
         yield from _product_changes(sizes, fixed, theirs - growing, phase)
         return
     reading = _best_reading(sizes, theirs, phase, fixed)
     if reading is None:
-        yield Change(NAMES["scores"], "no known way to count attention", ours, growing)
+        yield FormulaChange(NAMES["scores"], "no known way to count attention", ours, growing)
         yield from _product_changes(sizes, fixed, theirs - growing, phase)
         return
     yield from _attention_changes(sizes, phase, reading)
     if index:
-        yield Change(NAMES["index scores"], "left out", expression(index), sympy.Integer(0))
-    rest = sympy.expand(theirs - _expression(_attention(sizes, phase, reading)))
+        yield FormulaChange(NAMES["index scores"], "left out", expression(index), sympy.Integer(0))
+    rest = sympy.expand(theirs - mean_expression(attention_flops(sizes, phase, reading)))
     yield from _product_changes(sizes, fixed, rest, phase)
 
 
-def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Reading | None:
+def _best_reading(
+    sizes: ModelSizes, theirs: Any, phase: str, fixed: int
+) -> AttentionReading | None:
     """Return the reading that grows as the formula does, with the fewest changes in all.
 
     One that leaves products which can be explained comes before others. None if none grows so.
@@ -259,9 +170,9 @@ def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Rea
     values = _at(theirs)
     apart = tuple(x - values[0] for x in values[1:])
     best, fewest = None, (True, 99)
-    for reading in _readings(sizes, phase):
-        counted = _attention(sizes, phase, reading)
-        first, *others = (_mean(counted, n) for n in _LENGTHS)
+    for reading in attention_readings(sizes, phase):
+        counted = attention_flops(sizes, phase, reading)
+        first, *others = (mean_flops(counted, n) for n in _LENGTHS)
         if tuple(x - first for x in others) != apart:
             continue
         found = _explained(sizes, fixed, values[0] - first, phase)
@@ -271,24 +182,22 @@ def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Rea
     return best
 
 
-def _expression(counted: Mapping[Mask, Fraction]) -> Any:
-    import sympy
-
-    factors = {mask: sympy.Rational(x.numerator, x.denominator) for mask, x in counted.items()}
-    return sympy.expand(sympy.Add(*(factor * mask.mean() for mask, factor in factors.items())))
-
-
-def _attention_changes(sizes: ModelSizes, phase: str, reading: Reading) -> Iterator[Change]:
-    done, before = Reading(), _expression(_attention(sizes, phase, Reading()))
+def _attention_changes(
+    sizes: ModelSizes, phase: str, reading: AttentionReading
+) -> Iterator[FormulaChange]:
+    done, before = (
+        AttentionReading(),
+        mean_expression(attention_flops(sizes, phase, AttentionReading())),
+    )
     for name, what in vars(reading).items():
         if what:
             done = replace(done, **{name: what})
-            after = _expression(_attention(sizes, phase, done))
+            after = mean_expression(attention_flops(sizes, phase, done))
             told = _in_symbols(after - before, sizes)
-            yield Change(NAMES["scores"], what + (told and f": {told}"), before, after)
+            yield FormulaChange(NAMES["scores"], what + (told and f": {told}"), before, after)
             before = after
     if not reading.changes():
-        yield Change(NAMES["scores"], "the same", before, before)
+        yield FormulaChange(NAMES["scores"], "the same", before, before)
 
 
 def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
@@ -313,13 +222,15 @@ def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
 # -- products: the part that is the same at any N ----------------------------------------
 
 
-def _product_changes(sizes: ModelSizes, ours: int, theirs: Any, phase: str) -> Iterator[Change]:
+def _product_changes(
+    sizes: ModelSizes, ours: int, theirs: Any, phase: str
+) -> Iterator[FormulaChange]:
     """Yield the steps from the FLOPs of our products to theirs."""
     import sympy
 
     term, integer = "products of parameters", sympy.Integer
     if theirs == ours:
-        yield Change(term, "the same", integer(ours), theirs)
+        yield FormulaChange(term, "the same", integer(ours), theirs)
         return
     if theirs.is_number:
         found = _explained(sizes, ours, Fraction(int(theirs.p), int(theirs.q)), phase)
@@ -329,12 +240,12 @@ def _product_changes(sizes: ModelSizes, ours: int, theirs: Any, phase: str) -> I
             for name, parameters in added:
                 after = before + usual * parameters
                 verb = "counted as if multiplied" if parameters > 0 else "left out"
-                yield Change(name, verb, before, after)
+                yield FormulaChange(name, verb, before, after)
                 before = after
             if factor != usual:
-                yield Change(term, _FACTORS[phase][factor], before, before * factor / usual)
+                yield FormulaChange(term, _FACTORS[phase][factor], before, before * factor / usual)
             return
-    yield Change(term, "no known choice of parameters", integer(ours), theirs)
+    yield FormulaChange(term, "no known choice of parameters", integer(ours), theirs)
 
 
 def _explained(
@@ -370,7 +281,7 @@ def _explained(
 # -- as records -----------------------------------------------------------------------
 
 
-def _record(row: Change, n: int) -> FormulaTermRecord:
+def _record(row: FormulaChange, n: int) -> FormulaTermRecord:
     import sympy
 
     value = partial(_value, n=n)
