@@ -163,7 +163,7 @@ def _runs(
     for phase in phases:
         tell(f"running {subject.name}: {phase}")
         try:
-            runs.append(run_of(subject, phase, sizes, limit_s))
+            runs.append(run_of(subject, phase, sizes, limit_s, few=bool(runs)))
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
