@@ -267,6 +267,11 @@ def digits(*, exact: bool) -> Iterator[None]:
         _exact.reset(token)
 
 
+def shows_all_digits() -> bool:
+    """Return whether numbers are drawn with all their digits, as :func:`digits` says."""
+    return _exact.get()
+
+
 def shown_value(value: Any, fmt: str) -> str:
     """Return a value by its column's format, short or exact as :func:`digits` says."""
     if isinstance(value, (int, float)) and isfinite(value):

@@ -143,6 +143,23 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
     return related
 
 
+def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
+    """Return an expression with each Max, Min and Piecewise replaced by the branch taken.
+
+    ``at`` are sizes by name; ``kinds`` restricts which of the three are replaced.
+    """
+    import sympy
+
+    def branch(node: Any) -> Any:
+        if isinstance(node, sympy.Piecewise):
+            return next(value for value, condition in node.args if evaluate(condition, at))
+        value = evaluate(node, at)
+        return next(arg for arg in node.args if evaluate(arg, at) == value)
+
+    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
+    return expression.replace(lambda node: isinstance(node, kinds), branch)
+
+
 def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, int):
         if isinstance(base, Fraction) and 0 < base < 1 and exponent > _SHARE_BITS / (1 - base):
