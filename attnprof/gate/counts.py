@@ -226,7 +226,7 @@ def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, s
 
 def _reason(error: Exception) -> str:
     from attnprof.trace.run.limits import TooLongError
-    from attnprof.trace.solve.reasons import value_reason
+    from attnprof.trace.solve.small_runs import value_reason
 
     if isinstance(error, TooLongError):
         return f"it runs {error}, which is too long to follow: gate it at a shorter length"

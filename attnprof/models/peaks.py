@@ -55,7 +55,10 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     for call, size, count in _live_at_peak(trace.calls, phase):
         module = unnumbered(call.module.removeprefix("module").removeprefix("."))
         counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += count
-    held = [HeldTensors(*key[:5], count, count * key[5]) for key, count in counts.items()]
+    held = [
+        HeldTensors(module, op, part, dtype, shape, count, count * size)
+        for (module, op, part, dtype, shape, size), count in counts.items()
+    ]
     held.sort(key=lambda one: -one.bytes)
     whole = sum(one.bytes for one in held)
     if whole > peak(trace, phase):  # of a cache that was there before

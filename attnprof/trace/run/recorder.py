@@ -25,7 +25,7 @@ from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
-from attnprof.trace.run.choices import Choices
+from attnprof.trace.run.expert_rows import Choices
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.replays import STRIDED, Replays
 from attnprof.trace.run.submodules import Submodules

@@ -23,8 +23,7 @@ from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.run.classes import SizeClasses
-from attnprof.trace.run.once import at_once, once_each
-from attnprof.trace.run.remainders import Rests, keeping_roots
+from attnprof.trace.run.remainders import Rests, at_once, keeping_roots, once_each
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float

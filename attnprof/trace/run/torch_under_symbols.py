@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
-from attnprof.trace.run import quotients
+from attnprof.trace.run import remainders
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 _META: Any = torch._C.DispatchKey.Meta
@@ -130,7 +130,7 @@ def as_under_numbers() -> Iterator[None]:
         patch.object(torch.Tensor, "unfold", _windows),
         patch.multiple(decompositions, **LAYERS),
     ):
-        for patched in quotients.patches():
+        for patched in remainders.patches():
             stack.enter_context(patched)
         for place, name in _import_places(_attention):
             stack.enter_context(patch.object(place, name, _decided_attention))

@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
 from attnprof.trace.solve.lattice import Ladder, Row, steps_of
+from attnprof.trace.solve.plan import FIRST
 from attnprof.trace.solve.symbolic import SymbolicRun
 
 if TYPE_CHECKING:

@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.processes.progress import tell
-from attnprof.trace.events import PHASES, totals, trains
+from attnprof.trace.events import PHASES, totals, totals_by_phase, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
+from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
 from attnprof.trace.run.chance import draws_seen
 from attnprof.trace.run.limits import TooLongError, TooSlowError
-from attnprof.trace.run.runs import record
+from attnprof.trace.run.runs import outcome, record
+from attnprof.trace.solve import budget
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
-from attnprof.trace.solve.count import PartedError, on_real_tensors, tried
-from attnprof.trace.solve.one_shape import at_one_shape
+from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.shapes import Line
-from attnprof.trace.solve.small_runs import explained
+from attnprof.trace.solve.small_runs import NotRunningError, explained
 from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
@@ -313,3 +313,42 @@ def derive_anything(
         if workload is not None and workload.phase != "forward":
             phases = (workload.phase,)
     return derived(target, phases, {**asked, **(at or {})})
+
+
+# -- numbers at one shape, where no strategy gives formulas; without a shape, what to type
+def _as_options(sizes: Sizes) -> str:
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
+    """Return numbers at the asked shape; CannotRunError if sizes are missing or the run fails.
+
+    ``given`` are sizes with which there are formulas in the other ones.
+    """
+    target, asked = attempt.target, attempt.asked
+    why = "; ".join(dict.fromkeys(attempt.reasons))
+    if not attempt.complete:
+        sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
+        told = (
+            [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
+            if given
+            else []
+        )
+        if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
+            told += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
+        how = "; ".join(told or ["give all sizes with --at for numbers at one shape"])
+        raise CannotRunError(f"{target.name}: no closed form found ({why}); {how}")
+    try:
+        trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
+    except AttnprofError:
+        raise
+    except Exception as error:
+        raise CannotRunError(
+            f"{target.name}: no closed form found ({why}), and it cannot be counted at "
+            f"{sizes_text(asked)}: {error_text(error)}"
+        ) from error
+    values = totals_by_phase(trace, attempt.phases)
+    nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
+    here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
+    found = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
+    return attempt.phase_forms("counted", found, [asked], [], values)

@@ -19,9 +19,9 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.grid import ShapeGrid
-from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.search import Probe
 from attnprof.trace.solve.shapes import Line, telling_sizes
+from attnprof.trace.solve.small_runs import NotRunningError
 
 #: Operations that all runs of one interpolation may take, and one run of them.
 BUDGET, A_RUN = 50_000, 5_000

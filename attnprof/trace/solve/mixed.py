@@ -12,14 +12,12 @@ from typing import Any
 
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.budget import PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.probes import holds_beyond
-from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards
+from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards, holds_beyond
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.

@@ -12,14 +12,13 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import terms_of
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import largest
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.fewer import extend_to_fewer_blocks
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
-from attnprof.trace.solve.plan import SizePlan
+from attnprof.trace.solve.plan import FIRST, SizePlan
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
 _MORE = 2

@@ -15,16 +15,22 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, account, operation_signature, with_sizes
+from attnprof.trace.solve.accounts import (
+    Account,
+    Terms,
+    Worst,
+    account,
+    families,
+    operation_signature,
+    with_sizes,
+)
 from attnprof.trace.solve.axes import Axis, axis_of
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.columns import unnumbered
-from attnprof.trace.solve.families import families
 from attnprof.trace.solve.grid import Index
 from attnprof.trace.solve.lattice import Ladder, Lattice, indices_for, rows_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
-from attnprof.trace.solve.worst import Worst
 
 
 def turns_of(name: str) -> Any:

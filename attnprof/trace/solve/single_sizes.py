@@ -6,10 +6,11 @@ A dimension of 1 is another case for torch: a run with ``d/64`` blocks holds for
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from math import gcd
 from typing import Any
 
 from attnprof.trace.events import Call, Trace, totals_by_phase
-from attnprof.trace.request.target import Sizes
+from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import Runs
 from attnprof.trace.solve.domain import SizeConditions
@@ -64,3 +65,23 @@ def _does_the_same(
     return all(told(a) == told(b) for a, b in pairs) and not differ(
         found, totals_by_phase(trace, phases), sizes
     )
+
+
+# -- sizes at which a mixture of experts spreads its rows evenly over the experts ------
+def evenly(
+    target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
+) -> dict[str, int]:
+    """Return hints at which each expert gets as many rows, and more of them than experts exist."""
+    if not target.routed:
+        return hints
+    trace = Runs(target, phases).at(hints)
+    free = [name for name in ("N", *hints) if name in hints and name not in asked]
+    for rows, experts in trace.routes:
+        name = next((name for name in free if rows % hints[name] == 0), "")
+        if not name:
+            continue
+        each = rows // hints[name]
+        unit = experts // gcd(experts, each)
+        least = max(hints[name], -(-experts * experts // each) + unit)
+        hints = {**hints, name: unit * (-(-least // unit) | 1)}
+    return hints

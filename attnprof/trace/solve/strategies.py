@@ -31,16 +31,14 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve import budget
-from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.contradictions import Found, compare_calls
 from attnprof.trace.solve.count import held
-from attnprof.trace.solve.even_routing import evenly
 from attnprof.trace.solve.interpolation import Interpolated, interpolate
-from attnprof.trace.solve.later_calls import compare_calls
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.single_sizes import include_single_sizes
+from attnprof.trace.solve.single_sizes import evenly, include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import (
     nearby_hints,
