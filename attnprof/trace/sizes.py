@@ -65,8 +65,8 @@ def nbytes(tensor: "Tensor") -> Size:
 
 def storage_bytes(tensor: "Tensor") -> Size:
     """Return the bytes of the storage a tensor lies in, expanded, so that equal ones look alike."""
-    found = size_of(tensor.untyped_storage().nbytes())
-    return found if isinstance(found, int) else _expanded(found)
+    size = size_of(tensor.untyped_storage().nbytes())
+    return size if isinstance(size, int) else _expanded(size)
 
 
 @lru_cache(maxsize=4096)

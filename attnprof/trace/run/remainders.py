@@ -96,8 +96,10 @@ class Rests:
         for part in sorted(parts, key=sympy.count_ops):
             value = self._value(part)
             if value is not None:
-                found = expression.xreplace({part: value})
-                return self.rounded(sympy.expand(found) if isinstance(found, sympy.Expr) else found)
+                replaced = expression.xreplace({part: value})
+                return self.rounded(
+                    sympy.expand(replaced) if isinstance(replaced, sympy.Expr) else replaced
+                )
         return expression
 
     def _value(self, part: Any) -> Any | None:

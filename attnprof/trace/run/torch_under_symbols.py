@@ -95,8 +95,8 @@ def _decided_attention(*args: Any, **kwargs: Any) -> Any:
 
 def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
     """Yield the modules and names under which a function of torch's is imported."""
-    own = {"torch", "sympy", "attnprof"}
-    places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in own]
+    left_out = {"torch", "sympy", "attnprof"}
+    places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
     for place in (torch.nn.functional, *places):
         names = vars(place).copy() if isinstance(place, ModuleType) else {}
         yield from ((place, name) for name, value in names.items() if value is function)

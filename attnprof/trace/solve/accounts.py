@@ -92,15 +92,15 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
     of several sums gives one moment a sum.
     """
     now: Terms = {}
-    found = list[tuple[Any, list[Terms]]]()
+    moments = list[tuple[Any, list[Terms]]]()
     for place, call in enumerate(trace.calls):
         now = plus(plus(now, terms(call.gives), -1), terms(call.takes), 1)
         if phase in {"train", "decode", call.part}:
             key = place if aligned else key_of(call)
-            found.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
+            moments.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
     named: dict[Any, Terms] = {}
-    keys = [key for key, _ in found]
-    for names, (_, sides) in zip(_moment_names(keys, aligned=aligned), found, strict=True):
+    keys = [key for key, _ in moments]
+    for names, (_, sides) in zip(_moment_names(keys, aligned=aligned), moments, strict=True):
         for side, value in enumerate(sides):
             named |= {(key, (place, side), *turn): value for key, place, *turn in names}
     return named
@@ -108,10 +108,10 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
 
 def sides_of(size: Any) -> list[Terms]:
     """Return the sums that a size is the maximum of, ordered by their monomials."""
-    found = _sides(terms(size))
-    if len(found) == 1:
-        return found
-    return sorted(found, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
+    sides = _sides(terms(size))
+    if len(sides) == 1:
+        return sides
+    return sorted(sides, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
 
 
 def maxima_in(size: Any) -> list[Any]:
@@ -207,9 +207,9 @@ def families(
         if len(runs) < degree + 1 + _FURTHER:
             return
         for kind in ends[-1]:
-            own = [run[kind] for run in kinds]
+            of_kind = [run[kind] for run in kinds]
             for start in islice(product(*(x[kind] for x in ends[-degree - 1 :])), _MANY):
-                if found := _members(own, start, factors):
+                if found := _members(of_kind, start, factors):
                     rows = [row for row, _ in found]
                     yield [{x: n for x, n in zip(monomials, row, strict=True) if n} for row in rows]
 
@@ -224,13 +224,13 @@ def _by_kind(
         if turn:
             many[kind, turn[0]] = max(many[kind, turn[0]], turn[1] + 1)
     turned = {kind for kind, _, *turn in every if turn}
-    found: dict[Any, _Rows] = defaultdict(set)
+    rows: dict[Any, _Rows] = defaultdict(set)
     for (kind, (place, _), *turn), value in held.items():
         if place >= 0 and (turn[1] >= 0 if turn else kind not in turned):
             where = [place, many[kind, *turn]]
             where += [turn[1], many[kind, turn[0]]] if turn else []
-            found[kind].add((tuple([value.get(x, 0) for x in monomials]), tuple(where)))
-    return found
+            rows[kind].add((tuple([value.get(x, 0) for x in monomials]), tuple(where)))
+    return rows
 
 
 def _members(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
@@ -238,18 +238,18 @@ def _members(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[A
 
     None if a run, or a longer one than all, has no such moment.
     """
-    found = [*start]
+    members = [*start]
     for run in reversed(own[: -len(start)]):
-        value = _next([row for row, _ in found], factors), _next([x for _, x in found], factors)
+        value = _next([row for row, _ in members], factors), _next([x for _, x in members], factors)
         if value not in run:
             return None
-        found = [value, *found]
-    places = [place for _, place in reversed(found[-len(factors) :])]
+        members = [value, *members]
+    places = [place for _, place in reversed(members[-len(factors) :])]
     for _ in range(_LONGER):
         places = [_next(places, factors), *places[:-1]]
         if not all(0 <= x < many for x, many in zip(places[0][::2], places[0][1::2], strict=True)):
             return None
-    return found
+    return members
 
 
 def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any, ...]:
@@ -287,8 +287,8 @@ class Worst:
         key = id(before), id(found), shared
         if key not in self._grown:
             grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            own = self._undominated({x: found[x] for x in self._undominated(grown)})
-            self._grown[key] = (before, found), [*own]
+            undominated = self._undominated({x: found[x] for x in self._undominated(grown)})
+            self._grown[key] = (before, found), [*undominated]
         return self._grown[key][1]
 
     def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
@@ -307,8 +307,8 @@ class Worst:
     def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
         """Return a function that tells if a value never exceeds one of these, or a mean of two."""
         same = {frozenset(x.items()): x for x in kept}
-        told = covering([self.compared(x) for x in same.values()])
-        return lambda value: frozenset(value.items()) in same or told(self.compared(value))
+        is_covered = covering([self.compared(x) for x in same.values()])
+        return lambda value: frozenset(value.items()) in same or is_covered(self.compared(value))
 
     def compared(self, value: Terms) -> Terms:
         """Return twice a value in terms that are never negative: sizes minus 2, for instance.
@@ -316,11 +316,11 @@ class Worst:
         A value with no smaller factor of any term is never smaller. A rest is written in
         Bernstein's polynomials on the interval from 0 to its block.
         """
-        found: dict[Any, Any] = {}
+        compared: dict[Any, Any] = {}
         for term, factor in value.items():
             for name, times in self._nonnegative_parts(term):
-                found[name] = found.get(name, 0) + factor * times
-        return {name: factor for name, factor in found.items() if factor}
+                compared[name] = compared.get(name, 0) + factor * times
+        return {name: factor for name, factor in compared.items() if factor}
 
     def _nonnegative_parts(self, term: Any) -> list[tuple[Any, Any]]:
         if term not in self._seen:

@@ -78,17 +78,17 @@ def _axis_by_step(mixture: "Mixture", name: str, step: int, later: int = 0) -> A
         x = start + place * step
         place += 1
         try:
-            found = mixture.run({**mixture.base, name: x})
+            run = mixture.run({**mixture.base, name: x})
         except OutOfBudgetError:
             if best:
                 break
             raise
-        if found is None:
+        if run is None:
             if xs:
                 break
             continue
         xs.append(x)
-        runs.append(found)
+        runs.append(run)
         again, smooth = _fit_ends(mixture, xs, runs, most)
         if again and smooth:
             return again

@@ -28,7 +28,10 @@ class Found:
 
     def numbers(self, sizes: Sizes) -> dict[str, dict[str, Any]]:
         """Return what the formulas give at a shape: ``{"forward": {"flops": 4096}}``."""
-        return {p: {q: evaluate(x, sizes) for q, x in own.items()} for p, own in self.forms.items()}
+        return {
+            p: {q: evaluate(x, sizes) for q, x in quantities.items()}
+            for p, quantities in self.forms.items()
+        }
 
     def operations(self, sizes: Sizes) -> float:
         """Return about how many operations a run at a shape has; infinity where there is no run."""
@@ -48,8 +51,8 @@ class Found:
         Raises :class:`ContradictedError` if too few are left, or if any differs and ``strict``.
         """
         wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
-        for (phase, quantity), told in wrong.items():
-            wrong[phase, quantity] = told + parting(self.trace, run, phase, quantity, shape)
+        for (phase, quantity), sentence in wrong.items():
+            wrong[phase, quantity] = sentence + parting(self.trace, run, phase, quantity, shape)
         if wrong and strict:
             raise ContradictedError(shape, wrong)
         if wrong:
@@ -57,10 +60,10 @@ class Found:
 
     def withhold(self, error: ContradictedError) -> None:
         """Remove the contradicted formulas; raise the error if a phase keeps none of a count."""
-        for (phase, quantity), told in error.wrong.items():
+        for (phase, quantity), sentence in error.wrong.items():
             forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
             del forms[quantity]
-            gone[quantity] = f"at {sizes_text(error.shape)} {told}"
+            gone[quantity] = f"at {sizes_text(error.shape)} {sentence}"
         for phase, gone in self.withheld.items():
             left = [kind for kind in KINDS if self.forms[phase].get(kind, 0) != 0]
             if not left and not gone.keys().isdisjoint(KINDS):
@@ -75,10 +78,10 @@ def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes
     operations of one name at one line are summed before they are compared.
     """
     expected = list(_rows(formulas, phase, quantity, sizes))
-    found = list(_rows(run, phase, quantity, {}))
-    pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, found)
+    rows = list(_rows(run, phase, quantity, {}))
+    pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, rows)
     if any(call.times != 1 for call in formulas.calls):
-        at, there = _summed_by_line(expected), _summed_by_line(found)
+        at, there = _summed_by_line(expected), _summed_by_line(rows)
         pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
     for wanted, got in pairs:
         if wanted is None or got is None:
@@ -107,11 +110,11 @@ def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row
 
 
 def _summed_by_line(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
-    found: dict[tuple[str, str, str], Row] = {}
+    sums: dict[tuple[str, str, str], Row] = {}
     for call, value in rows:
         key = call.op, call.part, call.line
-        found[key] = call, value + found.get(key, (call, 0))[1]
-    return found
+        sums[key] = call, value + sums.get(key, (call, 0))[1]
+    return sums
 
 
 def _named(row: Any) -> str:
@@ -143,4 +146,4 @@ def compare_calls(
     if not isinstance(trace, Trace):
         return []
     formulas.is_steady = trace.is_steady
-    return [f"at {sizes_text(shape)} {told}" for told in trace.other_calls]
+    return [f"at {sizes_text(shape)} {sentence}" for sentence in trace.other_calls]

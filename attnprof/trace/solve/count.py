@@ -212,8 +212,8 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
         if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
             break
-    found = _run_on_real(target, sizes, training, fake)
-    return [found] if isinstance(found, str) else []
+    real = _run_on_real(target, sizes, training, fake)
+    return [real] if isinstance(real, str) else []
 
 
 def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:

@@ -105,12 +105,12 @@ def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
     searches["decode"] = _Search(
         target.step or target, search.asked, search.by_module, search.pinned
     )
-    found = dict[str, PhaseForms]()
+    forms = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
         if wanted := [phase for phase in group if phase in phases]:
-            found |= searches[wanted[0]].forms(wanted)
+            forms |= searches[wanted[0]].forms(wanted)
     counted = {phase: _counts_by_run(searches[phase].target, phase) for phase in phases}
-    return {phase: replace(found[phase], counted=counted[phase]) for phase in phases}
+    return {phase: replace(forms[phase], counted=counted[phase]) for phase in phases}
 
 
 def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
@@ -126,11 +126,13 @@ def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], M
             return run(tuple(sorted(sizes.items())))
         except Exception as error:
             where = sizes_text(sizes)
-            told = f"{target.name} does not run at {where}: {error_text(error)}"
+            message = f"{target.name} does not run at {where}: {error_text(error)}"
             if isinstance(error, TooLongError):
-                told = f"{where} is outside of where the formula of {target.name} holds, and a run "
-                told += f"there takes {error}"
-            raise RequestError(told) from error
+                message = (
+                    f"{where} is outside of where the formula of {target.name} holds, and a run "
+                )
+                message += f"there takes {error}"
+            raise RequestError(message) from error
 
     return counted
 
@@ -199,8 +201,8 @@ class _Search:
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
                 first = strategy is by_symbols and not fixed
-                if found := first and self._over_fewer_sizes(error, phases, reasons):
-                    return found
+                if result := first and self._over_fewer_sizes(error, phases, reasons):
+                    return result
                 waiting[:0] = self._strategies_with(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
@@ -229,8 +231,8 @@ class _Search:
 
         The length has to be a square, or a condition holds at an asked size and at no other.
         """
-        if found := self._of_squares(phases):
-            return found
+        if forms := self._of_squares(phases):
+            return forms
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
         return self._narrowed(phases, reasons) if alone else None
@@ -329,14 +331,14 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
     why = "; ".join(dict.fromkeys(attempt.reasons))
     if not attempt.complete:
         sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
-        told = (
+        sentence = (
             [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
             if given
             else []
         )
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
-            told += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
-        how = "; ".join(told or ["give all sizes with --at for numbers at one shape"])
+            sentence += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
+        how = "; ".join(sentence or ["give all sizes with --at for numbers at one shape"])
         raise CannotRunError(f"{target.name}: no closed form found ({why}); {how}")
     try:
         trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
@@ -350,5 +352,5 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
     values = totals_by_phase(trace, attempt.phases)
     nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
     here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
-    found = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
-    return attempt.phase_forms("counted", found, [asked], [], values)
+    counts = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
+    return attempt.phase_forms("counted", counts, [asked], [], values)
