@@ -6,9 +6,9 @@ import torch
 from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.names import released
 
-#: Published totals as they are commonly quoted, written down without looking them up again: a total
-#: that a build meets to the integer speaks for both, and holds sizes alone. Lengths, windows, number
-#: formats and quantisation change no parameter, and no total holds them.
+#: Published totals as they are commonly quoted, written down without looking them up again. A
+#: total that a build meets to the integer speaks for both, and holds sizes alone: lengths,
+#: windows, number formats and quantisation change no parameter.
 PUBLISHED = {
     "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496,
     "llama-3.1-405b": 405_853_388_800, "llama-3.2-1b": 1_235_814_400,
