@@ -47,7 +47,8 @@ numbers at `--seq` and `--batch` and as closed forms in `B`, `N` and the number 
 forward pass (a prompt), a training step, a token decoded after `N - 1` others, and the cache.
 
 ```
-attnprof model 001-lm-dot --seq 512                # a preset
+attnprof model llama-3.1-8b --seq 4096             # a released model, shipped
+attnprof model 001-lm-dot --seq 512                # a preset of a document
 attnprof model my.toml --phase forward,decode      # a file like the one above
 attnprof model config.json --seq 4096 --batch 8    # a model of transformers
 attnprof model my.py:build_model                   # what a function of yours makes
@@ -111,6 +112,51 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   even routing.
 - `N` are a text's tokens, or the samples or rows of a spectrogram of a sound. Images, videos, and
   spectrograms of a model that takes one size, are as large as the configuration says.
+
+## Names
+
+`CONFIG` may be, in this order:
+
+| what | example | where it comes from |
+|---|---|---|
+| a folder, or a `.json` file | `folder/`, `config.json` | its fields |
+| a function or class | `my.py:build_model` | your code |
+| a model of ours | `my.toml`, `001-lm-dot` | the file, or the presets below |
+| a released model | `llama-3.1-8b` | shipped: `attnprof list --models` |
+| a name on the Hub | `meta-llama/Llama-3.1-8B` | its `config.json`, and no other file |
+| a type of transformers | `gpt_oss` | the type's defaults, and a note says so |
+
+- Shipped are the fields that change a cost and are not the type's defaults. Where a published
+  number of parameters is known, the built model has it to the integer, but for what is named:
+  biases of routers that transformers does not count, layers for multi-token prediction that it does
+  not build, and vision towers, as models of images and text are shipped as their text decoder
+  (`tests/models/test_presets_public.py`). That holds sizes alone: lengths, windows, number formats
+  and `quantization_config` change no parameter. The release's own `config.json` decides.
+- The Hub is asked by huggingface_hub, with its cache, its token, `HF_ENDPOINT` and
+  `HF_HUB_OFFLINE`. Without a network a `config.json` that it has kept is read. Code that lies
+  beside the weights is never run: a type that transformers lacks is built by the class that
+  `architectures` names, if transformers has that, and a note says so.
+- A file without `model_type` is taken as a description by sizes: `num_hidden_layers`,
+  `hidden_size` and such, with `attention_bias` (`"qkv"`, `"qkvo"`), `qk_norm` (`"head"`),
+  `norms_per_layer` (1, 2, 4), `glu`, `mlp_bias`, `norm_bias`, `full_attention_layers` (how many,
+  evenly spread), `shared_expert_intermediate_size`, and the fields of latent, linear and recurrent
+  layers as configurations have them. It gets the type of transformers that has exactly such layers;
+  a note says which, and which sizes are the type's defaults since they are left out. A field that
+  no such type has is refused by name.
+
+`attnprof.models.names.config_of` gives the fields for any of them but code and models of ours.
+
+## Models side by side
+
+```
+attnprof model llama-3.1-8b --compare qwen3-8b,gemma-3-12b --seq 32768 --plot side.pdf --size column
+```
+
+`--compare` takes names with commas between, or is repeated. A row a model has its parameters, those
+that a token meets, the cache after `N` tokens and what one more adds to it, a prompt's FLOPs by its
+tokens, and bytes that a decoded token moves; all at the same `--seq` (1,024 unless it is said) and
+`--batch`. In JSON each record has its `model`. The figure has the cache and a prompt's FLOPs a
+token over the context, where formulas hold.
 
 ## Another mechanism in some layers
 

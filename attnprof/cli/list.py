@@ -4,7 +4,7 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.cli.options import Output, environment, working
-from attnprof.record import MechanismRecord, Report
+from attnprof.record import MechanismRecord, ReleasedRecord, Report
 
 
 def list_(
@@ -12,17 +12,24 @@ def list_(
         False, "--verify", help="Count and fit the orders of growth; exit 1 if one is exceeded."
     ),
     *,
+    models: bool = Option(
+        False, "--models", help="List the released models whose configurations are shipped."
+    ),
     to: Output,
 ) -> int:
     """List the mechanisms, how they grow, and their papers.
 
     The orders of growth are in the length N; --verify counts every mechanism and fits them.
+    --models lists names for attnprof model.
 
     Examples:
       attnprof list
-      attnprof list --format json
+      attnprof list --models
       attnprof list --verify
     """
+    if models:
+        to.deliver(_released())
+        return 0
     if verify:
         import torch
 
@@ -50,6 +57,20 @@ def list_(
     ]
     to.deliver(Report("list", records + _plugins(), {"notes": notes}, environment()))
     return 0
+
+
+def _released() -> Report:
+    """Return the released models that are shipped, by name."""
+    from attnprof.models.names import released
+
+    records = [
+        ReleasedRecord(
+            model=model.name, model_type=model.config["model_type"], parameters=model.parameters,
+            published=model.published or None, beyond=model.beyond, hub=model.hub,
+        )
+        for model in released().values()
+    ]  # fmt: skip
+    return Report("list --models", records, {}, environment())
 
 
 def _plugins() -> list[MechanismRecord]:

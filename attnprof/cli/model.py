@@ -16,6 +16,7 @@ from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.fits import with_memory
+from attnprof.models.names import check_names, fields_of
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.workload import PHASES
@@ -43,6 +44,19 @@ _LOGITS: Any = Option(
     help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
 )  # fmt: skip
 
+_INPUTS: Any = Option(
+    None, "--input", metavar="TEXT",
+    help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
+)  # fmt: skip
+_SWAP: Any = Option(
+    None, "--swap", metavar="NAME[@LAYERS]",
+    help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
+)  # fmt: skip
+_COMPARE: Any = Option(
+    None, "--compare", metavar="MODELS",
+    help="Put these models beside CONFIG: a prompt, a decoded token, the cache; repeatable.",
+)  # fmt: skip
+
 
 def _time(seconds: float) -> float:
     if not 0 <= seconds < inf:
@@ -50,11 +64,18 @@ def _time(seconds: float) -> float:
     return seconds
 
 
+_LIMIT: Any = Option(
+    180.0, metavar="SECONDS", callback=_time,
+    help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
+)  # fmt: skip
+
+
 def model(
     *,
     config: str | None = Argument(
         None, metavar="CONFIG", show_default=False,
-        help="A model's config.json or its folder, a .toml file, a preset, or my.py:factory.",
+        help="A config.json or its folder, a name (list --models, a type, the Hub's), a .toml "
+        "file, or my.py:factory.",
     ),
     seq: str | None = Option(
         None, metavar="SIZE",
@@ -65,24 +86,16 @@ def model(
         help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
     ),
     batch: opt.BatchOption = "1",
-    inputs: list[str] | None = Option(
-        None, "--input", metavar="TEXT",
-        help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
-    ),
+    inputs: list[str] | None = _INPUTS,
     phase: str = _PHASE,
     logits: str | None = _LOGITS,
     kernel: str | None = _KERNEL,
     optimizer: str = _OPTIMIZER,
-    swap: list[str] | None = Option(
-        None, "--swap", metavar="NAME[@LAYERS]",
-        help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
-    ),
+    swap: list[str] | None = _SWAP,
     settings: opt.SetOption = None,
     memory: str | None = _MEMORY,
-    limit: float = Option(
-        180.0, metavar="SECONDS", callback=_time,
-        help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
-    ),
+    compare: list[str] | None = _COMPARE,
+    limit: float = _LIMIT,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
     """Show what a whole model costs, by its configuration.
@@ -92,7 +105,7 @@ def model(
 
     Examples:
       attnprof model config.json --seq 4096 --memory 80GB
-      attnprof model folder/ --phase train --batch 8 --optimizer sgd
+      attnprof model llama-3.1-8b --compare qwen3-8b,gemma-3-12b --seq 32768
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
     """
@@ -103,12 +116,41 @@ def model(
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
     sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
     swaps = swaps_of(swap or (), parse_set(settings))
-    kept = KeptReport(
-        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits
-    )
-    asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
-    report = kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+    asked = (kernel, swaps, phases, sizes, inputs, logits, optimizer, limit)
+    others = [name for text in compare or () for name in text.split(",") if name]
+    check_names(config, *others)
+    if others:
+        if phase != _PHASE.default or most is not None:
+            flag = "--memory" if most is not None else "--phase"
+            raise RequestError(f"{flag} is for one model: leave it or --compare out")
+        to.deliver(_compared((config, *others), *asked))
+        return
+    report = _report(config, *asked)
     to.deliver(report if most is None else with_memory(report, most))
+
+
+def _report(
+    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
+    inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
+) -> Report:  # fmt: skip
+    """Return the report on a model: the kept one, if the request and the code are the same."""
+    kept = KeptReport(
+        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
+        fields_of(config),
+    )  # fmt: skip
+    asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
+    return kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+
+
+def _compared(
+    configs: Sequence[str], kernel: str | None, swaps: Any, _: Any, sizes: Any, *rest: Any
+) -> Report:
+    """Return the models side by side; at 1,024 tokens, unless the sizes say another length."""
+    from attnprof.models.comparison import PHASES, comparison
+
+    sizes = {"N": 1024, **sizes}
+    reports = [_report(name, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
+    return comparison(reports, reports[0].environment)
 
 
 def _file_of(path: Path) -> Path | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.config import MAX_LAYERS
+from attnprof.models.described import as_typed, is_described
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
@@ -42,12 +43,14 @@ def read_configuration(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     fields = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
-    _check_type(fields, str(file))
+    check_type(fields, str(file))
     return dict(fields)
 
 
-def _check_type(fields: Any, name: str) -> None:
+def check_type(fields: Any, name: str) -> None:
     """Raise :class:`RequestError` for fields that do not say which type of model they are of."""
+    if isinstance(fields, Mapping) and is_described(fields):
+        return
     if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
         note = _own_code(fields) if isinstance(fields, Mapping) else ""
         raise RequestError(
@@ -84,9 +87,13 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     Raises :class:`NotFoundError` for a type of model that transformers does not have, and
     :class:`RequestError` for fields that no model can be built with.
     """
-    _check_type(fields, name)
+    check_type(fields, name)
+    if is_described(fields):
+        fields, _ = as_typed(fields, name)
     transformers = transformers_module()
     types, model_type = transformers.CONFIG_MAPPING, fields["model_type"]
+    if named := _type_of_class(fields, name):
+        fields, model_type = {**fields, "model_type": named}, named
     if model_type not in types:
         why = (
             f"; {note}" if (note := _own_code(fields)) else f": {closest(model_type, list(types))}"
@@ -106,6 +113,21 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
         field = next((x for x in known if x not in message and _is_taken(kind, known, x)), "")
         message = f"{field} is {known[field]!r}: {message}" if field else message
         raise RequestError(f"{name}: transformers refuses this configuration: {message}") from error
+
+
+def _type_of_class(fields: Mapping[str, Any], name: str) -> str:
+    """Return the type of the class that a configuration of an unknown type names; else "".
+
+    Some makers give their release a type of its own and a class that transformers has.
+    """
+    transformers = transformers_module()
+    if fields["model_type"] in transformers.CONFIG_MAPPING:
+        return ""
+    for architecture in _names_of(fields.get("architectures"), name):
+        kind = getattr(transformers, architecture, None)
+        if model_type := getattr(getattr(kind, "config_class", None), "model_type", ""):
+            return str(model_type)
+    return ""
 
 
 def _is_taken(kind: Any, fields: Mapping[str, Any], without: str) -> bool:
@@ -170,7 +192,12 @@ def format_of(config: Any) -> str:
 
 
 def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield notes: which format is taken if none is named, and that named code is not run."""
+    """Yield notes: which type and format are taken if none is named; named code is not run."""
+    if is_described(fields):
+        yield as_typed(fields, "")[1]
+    elif named := _type_of_class(fields, ""):
+        classes = " or ".join(_names_of(fields["architectures"], ""))
+        yield f"transformers has no type {fields['model_type']}: {named} is built, as of {classes}"
     if any(fields.get(field) == "auto" for field in _DTYPE_FIELDS):
         yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
     if _own_code(fields):

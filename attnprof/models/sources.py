@@ -1,4 +1,4 @@
-"""Load a model from a configuration of transformers, a TOML file, a preset, or code.
+"""Load a model from a configuration of transformers, a name, a TOML file, a preset, or code.
 
 Code makes it by a function without arguments, or by its class.
 """
@@ -6,11 +6,11 @@ Code makes it by a function without arguments, or by its class.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.config import ModelConfig
+from attnprof.models.config import ModelConfig, load, presets
+from attnprof.models.names import named
 from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.trace.request import signatures
@@ -89,25 +89,21 @@ def _subject(
     tokens: int | None,
     inputs: Sequence[str],
 ) -> WholeModel:
-    path = Path(source)
-    if path.is_dir() or path.suffix == ".json":
-        from attnprof.models.hub import hub_subject
-        from attnprof.models.hub_config import read_configuration
-
-        name = (path if path.is_dir() else path.absolute().parent / path.stem).name
-        return hub_subject(read_configuration(path), name, kernel, swaps, tokens)
-    if kernel is not None:
-        raise RequestError(f"--kernel is for a config.json of transformers, not for {source}")
     if is_place(source):
-        if swaps:
-            raise RequestError(
-                f"--swap is for a config.json, a .toml file or a preset: not {source}"
-            )
+        if kernel is not None or swaps:
+            flag = "--swap" if swaps else "--kernel"
+            raise RequestError(f"{flag} is for a config.json or a model's name: not {source}")
         return factory_subject(source, inputs)
-    from attnprof.models import load
+    if source.endswith(".toml") or source in presets():
+        if kernel is not None:
+            raise RequestError(f"--kernel is for a model of transformers, not for {source}")
+        config = swapped_config(load(source), swaps) if swaps else load(source)
+        return config_subject(source, config)
+    from attnprof.models.hub import hub_subject
 
-    config = swapped_config(load(source), swaps) if swaps else load(source)
-    return config_subject(source, config)
+    model = named(source)
+    subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
+    return replace(subject, notes=(*model.notes, *subject.notes))
 
 
 def config_subject(name: str, config: ModelConfig) -> WholeModel:

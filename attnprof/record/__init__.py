@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from attnprof.record.crossovers import CrossoverRecord
     from attnprof.record.files import write_whole
     from attnprof.record.kinds import (
+        ComparedRecord,
         CompareRecord,
         CostRecord,
         DeriveRecord,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         ModelRecord,
         PredictRecord,
         RecommendRecord,
+        ReleasedRecord,
         VerificationRecord,
     )
     from attnprof.record.measured import (
@@ -42,11 +44,11 @@ if TYPE_CHECKING:
 _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "measured")
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",
-    "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord", "DistillRecord",
-    "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
-    "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord", "RecommendRecord",
-    "Record", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
-    "VerificationRecord", "column", "record_kinds", "write_whole",
+    "CompareRecord", "ComparedRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
+    "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
+    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord",
+    "RecommendRecord", "Record", "ReleasedRecord", "Report", "ReproduceRecord", "SelfTestRecord",
+    "TradeoffRecord", "VerificationRecord", "column", "record_kinds", "write_whole",
 ]  # fmt: skip
 
 

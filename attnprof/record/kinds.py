@@ -58,6 +58,40 @@ class GrowthRecord(Record, commands=("list --verify",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleasedRecord(Record, commands=("list --models",)):
+    """``list --models``: a released model that is shipped as a configuration.
+
+    ``parameters`` are those of the model that transformers builds; ``published`` is its makers'
+    number, null if unknown, and ``beyond`` what they count besides.
+    """
+
+    model: str = column("model")
+    model_type: str = column("type")
+    parameters: int = column("parameters", fmt="count")
+    published: int | None = column("published", fmt="count")
+    beyond: str = column("beyond")
+    hub: str = column("on the Hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRecord(Record, commands=("model --compare",)):
+    """``model --compare``: one quantity of one of several models, at the same sizes.
+
+    ``phase`` is empty for what no phase changes. ``flops_per_token`` is a phase's FLOPs by the
+    tokens that it computes, and ``cache_bytes_per_token`` what one token more adds to the cache at
+    the asked length, null if there is no formula. ``bound`` and ``view`` are those of ``model``.
+    """
+
+    model: str = column("model")
+    phase: str = column("phase")
+    quantity: str = column("quantity")
+    expression: str | None = column("expression")
+    value: int | float | None = column("value", fmt="count")
+    bound: str = column("bound", default="exact")
+    view: str = column("view", default="torch")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AtWorkload(Record):
     """Base of records on one mechanism at one workload."""
 

@@ -10,6 +10,7 @@ from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, History
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
+from attnprof.render.plots.comparison import draw_comparison
 from attnprof.render.plots.series import need
 from attnprof.render.plots.ticks import unit_of
 from attnprof.units import NAMES, plural
@@ -320,6 +321,8 @@ COLOURS = {
 
 def draw_model(report: Report) -> style.Figure:
     """Return the parts' shares of FLOPs, a panel a phase, then the cache; else RequestError."""
+    if report.command == "model --compare":
+        return draw_comparison(report)
     summary = report.summary
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:

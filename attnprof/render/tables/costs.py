@@ -14,6 +14,7 @@ from attnprof.record import (
     HeadsRecord,
     HeatmapRecord,
     MechanismRecord,
+    ReleasedRecord,
     Report,
 )
 from attnprof.render.terminal import (
@@ -264,6 +265,8 @@ def list_tables(report: Report) -> list[RenderableType]:
     """Return a row a mechanism."""
     if report.command == "list --verify":
         return _growth(report)
+    if report.command == "list --models":
+        return _released(report)
     table = FittedTable(
         "mechanism", "time", "memory", "causal", "decode", "parameters (default)", "paper",
         caption="N: tokens. Set a parameter with --set name=value. 000 to 004 number the documents "
@@ -275,6 +278,18 @@ def list_tables(report: Report) -> list[RenderableType]:
         skipped = [*[MISSING] * 5, record.skipped]
         table.add_row(record.mechanism, *(skipped if record.skipped else cells))
     return [table, *map(Hanging, report.summary.get("notes", ()))]
+
+
+def _released(report: Report) -> list[RenderableType]:
+    """Return a row a released model."""
+    table = FittedTable(
+        "model", "parameters", "type", "on the Hub", right=["parameters"],
+        caption="Parameters are those of the model that transformers builds. Type attnprof model "
+        "and a name.",
+    )  # fmt: skip
+    for row in report.of(ReleasedRecord):
+        table.add_row(row.model, f"{row.parameters:,}", row.model_type, row.hub)
+    return [table]
 
 
 def _growth(report: Report) -> list[RenderableType]:

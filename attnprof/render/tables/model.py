@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ModelRecord, Report
+from attnprof.render.tables.comparison import comparison_tables
 from attnprof.render.terminal import (
     FittedTable,
     FormulaText,
@@ -26,6 +27,9 @@ _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Yield the whole model first, then each phase by part and kind of layer."""
+    if report.command == "model --compare":
+        yield from comparison_tables(report)
+        return
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())

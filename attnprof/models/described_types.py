@@ -1,0 +1,344 @@
+"""Types of transformers by the traits of their layers, for models that are described by sizes.
+
+:data:`KINDS` has a row for each type: the traits that a description must have, those that it may
+have, and a function that writes its sizes as the type's own fields.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Fields = Mapping[str, Any]
+#: The value of a field that the type does not have.
+GONE = object()
+
+LAYERS, LENGTH = "num_hidden_layers", "max_position_embeddings"
+#: Fields that each row takes, as every decoder has them.
+COMMON = (
+    f"{LAYERS} hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size "
+    f"vocab_size tie_word_embeddings {LENGTH} dtype"
+)
+_WINDOWS = "sliding_window full_attention_layers"
+EXPERTS = "num_experts num_experts_per_tok moe_intermediate_size"
+_SHARED = "shared_expert_intermediate_size"
+SPARSE, _FIRST = f"{EXPERTS} {_SHARED}", "first_k_dense_replace router_bias"
+LATENT = "kv_lora_rank qk_rope_head_dim"
+LATENT_SIZES = "q_lora_rank qk_nope_head_dim v_head_dim"
+_DELTA = (
+    "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim "
+    "attn_output_gate qk_norm:head full_attention_layers"
+)
+_INDEX = "index_head_dim index_topk"
+_MAMBA = "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel full_attention_layers"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of transformers: the traits that it must have, and others that it may have.
+
+    ``write`` gives the fields of a description that the type names or says in another way;
+    :data:`GONE` leaves one out. ``common`` are sizes that it may have, as others, too. ``note``
+    says in what the type differs from such a description.
+    """
+
+    model_type: str
+    needs: str
+    takes: str = ""
+    write: Callable[[Fields], Fields] = field(default=lambda _: {})
+    common: str = COMMON
+    note: str = ""
+
+
+def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> list[str]:
+    """Return the kind of each layer: ``full_attention_layers`` of them are full, evenly spread.
+
+    Each p-th layer is full, counted from 1, as released models have it, and the last ones where
+    that leaves some: of 27 layers 7 are full, 4, 8, ..., 24 and 27.
+    """
+    layers, count = fields[LAYERS], fields["full_attention_layers"]
+    if count > layers:
+        raise ValueError(f"full_attention_layers is {count}, more than {LAYERS} {layers}")
+    periods = range(1, layers + 1)
+    period = next((p for p in periods if layers // p == count), -(-layers // count))
+    places = {*range(period - 1, layers, period)}
+    for place in reversed(range(layers)):
+        if len(places) < count:
+            places.add(place)
+    return [full if place in places else other for place in range(layers)]
+
+
+def _bias(fields: Fields) -> bool:
+    return bool(fields.get("attention_bias"))
+
+
+def _window(fields: Fields) -> Fields:
+    """Return the window, and kinds of layers where some or all of them have one."""
+    window, layers = fields.get("sliding_window"), fields[LAYERS]
+    if window is None:
+        full = fields.get("full_attention_layers", layers)
+        if full != layers:
+            raise ValueError("full_attention_layers needs sliding_window, of the other layers")
+        return {"layer_types": ["full_attention"] * layers, "full_attention_layers": GONE}
+    some = "full_attention_layers" in fields
+    types = _layer_types(fields, "sliding_attention") if some else ["sliding_attention"] * layers
+    return {"layer_types": types, "full_attention_layers": GONE, "use_sliding_window": True}
+
+
+def _windows_and_bias(fields: Fields) -> Fields:
+    return {**_window(fields), "attention_bias": _bias(fields)}
+
+
+def _soft_capped(fields: Fields) -> Fields:
+    """Return Gemma 2's fields without the caps on scores and logits, which are not described."""
+    cap = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    width = fields.get("head_dim", fields["hidden_size"] // fields["num_attention_heads"])
+    return {**_windows_and_bias(fields), **cap, "query_pre_attn_scalar": width}
+
+
+def _shared_count(fields: Fields) -> int:
+    """Return how many experts' widths the shared expert has."""
+    shared, width = fields.get(_SHARED, 0), fields["moe_intermediate_size"]
+    if shared % width:
+        raise ValueError(f"{_SHARED} is {shared}, which is no multiple of {width}, an expert's")
+    return int(shared // width)
+
+
+def _sparse(fields: Fields) -> Fields:
+    """Return the fields of layers with experts and a shared one; the first may be dense."""
+    if "num_experts" not in fields:
+        return {"first_k_dense_replace": fields[LAYERS]}
+    return {
+        "n_routed_experts": fields["num_experts"], "num_experts": GONE, _SHARED: GONE,
+        "router_bias": GONE, "n_shared_experts": _shared_count(fields), "n_group": 1,
+        "topk_group": 1, "first_k_dense_replace": fields.get("first_k_dense_replace", 0),
+    }  # fmt: skip
+
+
+def _latent(fields: Fields) -> Fields:
+    """Return the fields of latent attention: each head has keys and values of its own."""
+    heads = {"num_key_value_heads": fields["num_attention_heads"]}
+    return {**_sparse(fields), **heads, "q_lora_rank": fields.get("q_lora_rank"), "head_dim": GONE}
+
+
+def _indexed(fields: Fields) -> Fields:
+    """Return the fields of latent attention whose queries are narrow, too, for the indexer."""
+    return {**_latent(fields), "q_lora_rank": fields.get("q_lora_rank", GONE)}
+
+
+def _glm(fields: Fields) -> Fields:
+    norm = "qk_norm" in fields
+    return {**_sparse(fields), "use_qk_norm": norm, "attention_bias": _bias(fields)}
+
+
+def _ernie(fields: Fields) -> Fields:
+    """Return the fields of layers with experts and no shared one, after the first dense ones."""
+    return {
+        "moe_num_experts": fields["num_experts"], "moe_num_shared_experts": 0,
+        "moe_k": fields["num_experts_per_tok"], "num_experts": GONE, "num_experts_per_tok": GONE,
+        "router_bias": GONE,
+        "moe_layer_start_index": fields["first_k_dense_replace"], "first_k_dense_replace": GONE,
+        "use_bias": False, "tie_word_embeddings": fields.get("tie_word_embeddings", False),
+    }  # fmt: skip
+
+
+def _mixtral(fields: Fields) -> Fields:
+    return {
+        "num_local_experts": fields["num_experts"], "num_experts": GONE,
+        "intermediate_size": fields["moe_intermediate_size"], "moe_intermediate_size": GONE,
+    }  # fmt: skip
+
+
+def _gpt_oss(fields: Fields) -> Fields:
+    flags = ("attention_sinks", "expert_bias", "router_bias")
+    written = {**_mixtral(fields), **_windows_and_bias(fields), **dict.fromkeys(flags, GONE)}
+    return {**written, "use_sliding_window": GONE}
+
+
+def _kimi(fields: Fields) -> Fields:
+    names = {
+        "linear_num_heads": "kda_num_heads", "linear_head_dim": "kda_head_dim",
+        "linear_conv_kernel_dim": "kda_conv_kernel",
+    }  # fmt: skip
+    latent = dict(_latent(fields)) if "num_experts" in fields else {}
+    dense = latent.pop("first_k_dense_replace", fields.get("first_k_dense_replace", 1))
+    layers = fields[LAYERS]
+    written = {new: fields.get(old, GONE) for new, old in names.items()}
+    latent |= {"num_local_experts": latent.pop("n_routed_experts", GONE)}
+    return {
+        **latent, **written, **dict.fromkeys(names.values(), GONE), "first_k_dense_replace": GONE,
+        "layer_types": _layer_types(fields, "linear_attention"), "full_attention_layers": GONE,
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
+    }  # fmt: skip
+
+
+def _delta(fields: Fields) -> Fields:
+    types = _layer_types(fields, "linear_attention")
+    gates = dict.fromkeys(("full_attention_layers", "attn_output_gate", "shared_expert_gate"), GONE)
+    return {"layer_types": types, "attention_bias": _bias(fields), **gates}
+
+
+def _llama4(fields: Fields) -> Fields:
+    """Return Llama 4's fields: every k-th layer has experts, others chunks and positions."""
+    width, layers = fields["moe_intermediate_size"], fields[LAYERS]
+    if fields[_SHARED] != width:
+        raise ValueError(f"{_SHARED} is not moe_intermediate_size, as Llama 4 has it")
+    sparse = fields.get("moe_layers", layers)
+    if layers % sparse:
+        raise ValueError(f"moe_layers is {sparse}, which does not divide {LAYERS} {layers}")
+    types = _layer_types({"full_attention_layers": layers, **fields}, "chunked_attention")
+    return {
+        "num_local_experts": fields["num_experts"], "num_experts": GONE,
+        "intermediate_size": width, "intermediate_size_mlp": fields.get("intermediate_size", width),
+        "moe_intermediate_size": GONE, _SHARED: GONE, "full_attention_layers": GONE,
+        "moe_layers": GONE, "interleave_moe_layer_step": layers // sparse, "layer_types": types,
+        "no_rope_layers": [int(kind != "full_attention") for kind in types],
+    }  # fmt: skip
+
+
+def _gpt(fields: Fields) -> Fields:
+    """Return GPT-2's fields: an MLP of two maps, four times as wide unless it is said."""
+    width, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if fields.get("head_dim", width // heads) * heads != width:
+        raise ValueError("head_dim * num_attention_heads is not hidden_size, as in GPT's layers")
+    return {
+        "n_embd": width, "n_head": heads, "n_layer": fields[LAYERS], "head_dim": GONE,
+        "n_inner": fields.get("intermediate_size", 4 * width), "intermediate_size": GONE,
+        "n_positions": fields.get(LENGTH, 2048), "hidden_size": GONE, LAYERS: GONE,
+        "num_attention_heads": GONE, LENGTH: GONE, "bos_token_id": 0, "eos_token_id": 0,
+    }  # fmt: skip
+
+
+def _bloom(fields: Fields) -> Fields:
+    width, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if fields.get("num_key_value_heads", heads) != heads:
+        raise ValueError("num_key_value_heads is not num_attention_heads, as in BLOOM's layers")
+    if fields.get("intermediate_size", 4 * width) != 4 * width:
+        raise ValueError("intermediate_size is not 4 * hidden_size, as in BLOOM's layers")
+    gone = dict.fromkeys((*COMMON.split(), "mlp_bias", "norm_bias"), GONE)
+    kept = {
+        key: fields.get(key, GONE) for key in ("hidden_size", "tie_word_embeddings", "vocab_size")
+    }
+    return {**gone, **kept, "n_layer": fields[LAYERS], "n_head": heads}
+
+
+def _falcon(fields: Fields) -> Fields:
+    """Return Falcon's fields: attention and MLP read the same norm; there is one head of keys.
+
+    Or as many as there are heads.
+    """
+    width, heads = fields["hidden_size"], fields["num_attention_heads"]
+    keys = fields.get("num_key_value_heads", heads)
+    if keys not in (1, heads):
+        raise ValueError("num_key_value_heads is neither 1 nor num_attention_heads, as in Falcon's")
+    if fields.get("head_dim", width // heads) * heads != width:
+        raise ValueError("head_dim * num_attention_heads is not hidden_size, as in Falcon's layers")
+    gone = dict.fromkeys(("num_key_value_heads", "head_dim", "norm_bias", "mlp_bias"), GONE)
+    return {
+        **gone, "ffn_hidden_size": fields.get("intermediate_size", 4 * width),
+        "intermediate_size": GONE, "multi_query": keys == 1, "bias": _bias(fields),
+        "parallel_attn": True, "new_decoder_architecture": False,
+    }  # fmt: skip
+
+
+def _bert(fields: Fields) -> Fields:
+    heads = fields.get("num_attention_heads", fields["hidden_size"] // 64)
+    types = {"type_vocab_size": fields["type_vocab"], "type_vocab": GONE}
+    return {**types, "num_attention_heads": heads, "architectures": ["BertModel"]}
+
+
+def _vit(fields: Fields) -> Fields:
+    heads = fields.get("num_attention_heads", fields["hidden_size"] // 64)
+    sizes = {"image_size": fields["image"], "patch_size": fields["patch"]}
+    gone = dict.fromkeys(("image", "patch", "classes"), GONE)
+    classes = {"num_labels": fields["classes"]} if "classes" in fields else {}
+    kind = ["ViTForImageClassification"] if classes else []
+    return {**sizes, **gone, **classes, "num_attention_heads": heads, "architectures": kind}
+
+
+def _t5(fields: Fields) -> Fields:
+    return {
+        "feed_forward_proj": "gated-gelu", "relative_buckets": GONE, "tie_word_embeddings": GONE,
+        "relative_attention_num_buckets": fields.get("relative_buckets", GONE),
+    }  # fmt: skip
+
+
+def _nemotron(fields: Fields) -> Fields:
+    types = _layer_types(fields, "linear_attention")
+    gone = dict.fromkeys(("full_attention_layers", LAYERS), GONE)
+    return {"layers_block_type": types, **gone}
+
+
+def _bamba(fields: Fields) -> Fields:
+    """Return Bamba's fields: each layer has an MLP after its attention or its recurrence."""
+    names = {
+        "mamba_n_heads": "mamba_num_heads", "mamba_d_head": "mamba_head_dim",
+        "mamba_d_state": "ssm_state_size", "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+    }  # fmt: skip
+    inner, width = fields["mamba_num_heads"] * fields["mamba_head_dim"], fields["hidden_size"]
+    if inner % width:
+        raise ValueError("mamba_num_heads * mamba_head_dim is no multiple of hidden_size")
+    types = _layer_types(fields, "mamba")
+    places = [place for place, kind in enumerate(types) if kind == "full_attention"]
+    return {
+        **{new: fields.get(old, GONE) for new, old in names.items()},
+        **dict.fromkeys(names.values(), GONE),
+        "mamba_expand": inner // width, "attn_layer_indices": places,
+        "full_attention_layers": GONE,
+    }  # fmt: skip
+
+
+_ENCODER = f"{LAYERS} hidden_size intermediate_size num_attention_heads dtype"
+WITH_VISION = ("qwen3_5_text", "qwen3_5_moe_text")
+_KV, _BIASES = "num_key_value_heads", "glu:false mlp_bias norm_bias attention_bias:qkvo"
+#: Types of transformers by their traits, the plainer first.
+KINDS = (
+    Kind("llama", _KV, "attention_bias:qkvo mlp_bias", lambda x: {"attention_bias": _bias(x)}),
+    Kind("mistral", "sliding_window"),
+    Kind("ministral", _WINDOWS, "", lambda x: {**_window(x), "use_sliding_window": GONE}),
+    Kind("qwen2", "attention_bias:qkv", _WINDOWS, _window),
+    Kind("qwen3", "qk_norm:head", f"attention_bias:qkvo {_WINDOWS}", _windows_and_bias),
+    Kind("gemma2", "norms_per_layer:4", f"attention_bias:qkvo {_WINDOWS}", _soft_capped),
+    Kind("gemma3_text", "norms_per_layer:4 qk_norm:head", f"attention_bias:qkvo {_WINDOWS}",
+         _soft_capped),
+    Kind("cohere", "norms_per_layer:1", "attention_bias:qkvo",
+         lambda x: {"attention_bias": _bias(x)}),
+    Kind("arcee", "glu:false", "attention_bias:qkvo mlp_bias",
+         lambda x: {"attention_bias": _bias(x)}),
+    Kind("nemotron", "glu:false norm_bias", "attention_bias:qkvo mlp_bias",
+         lambda x: {"attention_bias": _bias(x), "norm_bias": GONE}),
+    Kind("falcon", "glu:false norm_bias norms_per_layer:1", "", _falcon),
+    Kind("falcon", f"{_BIASES} norms_per_layer:1", "", _falcon),
+    Kind("bloom", f"{_BIASES} final_norms:2", "", _bloom),
+    Kind("mixtral", EXPERTS, "sliding_window", _mixtral),
+    Kind("qwen3_moe", f"{EXPERTS} qk_norm:head", "attention_bias:qkvo",
+         lambda x: {"attention_bias": _bias(x), "mlp_only_layers": []}),
+    Kind("qwen2_moe", f"{EXPERTS} {_SHARED} shared_expert_gate", "attention_bias:qkv",
+         lambda x: {"qkv_bias": _bias(x), "shared_expert_gate": GONE, "mlp_only_layers": []}),
+    Kind("ernie4_5_moe", f"{EXPERTS} first_k_dense_replace", "router_bias", _ernie,
+         note="; its router has a bias for each expert"),
+    Kind("glm4_moe", SPARSE, f"{_FIRST} attention_bias:qkv qk_norm:head", _glm),
+    Kind("gpt_oss", f"{EXPERTS} attention_sinks expert_bias router_bias attention_bias:qkvo "
+         "sliding_window", "full_attention_layers", _gpt_oss),
+    Kind("llama4_text", f"{EXPERTS} {_SHARED} attention_chunk_size",
+         "full_attention_layers moe_layers", _llama4),
+    Kind("deepseek_v3", LATENT, LATENT_SIZES, _latent),
+    Kind("deepseek_v3", f"{LATENT} {SPARSE}", f"{LATENT_SIZES} {_FIRST}", _latent),
+    Kind("deepseek_v32", f"{LATENT} {_INDEX}", f"index_n_heads {LATENT_SIZES}", _indexed),
+    Kind("deepseek_v32", f"{LATENT} {_INDEX} {SPARSE}", f"index_n_heads {LATENT_SIZES} {_FIRST}",
+         _indexed),
+    Kind("kimi_linear", f"{LATENT} kda_num_heads kda_head_dim full_attention_layers",
+         f"kda_conv_kernel {LATENT_SIZES} {EXPERTS} {_SHARED} first_k_dense_replace router_bias",
+         _kimi),
+    Kind("qwen3_5_text", _DELTA, "linear_conv_kernel_dim attention_bias:qkvo", _delta),
+    Kind("qwen3_5_moe_text", f"{_DELTA} {EXPERTS} {_SHARED} shared_expert_gate",
+         "linear_conv_kernel_dim attention_bias:qkvo", _delta),
+    Kind("bamba", f"{_MAMBA} intermediate_size", "", _bamba),
+    Kind("nemotron_h", _MAMBA, "", _nemotron),
+    Kind("bert", "type_vocab", "", _bert, f"{_ENCODER} vocab_size {LENGTH}"),
+    Kind("vit", "patch image", "classes", _vit, _ENCODER),
+    Kind("t5", "num_layers d_model d_kv d_ff num_heads", "num_decoder_layers relative_buckets", _t5,
+         "vocab_size tie_word_embeddings dtype", "; its token table is its head, too"),
+    Kind("gpt2", "num_attention_heads", "head_dim", _gpt, f"{_ENCODER} vocab_size "
+         f"tie_word_embeddings {LENGTH}"),
+)  # fmt: skip

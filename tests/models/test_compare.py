@@ -1,0 +1,127 @@
+"""Models side by side: numbers by hand, the same as of single reports, and a figure."""
+
+import json
+import re
+
+import pytest
+
+from attnprof.cli.app import main
+from attnprof.models.comparison import PHASES, comparison
+from attnprof.models.report import model_report
+from attnprof.models.sources import subject_of
+from attnprof.record import ComparedRecord, Report
+from attnprof.render.formats import print_tables, render
+from attnprof.render.plots import plot_report
+
+_SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "intermediate_size": 48, "vocab_size": 96, "tie_word_embeddings": False,
+}  # fmt: skip
+PLAIN = {"model_type": "llama", **_SIZES}
+#: Three of four layers see 8 tokens.
+WINDOWED = {**_SIZES, "sliding_window": 8, "full_attention_layers": 1}
+#: Bytes that a token adds to the cache of a layer, in float32: keys and values.
+_LAYER = 2 * 2 * 8 * 4
+N = 40
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, fields in (("plain", PLAIN), ("windowed", WINDOWED)):
+        (folder / f"{name}.json").write_text(json.dumps(fields), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(files):
+    subjects = [subject_of(str(files / f"{name}.json")) for name in ("plain", "windowed")]
+    return [model_report(subject, PHASES, {"B": 2, "N": N}) for subject in subjects]
+
+
+@pytest.fixture(scope="module")
+def compared(reports):
+    return comparison(reports)
+
+
+def values(report):
+    return {(row.model, row.phase, row.quantity): row.value for row in report.of(ComparedRecord)}
+
+
+def test_a_cache_grows_by_the_layers_that_see_all_tokens(compared):
+    found = values(compared)
+    assert found["plain", "decode", "cache_bytes_per_token"] == 4 * _LAYER
+    assert found["windowed", "decode", "cache_bytes_per_token"] == _LAYER
+    assert found["plain", "decode", "cache_bytes"] == 2 * N * 4 * _LAYER
+
+
+def test_flops_a_token_are_those_of_the_prompt_by_its_tokens(compared, reports):
+    found = values(compared)
+    for report in reports:
+        whole = next(
+            row for row in report.records
+            if (row.part, row.phase, row.quantity) == ("total", "prefill", "flops")
+        )  # fmt: skip
+        name = report.summary["name"]
+        assert found[name, "prefill", "flops_per_token"] == round(whole.value / (2 * N))
+        assert found[name, "prefill", "flops"] == whole.value
+
+
+def test_parameters_are_those_of_arithmetic(compared):
+    layer = 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
+    for name in ("plain", "windowed"):
+        for quantity in ("parameters", "active_parameters"):
+            assert values(compared)[name, "", quantity] == 4 * layer + 2 * 96 * 32 + 32
+
+
+def test_the_report_can_be_stored_and_its_table_fits_80_columns(compared, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    again = Report.from_json(json.loads(render(compared, "json")), "kept.json")
+    assert values(again) == values(compared)
+    print_tables(compared)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(re.findall(r"^(?:plain|windowed) ", text, re.MULTILINE)) == 2  # one table
+
+
+@pytest.mark.parametrize("size", ["column", "page"])
+def test_the_figure_has_a_panel_for_the_cache_and_one_for_flops(compared, tmp_path, size):
+    path = tmp_path / "compared.svg"
+    plot_report(compared, path, size)
+    text = path.read_text("utf-8")
+    for word in ("cache", "FLOPs a prompt", "plain", "windowed"):
+        assert f"<!-- {word}" in text, word
+
+
+def test_models_without_formulas_are_compared_without_growth_and_not_drawn(files, tmp_path):
+    subject = subject_of(str(files / "plain.json"))
+    report = comparison([model_report(subject, PHASES, {"B": 1, "N": N}, limit_s=0)])
+    assert values(report)["plain", "decode", "cache_bytes_per_token"] is None
+    with pytest.raises(Exception, match="no model has a formula in N"):
+        plot_report(report, tmp_path / "none.svg", "column")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compare", "lama-3.1-8b"], "did you mean llama-3.1-8b"),
+        (["--compare", "gpt2", "--phase", "train"], "--phase is for one model"),
+        (["--compare", "gpt2", "--memory", "8GB"], "--memory is for one model"),
+    ],
+)
+def test_wrong_requests_are_refused_before_anything_runs(files, capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["model", str(files / "plain.json"), *arguments])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_compares_and_names_each_model_in_json(files, capsys):
+    both = [str(files / f"{name}.json") for name in ("plain", "windowed")]
+    rest = ["--compare", both[1], "--seq", "12", "--limit", "0", "--format", "json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["model", both[0], *rest])
+    assert not ended.value.code
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["command"] == "model --compare"
+    assert {row["model"] for row in answer["records"]} == {"plain", "windowed"}
