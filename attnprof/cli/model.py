@@ -14,6 +14,7 @@ from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
 from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
+from attnprof.cli.utilisation import Mfu
 from attnprof.errors import RequestError
 from attnprof.models.fits import with_memory
 from attnprof.models.names import check_names, fields_of
@@ -64,6 +65,10 @@ def _time(seconds: float) -> float:
     return seconds
 
 
+_TARGET_SEQ: Any = Option(
+    None, metavar="SIZE",
+    help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
+)  # fmt: skip
 _LIMIT: Any = Option(
     180.0, metavar="SECONDS", callback=_time,
     help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
@@ -81,10 +86,7 @@ def model(
         None, metavar="SIZE",
         help="Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
     ),
-    target_seq: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
-    ),
+    target_seq: str | None = _TARGET_SEQ,
     batch: opt.BatchOption = "1",
     inputs: list[str] | None = _INPUTS,
     phase: str = _PHASE,
@@ -95,6 +97,7 @@ def model(
     settings: opt.SetOption = None,
     memory: str | None = _MEMORY,
     compare: list[str] | None = _COMPARE,
+    utilisation: Mfu,
     limit: float = _LIMIT,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -107,10 +110,16 @@ def model(
       attnprof model config.json --seq 4096 --memory 80GB
       attnprof model llama-3.1-8b --compare qwen3-8b,gemma-3-12b --seq 32768
       attnprof model config.json --swap linear@odd --plot shares.png
-      attnprof model my.py:build_model --phase forward
+      attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
+    if utilisation.is_asked(
+        compare=compare, memory=memory, swap=swap, input=inputs, target_seq=target_seq,
+        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1", phase=phase != _PHASE.default,
+    ):  # fmt: skip
+        utilisation.answer(config, seq, to)
+        return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
