@@ -238,9 +238,8 @@ def crossover(
     with working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
-    to.deliver(
-        report, more=_memory_difference((first, second), workload, report) if in_table else ""
-    )
+    more = _memory_difference((first, second), workload, report) if in_table else ""
+    to.deliver(report, more=more)
 
 
 def _pair(

@@ -65,6 +65,10 @@ def _time(seconds: float) -> float:
     return seconds
 
 
+_TARGET_SEQ: Any = Option(
+    None, metavar="SIZE",
+    help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
+)  # fmt: skip
 _LIMIT: Any = Option(
     180.0, metavar="SECONDS", callback=_time,
     help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
@@ -82,10 +86,7 @@ def model(
         None, metavar="SIZE",
         help="Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
     ),
-    target_seq: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
-    ),
+    target_seq: str | None = _TARGET_SEQ,
     batch: opt.BatchOption = "1",
     inputs: list[str] | None = _INPUTS,
     phase: str = _PHASE,
@@ -113,7 +114,10 @@ def model(
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
-    if utilisation.is_asked(compare=compare, memory=memory, swap=swap, inputs=inputs):
+    if utilisation.is_asked(
+        compare=compare, memory=memory, swap=swap, input=inputs, target_seq=target_seq,
+        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1", phase=phase != _PHASE.default,
+    ):  # fmt: skip
         utilisation.answer(config, seq, to)
         return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")

@@ -39,7 +39,7 @@ class Mfu:
         own = {"convention": self.counting, "lengths": self.lengths, "as-python": self.as_python}
         flag = next((name for name, x in (others if self.mfu else own).items() if x), "")
         if flag and self.mfu:
-            flag = {"inputs": "input"}.get(flag, flag)
+            flag = flag.replace("_", "-")
             raise RequestError(f"--{flag} and --mfu are two questions: leave one of them out")
         if flag:
             raise RequestError(f"--{flag} is about FLOPs a token: type --mfu, too")

@@ -70,9 +70,10 @@ def _text_field(fields: Mapping[str, Any], name: str) -> Any:
 
 def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:
     """Return the sizes of a model that is described, with the text part of its configuration."""
-    if not {"input_ids", "decoder_input_ids"} & {*subject.inputs}:
-        taken = ", ".join(subject.inputs)
-        raise RequestError(f"{subject.name} takes {taken}: FLOPs a token are of models of tokens")
+    if fixed := [name for name in subject.inputs if name not in ("input_ids", "decoder_input_ids")]:
+        raise RequestError(
+            f"{subject.name} takes {', '.join(fixed)}: FLOPs a token are of models of tokens"
+        )
     run = text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))
     attention = tuple(attention_shapes(run, config))

@@ -148,9 +148,9 @@ def mechanism_id(row: dict[str, str]) -> str:
 def claimed_text(mechanism: str) -> str:
     """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
     rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
-    match = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
-    assert match, rows[mechanism]
-    return match[1]
+    order = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert order, rows[mechanism]
+    return order[1]
 
 
 def claimed_order(mechanism: str) -> str:
