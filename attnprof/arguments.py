@@ -1,6 +1,7 @@
 """What Python callers pass: sizes, flags, names, numbers; RequestError for anything else."""
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -231,3 +232,18 @@ def _passed(name: str, kind: str, value: Any) -> Any:
     if any(word in kind for word in ("bool", "int", "float", "str")):
         raise RequestError(f"{name} must be {kind}, not {shown(value)}")
     return value
+
+
+_MEMORY_UNITS = {
+    "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40,
+}  # fmt: skip
+
+
+def memory_bytes(value: Any, name: str = "memory") -> int:
+    """Return the bytes of ``2GiB``, ``500MB`` or a whole number; raise :class:`RequestError`."""
+    said = str(value).strip().lower()
+    matched = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", said)
+    if not matched:
+        raise RequestError(f"{name} {value}: type a size like 2GiB or 500MB")
+    return int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])

@@ -116,7 +116,8 @@ def model(
         raise RequestError("model needs a configuration: type attnprof model config.json")
     if utilisation.is_asked(
         compare=compare, memory=memory, swap=swap, input=inputs, target_seq=target_seq,
-        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1", phase=phase != _PHASE.default,
+        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1",
+        phase=phase != _PHASE.default,
     ):  # fmt: skip
         utilisation.answer(config, seq, to)
         return

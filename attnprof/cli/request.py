@@ -9,7 +9,7 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.algebra.parser import name_of, short
-from attnprof.arguments import LARGEST
+from attnprof.arguments import LARGEST, memory_bytes
 from attnprof.cli import options as opt
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -243,14 +243,8 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
     return [targets[name] for name in names]
 
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-
-
 def parse_bytes(text: str | None, flag: str) -> int | None:
     """Return the bytes of ``2GiB``, ``500MB`` or a number; None stays None."""
     if text is None:
         return None
-    matched = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not matched:
-        raise RequestError(f"{flag} {text}: type a size like 2GiB or 500MB")
-    return int(float(matched[1]) * _UNITS[matched[2] or ""])
+    return memory_bytes(text, flag)

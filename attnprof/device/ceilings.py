@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.errors import RequestError
 from attnprof.record.report import fits
 
 TERA, GIGA = 10**12, 10**9
@@ -48,6 +49,12 @@ def _gpu(
 #: Matched against the name a driver reports, the most specific first. float64 is the maker's
 #: figure for its matrix units where there are any.
 GPUS: tuple[Ceilings, ...] = (
+    _gpu("B200", "NVIDIA HGX B200 datasheet, one GPU, halved where stated with sparsity",
+         8000, 2250, 75, 1100, 37),
+    _gpu("MI300X", "AMD Instinct MI300X data sheet", 5300, 1307.4, 163.4, 653.7, 163.4),
+    _gpu("MI325X", "AMD Instinct MI325X data sheet", 6000, 1307.4, 163.4, 653.7, 163.4),
+    _gpu("RTX 4090", "NVIDIA Ada GPU architecture white paper, GeForce RTX 4090",
+         1008, 165.2, 82.6, 82.6),
     _gpu("H200", "NVIDIA H200 Tensor Core GPU datasheet, SXM, halved where stated with sparsity",
          4800, 989.5, 67, 494.5, 67),
     _gpu("H100 PCIe", "NVIDIA H100 Tensor Core GPU datasheet, PCIe, halved where with sparsity",
@@ -70,6 +77,28 @@ GPUS: tuple[Ceilings, ...] = (
     _gpu("V100-SXM2", "NVIDIA V100 Tensor Core GPU datasheet, SXM2",
          900, 125, 15.7, double=7.8, bfloat16=False),
 )  # fmt: skip
+
+#: Gigabytes (10**9 B) of memory by the same names, from the same sources.
+MEMORY_GB: Mapping[str, float] = {
+    "B200": 180, "MI300X": 192, "MI325X": 256, "RTX 4090": 24, "H200": 141, "H100 PCIe": 80,
+    "H100": 80, "A100-SXM4-80GB": 80, "A100 80GB PCIe": 80, "A100": 40, "A30": 24, "L40S": 48,
+    "L4": 24, "A10G": 24, "A10": 24, "T4": 16, "V100-SXM2": 16,
+}  # fmt: skip
+
+
+def device_named(name: str) -> Ceilings:
+    """Return the maker's figures of a device by a name as people type it: ``h100``, ``a100-80gb``.
+
+    Raises :class:`RequestError` with the known ones.
+    """
+    exact = [gpu for gpu in GPUS if gpu.name.casefold() == name.casefold()]
+    near = exact or [gpu for gpu in GPUS if names(name, gpu.name)] or [
+        gpu for gpu in GPUS if names(gpu.name, name)
+    ]  # fmt: skip
+    if not near:
+        possible = ", ".join(gpu.name for gpu in GPUS)
+        raise RequestError(f"--on {name}: its memory is not known; possible: {possible}")
+    return min(near, key=lambda gpu: len(gpu.name))
 
 
 def stated(device_name: str) -> Ceilings | None:

@@ -55,7 +55,7 @@ def text_run(subject: WholeModel) -> TextRun:
         if first is not None and width:
             rows[name] += Fraction(first.numel(), width * TOKENS)
 
-    with meta_world(subject.dtype), recorded_attention() as calls, _without_experts():
+    with meta_world(subject.dtype), recorded_attention() as calls, without_experts():
         try:
             model = subject.build().eval()
             _set_kernel(model)
@@ -80,7 +80,7 @@ def _set_kernel(model: Any) -> None:
 
 
 @contextmanager
-def _without_experts() -> Iterator[None]:
+def without_experts() -> Iterator[None]:
     """Give what experts get instead of running them: which tokens they see is not known."""
     from unittest.mock import patch
 
@@ -104,7 +104,7 @@ def counted_products(subject: WholeModel, tokens: int) -> int:
 
     from attnprof.trace.run.worlds import meta_world
 
-    with meta_world(subject.dtype), recorded_attention(), _without_experts():
+    with meta_world(subject.dtype), recorded_attention(), without_experts():
         model = subject.build().eval()
         _set_kernel(model)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:

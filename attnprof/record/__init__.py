@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         CompareRecord,
         CostRecord,
         DeriveRecord,
+        FitRecord,
         FormulaTermRecord,
         GrowthRecord,
         HeadsRecord,
@@ -47,8 +48,8 @@ _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "me
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",
     "CompareRecord", "ComparedRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
-    "DistillRecord", "DoctorRecord", "FormulaTermRecord", "GrowthRecord", "HeadsRecord",
-    "HeatmapRecord", "HistoryRecord", "MechanismRecord", "MfuRecord", "ModelRecord",
+    "DistillRecord", "DoctorRecord", "FitRecord", "FormulaTermRecord", "GrowthRecord",
+    "HeadsRecord", "HeatmapRecord", "HistoryRecord", "MechanismRecord", "MfuRecord", "ModelRecord",
     "PredictRecord", "ProfileRecord", "RecommendRecord", "Record", "ReleasedRecord", "Report",
     "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord", "column",
     "record_kinds", "write_whole",

@@ -256,6 +256,20 @@ class ModelRecord(Record, commands=("model",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitRecord(Record, commands=("fit",)):
+    """``fit``: bytes of a part on one rank, its formula, and what it rests on.
+
+    ``part`` is weights, cache, activations, gradients, optimizer, reserve or total; ``formula`` is
+    in B sequences, N tokens of each, T tokens of a prompt at once and P parameters.
+    """
+
+    part: str = column("part")
+    bytes: int = column("bytes", unit="B", fmt="bytes")
+    formula: str = column("formula", default="")
+    basis: str = column("basis", default="")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MfuRecord(Record, commands=("model --mfu",)):
     """``model --mfu``: FLOPs a token of a phase by a convention, at the asked lengths.
 

@@ -1,0 +1,111 @@
+"""``attnprof fit``: whether a model fits a memory, and how much of it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from typer import Argument, Option
+
+from attnprof.cli import options as opt
+from attnprof.cli.options import working
+from attnprof.cli.request import parse_bytes, parse_size
+from attnprof.errors import RequestError
+
+
+def _ranks(flag: str, text: str) -> Any:
+    return opt.whole(1, flag, text, 1, 2**20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Among how many devices a model is divided, and in which ways."""
+
+    tensor_parallel: int = _ranks("--tensor-parallel", "Ranks that share every layer.")
+    pipeline: int = _ranks("--pipeline", "Stages of layers, one after the other.")
+    expert_parallel: int = _ranks("--expert-parallel", "Ranks that share the experts.")
+    context_parallel: int = _ranks("--context-parallel", "Ranks that share the tokens.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained, if it is."""
+
+    train: bool = Option(False, "--train", help="A training step instead of serving.")
+    optimizer: str = Option(
+        "adamw", metavar="NAME", help="With --train: adamw, adamw-8bit, muon or sgd."
+    )
+    recompute: str = Option(
+        "selective", metavar="NAME",
+        help="With --train: what backward computes again: none, selective (attention) or full.",
+    )  # fmt: skip
+    shard: str = Option(
+        "none", metavar="NAME", help="With --train: none, zero1, zero2 or zero3 (FSDP)."
+    )
+    data_parallel: int = _ranks("--data-parallel", "With --train: ranks with other sequences.")
+
+
+def fit_(
+    *,
+    config: str | None = Argument(
+        None, metavar="CONFIG", show_default=False,
+        help="A config.json or its folder, or a name (list --models, a type, the Hub's).",
+    ),
+    memory: str | None = Option(None, metavar="SIZE", help="Memory of one device, like 80GB."),
+    on: str | None = Option(None, "--on", metavar="NAME", help="A device by its maker: h100."),
+    seq: str = Option("4096", metavar="SIZE", help="Tokens of each sequence."),
+    batch: opt.BatchOption = "1",
+    dtype: str | None = Option(
+        None, metavar="NAME",
+        help="Weights: bfloat16, fp8, int4, mxfp4, nvfp4, q8_0, q4_k … (default: the file's).",
+    ),
+    cache_dtype: str | None = Option(
+        None, metavar="NAME", help="Cache: bfloat16 (the default), fp8, q8_0, q4_0, nvfp4 …."
+    ),
+    block: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20),
+    ranks: Ranks,
+    chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30),
+    utilization: float = Option(0.9, metavar="SHARE", help="Share of the memory that is used."),
+    uncapped: bool = Option(False, "--uncapped", help="Window layers keep all tokens, too."),
+    training: Training,
+    to: opt.Output,
+) -> None:  # fmt: skip
+    """Say whether a model fits a memory, at which context and batch.
+
+    Weights, cache, activations and reserve of one rank in bytes and closed forms; the longest
+    context and the largest batch that fit. With --on, also how fast it can be at most.
+
+    Examples:
+      attnprof fit llama-3.1-8b --memory 24GB --seq 32768
+      attnprof fit gpt-oss-120b --on h100 --seq 131072 --batch 4
+      attnprof fit qwen3-30b-a3b --on h100 --dtype fp8 --tensor-parallel 2
+      attnprof fit llama-3.1-8b --on h200 --train --shard zero3 --data-parallel 8
+    """
+    if config is None:
+        raise RequestError("fit needs a model: type attnprof fit llama-3.1-8b --memory 80GB")
+    if (memory is None) == (on is None):
+        raise RequestError("fit needs one of --memory 80GB and --on h100")
+    from attnprof.device.ceilings import MEMORY_GB, device_named
+    from attnprof.models.fit import FitOptions, fit_model, fit_report
+    from attnprof.models.fit_training import TrainingOptions, training_report
+
+    device = None if on is None else device_named(on)
+    size = parse_bytes(memory, "--memory") or int(MEMORY_GB[device.name] * 10**9 if device else 0)
+    common = {
+        "memory": size, "seq_len": parse_size(seq, "--seq"),
+        "batch_size": parse_size(batch, "--batch"), "dtype": dtype, "cache_dtype": cache_dtype,
+        "block_size": block, **vars(ranks), "chunk": chunk, "utilization": utilization,
+        "uncapped": uncapped,
+    }  # fmt: skip
+    how = {name: x for name, x in vars(training).items() if name != "train"}
+    usual = vars(Training(train=False, optimizer="adamw", recompute="selective", shard="none",
+                          data_parallel=1))  # fmt: skip
+    if not training.train and (flag := next((n for n, x in how.items() if x != usual[n]), "")):
+        raise RequestError(f"--{flag.replace('_', '-')} is of training: type --train, too")
+    options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+    with working(f"laying out {config}"):
+        model = fit_model(config)
+        report = training_report(model, options) if training.train else fit_report(model, options)
+        if device is not None and not training.train:
+            from attnprof.models.fit_speed import with_speed
+
+            report = with_speed(report, model, options, device)
+    to.deliver(replace(report, environment=opt.environment()))

@@ -1,0 +1,95 @@
+"""What each layer of a model keeps of a sequence, as its own cache shows after a short prompt.
+
+Engines keep the same entries in pages and formats of their own: keys and values of as many tokens
+as the layer sees, or one latent row a token for all heads, or a state that does not grow. Entry
+point: :func:`cache_layout`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.errors import CannotRunError
+from attnprof.models.text_run import TOKENS, without_experts
+from attnprof.models.whole import WholeModel, cache_in
+from attnprof.user_code import error_text
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What ``layers`` alike keep of one sequence.
+
+    ``heads`` of keys and values, ``key_dim`` and ``value_dim`` entries each a token; one head that
+    all queries share if ``latent``. ``window``: of how many tokens at most, 0 for all. ``index``
+    entries a token are an indexer's keys. ``state`` entries and the ``tail`` of a convolution are
+    of no token.
+    """
+
+    layers: int = 0
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    latent: bool = False
+    window: int = 0
+    index: int = 0
+    state: int = 0
+    tail: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The name of such layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
+        rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
+        names = [rows] * bool(self.heads) + ["state"] * bool(self.state or self.tail)
+        return " + ".join(names) or "none"
+
+
+def cache_layout(subject: WholeModel) -> list[LayerCache]:
+    """Return what a model's layers keep, alike ones together, by a prompt without values.
+
+    Raises :class:`CannotRunError` for a model that keeps nothing, or does not run so.
+    """
+    import torch
+
+    from attnprof.trace.run.worlds import meta_world
+
+    try:
+        with meta_world(subject.dtype), without_experts(), torch.no_grad():
+            model = subject.build().eval()
+            sizes = {"B": 1, "N": TOKENS, "M": TOKENS}
+            result = model(**subject.example(sizes, "meta"), use_cache=True)
+            _, cache = cache_in(result, subject.name)
+    except Exception as error:
+        raise CannotRunError(
+            f"the cache of {subject.name} is not known: it does not run without values: "
+            f"{error_text(error)}"
+        ) from error
+    kept = getattr(cache, "self_attention_cache", cache)
+    latent = getattr(model.config, "kv_lora_rank", None)
+    alike = Counter(_kept(layer, latent) for layer in getattr(kept, "layers", ()))
+    layouts = [LayerCache(number, *rest) for rest, number in alike.items() if any(rest)]
+    if not layouts:
+        raise CannotRunError(f"the cache of {subject.name} has no layers that are known")
+    return layouts
+
+
+def _kept(layer: Any, latent: int | None) -> tuple[Any, ...]:
+    """Return the fields of :class:`LayerCache` after ``layers``, of one layer of a cache."""
+    held = vars(layer)
+    keys, values = (held.get(name) for name in ("keys", "values"))
+    heads, key_dim, value_dim = 0, 0, 0
+    if getattr(keys, "ndim", 0) == 4:
+        heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
+    index = held.get("indexer_keys")
+    return (
+        heads, key_dim, value_dim, bool(latent) and heads == 1 and key_dim == latent,
+        int(held.get("sliding_window") or 0) if heads else 0,
+        0 if index is None else index.shape[-1],
+        sum(x.numel() for x in _tensors(held.get("recurrent_states"))),
+        sum(x.numel() for x in _tensors(held.get("conv_states"))),
+    )  # fmt: skip
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, dict) else [value]
+    yield from (part for part in parts if hasattr(part, "numel"))

@@ -1,0 +1,391 @@
+"""Whether a model fits a memory: weights, cache, activations and reserve of every rank.
+
+Bytes are sums over what the model's own code has (:mod:`attnprof.models.mfu_sizes`) and keeps
+(:mod:`attnprof.models.cache_layout`), in the formats and pages of engines. Entry points:
+:func:`fit` for Python, :func:`fit_report` for the command; training is in
+:mod:`attnprof.models.fit_training`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from os import PathLike
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.models.cache_layout import LayerCache, cache_layout
+from attnprof.models.conventions import MATRICES, ModelSizes
+from attnprof.models.hub import hub_subject
+from attnprof.models.hub_config import configuration, first_number, text_config
+from attnprof.models.mfu_sizes import subject_sizes
+from attnprof.models.names import config_of
+from attnprof.models.storage import CACHES, ENTRY_BYTES, GGUF, WEIGHTS, format_named, format_of_file
+from attnprof.record import FitRecord, Report
+from attnprof.units import format_bytes, plural
+
+#: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
+CHUNK = 8192
+#: The share of a memory that engines use, if they are not told otherwise.
+UTILIZATION = 0.9
+#: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
+_HALF, _SINGLE = 2, 4
+#: Bytes of a latent row and of an indexer's key with fp8: numbers, scales, and rotary part as half.
+_LATENT_FP8, _INDEX_FP8 = (512, 656), (128, 132)
+#: The longest context that is asked for.
+LONGEST = 2**40
+#: Roles of weights that every rank of tensor parallelism holds whole.
+_ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How a model is run: formats, pages, and how many ranks share what.
+
+    ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
+    None is the format of the file, else bfloat16.
+    """
+
+    memory: int
+    seq_len: int = 4096
+    batch_size: int = 1
+    dtype: str | None = None
+    cache_dtype: str | None = None
+    block_size: int = 16
+    tensor_parallel: int = 1
+    pipeline: int = 1
+    expert_parallel: int = 1
+    context_parallel: int = 1
+    chunk: int = CHUNK
+    utilization: float = UTILIZATION
+    uncapped: bool = False
+
+    def __post_init__(self) -> None:
+        counts = ("seq_len", "batch_size", "block_size", "tensor_parallel", "pipeline",
+                  "expert_parallel", "context_parallel", "chunk", "memory")  # fmt: skip
+        for name in counts:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= LONGEST:
+                flag = name.removesuffix("_len").removesuffix("_size").replace("_", "-")
+                raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
+        if not 0 < self.utilization <= 1:
+            raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
+
+
+@dataclass(frozen=True)
+class FitModel:
+    """A model as it is laid out: sizes, what layers keep, the width of its feed-forward network."""
+
+    sizes: ModelSizes
+    caches: Sequence[LayerCache]
+    fields: Mapping[str, Any]
+    inner: int
+    chosen: int
+    latent_weights: int = 0
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self.sizes.layers or sum(one.layers for one in self.caches)
+
+
+def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
+    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
+    import torch
+
+    fields = config_of(config)
+    name = config if isinstance(config, str) else "the configuration"
+    subject = hub_subject(fields, str(name).rpartition("/")[2] or str(name))
+    text = text_config(configuration(fields, str(name)))
+    sizes = subject_sizes(subject, text)
+    with torch.device("meta"):
+        weights = dict(subject.build().named_parameters())
+    latent = sum(x.numel() for key, x in weights.items() if "_a_proj" in key)
+    inner = first_number(text, ("intermediate_size", "ffn_dim", "n_inner", "d_ff"))
+    expert = first_number(text, ("moe_intermediate_size",)) or inner
+    chosen = subject.chosen if subject.experts > 1 else 1
+    inner = max(inner if not isinstance(inner, list) else max(inner), chosen * expert)
+    return FitModel(sizes, cache_layout(subject), fields, inner, chosen, latent)
+
+
+def fit(
+    config: str | PathLike[str] | Mapping[str, Any], memory: int | str, **options: Any
+) -> Report:
+    """Return whether a model fits a memory, and the longest context and largest batch that do.
+
+    ``config`` is a path, a name as ``attnprof fit`` takes it, or a mapping as in config.json;
+    ``memory`` is of one device, in bytes or like ``80GB``. Options: ``seq_len``, ``batch_size``,
+    ``dtype``, ``cache_dtype``, ``block_size``, ``tensor_parallel``, ``pipeline``,
+    ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; with
+    ``train=True`` those of :func:`attnprof.models.fit_training.training_report`. The summary's
+    values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
+    ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
+    :class:`attnprof.errors.RequestError` for a wrong request.
+    """
+    from attnprof.arguments import memory_bytes
+
+    training = options.pop("train", False)
+    given = {"memory": memory_bytes(memory), **options}
+    model = fit_model(config)
+    if training:
+        from attnprof.models.fit_training import TrainingOptions, training_report
+
+        return training_report(model, TrainingOptions(**given))
+    return fit_report(model, FitOptions(**given))
+
+
+# -- weights -------------------------------------------------------------------------------
+
+
+def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, str]:
+    """Return the format of matrices, its bytes an entry, and who says so."""
+    if options.dtype is not None:
+        name = format_named(options.dtype, "--dtype", WEIGHTS)
+        return name, ENTRY_BYTES[name], "--dtype"
+    if from_file := format_of_file(model.fields):
+        return *from_file, "quantization_config of the file"
+    return "bfloat16", ENTRY_BYTES["bfloat16"], "the default"
+
+
+def weight_bytes(model: FitModel, options: FitOptions) -> int:
+    """Return the bytes of weights of the fullest rank.
+
+    Formats below 16 bits are of matrices in layers, MXFP4 of experts alone; tables, the head and
+    routers stay in bfloat16, norms and biases too; in GGUF's, tables and the head are in blocks and
+    the others in float32. Norms, routers and latent projections are on every rank.
+    """
+    name, entry, _ = weight_format(model, options)
+    total = Fraction(0)
+    layers = -(-model.layers // options.pipeline)
+    for role, weights in model.sizes.weights.items():
+        held = Fraction(weights.entries)
+        if role == "attention":
+            held -= model.latent_weights
+        held /= _ranks(role, options)
+        if role == "attention":
+            held += model.latent_weights
+        if options.pipeline > 1 and role not in ("embedding", "head"):
+            held *= Fraction(layers, model.layers)
+        total += held * _entry_bytes(role, name, entry)
+    return ceil(total)
+
+
+def _weight_formula(model: FitModel, name: str, entry: Fraction) -> str:
+    """Return the bytes of all weights as text: entries by their bytes, of one rank if alone."""
+    by_bytes = Counter[Fraction]()
+    for role, weights in model.sizes.weights.items():
+        by_bytes[_entry_bytes(role, name, entry)] += weights.entries
+    return " + ".join(f"{each}*{entries:,}" for each, entries in sorted(by_bytes.items()))
+
+
+def _ranks(role: str, options: FitOptions) -> int:
+    """Return among how many ranks a role's weights are divided."""
+    if role == "expert" and options.expert_parallel > 1:
+        return options.expert_parallel
+    return 1 if role in _ON_EVERY_RANK else options.tensor_parallel
+
+
+def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
+    """Return the bytes of an entry of a role, where matrices are in a format."""
+    if entry >= _HALF:
+        return entry
+    matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
+    if name == "mxfp4":
+        matrix = role == "expert"
+    if name in GGUF:
+        return entry if matrix or role in ("embedding", "head") else Fraction(_SINGLE)
+    return entry if matrix else Fraction(_HALF)
+
+
+# -- cache ---------------------------------------------------------------------------------
+
+
+def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
+    """Return the bytes that one layer keeps of a token on one rank."""
+    name = format_named(options.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
+    entry = ENTRY_BYTES[name]
+    heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
+    row = heads * (one.key_dim + one.value_dim) * entry
+    index = one.index * entry
+    if one.latent and name == "fp8":
+        row = one.key_dim * (1 + Fraction(_SINGLE, 128)) + one.value_dim * Fraction(_HALF)
+    if one.index and name == "fp8":
+        index = one.index + Fraction(_SINGLE)
+    return row + index
+
+
+def state_bytes(one: LayerCache, options: FitOptions) -> int:
+    """Return the bytes of one layer's state and convolution tail of a sequence, on one rank."""
+    ranks = options.tensor_parallel
+    return -(-one.state // ranks) * _SINGLE + -(-one.tail // ranks) * _HALF
+
+
+def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes of one sequence's cache on the fullest rank, in whole blocks."""
+    block, total = options.block_size, Fraction(0)
+    here = -(-tokens // options.context_parallel)
+    for one in model.caches:
+        seen = min(here, one.window) if one.window and not options.uncapped else here
+        layers = Fraction(one.layers, options.pipeline)
+        pages = -(-seen // block) * block if one.heads else 0
+        total += layers * (pages * row_bytes(one, options) + state_bytes(one, options))
+    return ceil(total)
+
+
+def _cache_formula(model: FitModel, options: FitOptions) -> str:
+    """Return the bytes of B sequences' caches after N tokens as text."""
+    terms, block = [], options.block_size
+    for one in model.caches:
+        count = Fraction(one.layers, options.pipeline)
+        row, state = count * row_bytes(one, options), count * state_bytes(one, options)
+        n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
+        seen = f"Min({n}, {one.window})" if one.window and not options.uncapped else n
+        if row:
+            terms.append(f"{block * row}*B*ceiling({seen}/{block})" if block > 1
+                         else f"{row}*B*{seen}")  # fmt: skip
+        if state:
+            terms.append(f"{state}*B")
+    return " + ".join(terms)
+
+
+# -- activations and what is sent ------------------------------------------------------------
+
+
+def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
+    """Return the bytes of activations of a chunk of a prompt, and their formula in T tokens.
+
+    A convention, not a measurement: the residual stream, the input and the result of a block, and
+    gate, up and product of the feed-forward network, in half precision; logits of B tokens in
+    float32 and half.
+    """
+    tokens = min(options.chunk, options.seq_len * options.batch_size)
+    width = 4 * model.sizes.hidden + 3 * -(-model.inner // options.tensor_parallel)
+    words = _words(model) * (_SINGLE + _HALF)
+    formula = f"{_HALF * width}*T + {words}*B"
+    return _HALF * width * tokens + words * options.batch_size, formula
+
+
+def _words(model: FitModel) -> int:
+    tables = model.sizes.entries("head") or model.sizes.entries("embedding")
+    return tables // model.sizes.hidden if model.sizes.hidden else 0
+
+
+def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes that a rank sends in a step of so many tokens, in half precision.
+
+    Two all-reductions a layer by rings, 2 (t - 1)/t of a row each; an all-to-all to experts and
+    back; a row to the next stage; with context parallelism, results and their sums to all others.
+    """
+    row = _HALF * model.sizes.hidden * tokens
+    t, e, c = options.tensor_parallel, options.expert_parallel, options.context_parallel
+    layers = -(-model.layers // options.pipeline)
+    total = layers * 2 * Fraction(2 * (t - 1), t) * row
+    if "expert" in model.sizes.weights:
+        total += layers * 2 * Fraction(e - 1, e) * row * model.chosen
+    total += row if options.pipeline > 1 else 0
+    heads = max((x.heads * (x.value_dim + 1) for x in model.sizes.attention), default=0)
+    total += layers * (c - 1) * _SINGLE * tokens * -(-heads // t)
+    return ceil(total)
+
+
+# -- the answer ------------------------------------------------------------------------------
+
+
+def fit_report(model: FitModel, options: FitOptions) -> Report:
+    """Return a record a part, and what fits; all of one rank."""
+    name, entry, who = weight_format(model, options)
+    weights = weight_bytes(model, options)
+    active, formula = activation_bytes(model, options)
+    reserve = options.memory - int(options.memory * options.utilization)
+    left = options.memory - reserve - weights - active
+    one = cache_bytes(model, options, options.seq_len)
+    cache = options.batch_size * one
+    total = weights + cache + active + reserve
+    rows = [
+        ("weights", weights, _weight_formula(model, name, entry), f"{name}, by {who}"),
+        ("cache", cache, _cache_formula(model, options),
+         f"{options.cache_dtype or 'bfloat16'}, blocks of {plural(options.block_size, 'token')}"),
+        ("activations", active, formula, f"a convention; at most {options.chunk:,} tokens at once"),
+        ("reserve", reserve, f"{1 - options.utilization:.2g} of the memory",
+         "a convention of engines: --utilization"),
+        ("total", total, "", f"of {format_bytes(options.memory)} on one rank"),
+    ]  # fmt: skip
+    records = [FitRecord(part=a, bytes=b, formula=c, basis=d) for a, b, c, d in rows]
+    longest = _longest(model, options, left)
+    per_token = sum(x.layers * row_bytes(x, options) for x in model.caches) / options.pipeline
+    in_all = _tokens_in_all(model, options, left)
+    summary = {
+        "name": model.sizes.name, "fits": total <= options.memory, "longest_context": longest,
+        "largest_batch": max(0, left // one) if one else LONGEST,
+        "cache_bytes_per_token": ceil(per_token), "cache_tokens": in_all,
+        "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
+        "memory_bytes": options.memory, "seq_len": options.seq_len,
+        "batch_size": options.batch_size, "dtype": name,
+        "layers": {x.kind: x.layers for x in model.caches},
+        "notes": [*said_of(model), *_notes(model, options)],
+    }  # fmt: skip
+    return Report("fit", records, {**summary, "answer": _answer(summary, total)})
+
+
+def _longest(model: FitModel, options: FitOptions, left: int) -> int:
+    """Return the longest context at the batch; :data:`LONGEST` if the cache does not grow."""
+
+    def fits(tokens: int) -> bool:
+        return options.batch_size * cache_bytes(model, options, tokens) <= left
+
+    low, high = 0, 1
+    while high < LONGEST and fits(high):
+        low, high = high, 2 * high
+    if high >= LONGEST:
+        return LONGEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _tokens_in_all(model: FitModel, options: FitOptions, left: int) -> int:
+    """Return how many tokens all caches hold: whole blocks, or sequences as long as the asked."""
+    if left <= 0:
+        return 0
+    if all(one.heads and not one.window and not one.state and not one.tail for one in model.caches):
+        page = cache_bytes(model, replace(options, context_parallel=1), options.block_size)
+        return left // page * options.block_size * options.context_parallel
+    one = cache_bytes(model, options, options.seq_len)
+    return int(Fraction(left, one) * options.seq_len) if one else LONGEST
+
+
+def said_of(model: FitModel) -> list[str]:
+    """Return what is noted of a model, without what its weights' format is not read for."""
+    return [note for note in model.sizes.notes if "quantization_config" not in note]
+
+
+def _notes(model: FitModel, options: FitOptions) -> list[str]:
+    notes = []
+    windows = [one for one in model.caches if one.window]
+    if windows and not options.uncapped:
+        whole = cache_bytes(model, replace(options, uncapped=True), options.seq_len)
+        notes.append(
+            f"window layers keep their window; an engine that keeps all tokens there needs "
+            f"{format_bytes(options.batch_size * whole)} of cache: --uncapped"
+        )
+    if model.sizes.mtp_layers or (options.pipeline > 1 and model.layers % options.pipeline):
+        notes.append("the fullest rank is shown; layers that predict further tokens are left out")
+    return notes
+
+
+def _answer(summary: Mapping[str, Any], total: int) -> str:
+    """Return ``fits: 41.8 GiB of 80; …``, the sentence that says what fits."""
+    memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
+    if not summary["fits"]:
+        longest = summary["longest_context"]
+        most = f"the longest context that does is {longest:,} tokens" if longest else (
+            "its weights leave no room for a cache"
+        )  # fmt: skip
+        return f"does not fit: {format_bytes(total)} of {memory}; {most}"
+    requests = plural(summary["largest_batch"], "request")
+    return (
+        f"fits: {format_bytes(total)} of {memory}; {summary['cache_tokens']:,} tokens in all; "
+        f"at {seq:,} tokens {requests}"
+    )

@@ -1,0 +1,75 @@
+"""Bytes of an entry in the formats in which engines keep weights and caches.
+
+Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
+OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
+a half-precision scale and a zero point of four bits for each group.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from attnprof.errors import RequestError, closest
+
+#: Bytes an entry.
+ENTRY_BYTES: Mapping[str, Fraction] = {
+    "float32": Fraction(4), "bfloat16": Fraction(2), "float16": Fraction(2), "fp8": Fraction(1),
+    "int8": Fraction(1), "int4": Fraction(1, 2) + Fraction(5, 2) / 128, "mxfp4": Fraction(17, 32),
+    "nvfp4": Fraction(9, 16), "nf4": Fraction(1, 2) + Fraction(4, 64),
+    "q8_0": Fraction(34, 32), "q6_k": Fraction(210, 256), "q5_k": Fraction(176, 256),
+    "q4_k": Fraction(144, 256), "q4_0": Fraction(18, 32),
+}  # fmt: skip
+#: Formats of weights, and of caches.
+WEIGHTS, CACHES = (
+    tuple(ENTRY_BYTES),
+    ("float32", "bfloat16", "float16", "fp8", "nvfp4", "q8_0", "q4_0"),
+)
+#: Other names of formats.
+_ALIASES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "float8_e4m3fn": "fp8", "auto": "",
+    "q4": "q4_0", "q8": "q8_0", "fp4": "nvfp4",
+}  # fmt: skip
+#: Formats of GGUF files, which keep tables and the head in blocks, and all else in float32.
+GGUF = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
+#: Methods of ``quantization_config`` that name a format by themselves.
+_METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4"}
+
+
+def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
+    """Return a format by its name or another one of it.
+
+    Raises :class:`RequestError` with the ``possible`` ones.
+    """
+    known = name.strip().lower()
+    known = _ALIASES.get(known, known)
+    if known not in possible:
+        raise RequestError(f"{flag} {name}: unknown format; {closest(known, list(possible))}")
+    return known
+
+
+def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
+    """Return the format that ``quantization_config`` names, and its bytes an entry; else None."""
+    config = fields.get("quantization_config") or fields.get("compression_config")
+    if not isinstance(config, Mapping):
+        return None
+    method = str(config.get("quant_method", ""))
+    if config.get("load_in_4bit"):
+        return "nf4", ENTRY_BYTES["nf4"]
+    if config.get("load_in_8bit"):
+        return "int8", ENTRY_BYTES["int8"]
+    bits, group = config.get("bits"), config.get("group_size")
+    for one in (config.get("config_groups") or {}).values():
+        weights = one.get("weights") or {}
+        bits, group = weights.get("num_bits"), weights.get("group_size")
+        if weights.get("type") == "float":
+            method = {8: "fp8", 4: "nvfp4"}.get(int(bits or 0), method)
+    if method in _METHODS and not (method == "awq" and bits):
+        name = _METHODS[method]
+        block = config.get("weight_block_size")
+        scales = Fraction(4, block[0] * block[1]) if isinstance(block, list) and block else 0
+        return name, ENTRY_BYTES[name] + scales
+    if bits in (4, 8) or method in ("awq", "gptq"):
+        bits, group = int(bits or 4), int(group or 128)
+        scales = Fraction(2 + Fraction(bits, 8)) / group if group > 0 else Fraction(0)
+        return f"int{bits}", Fraction(bits, 8) + scales
+    return None
