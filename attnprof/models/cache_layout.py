@@ -23,7 +23,7 @@ class LayerCache:
     ``heads`` of keys and values, ``key_dim`` and ``value_dim`` entries each a token; one head that
     all queries share if ``latent``. ``window``: of how many tokens at most, 0 for all. ``index``
     entries a token are an indexer's keys. ``state`` entries and the ``tail`` of a convolution are
-    of no token.
+    of no token; the tail has ``taps`` rows, one less than the convolution's kernel.
     """
 
     layers: int = 0
@@ -35,6 +35,7 @@ class LayerCache:
     index: int = 0
     state: int = 0
     tail: int = 0
+    taps: int = 0
 
     @property
     def kind(self) -> str:
@@ -80,13 +81,14 @@ def _kept(layer: Any, latent: int | None) -> tuple[Any, ...]:
     heads, key_dim, value_dim = 0, 0, 0
     if getattr(keys, "ndim", 0) == 4:
         heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
-    index = held.get("indexer_keys")
+    index, tails = held.get("indexer_keys"), list(_tensors(held.get("conv_states")))
     return (
         heads, key_dim, value_dim, bool(latent) and heads == 1 and key_dim == latent,
         int(held.get("sliding_window") or 0) if heads else 0,
         0 if index is None else index.shape[-1],
         sum(x.numel() for x in _tensors(held.get("recurrent_states"))),
-        sum(x.numel() for x in _tensors(held.get("conv_states"))),
+        sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
+        max((x.shape[-1] - 1 for x in tails), default=0),
     )  # fmt: skip
 
 

@@ -8,13 +8,13 @@ Bytes are sums over what the model's own code has (:mod:`attnprof.models.mfu_siz
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from math import ceil
 from os import PathLike
 from typing import Any
 
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.models.cache_layout import LayerCache, cache_layout
 from attnprof.models.conventions import MATRICES, ModelSizes
 from attnprof.models.hub import hub_subject
@@ -31,8 +31,6 @@ CHUNK = 8192
 UTILIZATION = 0.9
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
 _HALF, _SINGLE = 2, 4
-#: Bytes of a latent row and of an indexer's key with fp8: numbers, scales, and rotary part as half.
-_LATENT_FP8, _INDEX_FP8 = (512, 656), (128, 132)
 #: The longest context that is asked for.
 LONGEST = 2**40
 #: Roles of weights that every rank of tensor parallelism holds whole.
@@ -71,6 +69,9 @@ class FitOptions:
                 raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
         if not 0 < self.utilization <= 1:
             raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
+        if self.dtype is not None:
+            format_named(self.dtype, "--dtype", WEIGHTS)
+        format_named(self.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
     import torch
 
-    fields = config_of(config)
+    known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
-    subject = hub_subject(fields, str(name).rpartition("/")[2] or str(name))
-    text = text_config(configuration(fields, str(name)))
+    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
+    text = text_config(configuration(known, str(name)))
     sizes = subject_sizes(subject, text)
     with torch.device("meta"):
         weights = dict(subject.build().named_parameters())
@@ -105,8 +106,8 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     inner = first_number(text, ("intermediate_size", "ffn_dim", "n_inner", "d_ff"))
     expert = first_number(text, ("moe_intermediate_size",)) or inner
     chosen = subject.chosen if subject.experts > 1 else 1
-    inner = max(inner if not isinstance(inner, list) else max(inner), chosen * expert)
-    return FitModel(sizes, cache_layout(subject), fields, inner, chosen, latent)
+    inner = max(inner, chosen * expert)
+    return FitModel(sizes, cache_layout(subject), known, inner, chosen, latent)
 
 
 def fit(
@@ -127,12 +128,20 @@ def fit(
 
     training = options.pop("train", False)
     given = {"memory": memory_bytes(memory), **options}
-    model = fit_model(config)
-    if training:
-        from attnprof.models.fit_training import TrainingOptions, training_report
+    if not training:
+        asked = options_of(FitOptions, given)
+        return fit_report(fit_model(config), asked)
+    from attnprof.models.fit_training import TrainingOptions, training_report
 
-        return training_report(model, TrainingOptions(**given))
-    return fit_report(model, FitOptions(**given))
+    return training_report(fit_model(config), options_of(TrainingOptions, given))
+
+
+def options_of(kind: Any, given: Mapping[str, Any]) -> Any:
+    """Return options of a kind; :class:`RequestError` for a name that it does not have."""
+    names = [field.name for field in fields(kind)]
+    if wrong := next((name for name in given if name not in names), ""):
+        raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
+    return kind(**given)
 
 
 # -- weights -------------------------------------------------------------------------------
@@ -202,16 +211,19 @@ def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
 
 
 def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
-    """Return the bytes that one layer keeps of a token on one rank."""
+    """Return the bytes that one layer keeps of a token on one rank.
+
+    Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
+    each 128, the rotary part in half precision; an indexer's key with one scale.
+    """
     name = format_named(options.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
     entry = ENTRY_BYTES[name]
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
     row = heads * (one.key_dim + one.value_dim) * entry
     index = one.index * entry
-    if one.latent and name == "fp8":
+    if name == "fp8_ds_mla" or (one.index and name == "fp8"):
         row = one.key_dim * (1 + Fraction(_SINGLE, 128)) + one.value_dim * Fraction(_HALF)
-    if one.index and name == "fp8":
-        index = one.index + Fraction(_SINGLE)
+        index = one.index + Fraction(_SINGLE) if one.index else Fraction(0)
     return row + index
 
 
@@ -219,6 +231,30 @@ def state_bytes(one: LayerCache, options: FitOptions) -> int:
     """Return the bytes of one layer's state and convolution tail of a sequence, on one rank."""
     ranks = options.tensor_parallel
     return -(-one.state // ranks) * _SINGLE + -(-one.tail // ranks) * _HALF
+
+
+def aligned_block(
+    model: FitModel, options: FitOptions, *, alignment: int = 16, drafts: int = 0,
+    state_entry: int = _SINGLE,
+) -> tuple[int, Fraction]:  # fmt: skip
+    """Return the tokens of a block that is not below a state, and the share the state is padded by.
+
+    Engines with one pool for all layers (vLLM) make an attention layer's page as large as the
+    state of a recurrent one: a·ceil(state/(a·row)) tokens, with multiples of a = ``alignment``. The
+    tail has a row more for each of the ``drafts`` that are decoded at once. Raises
+    :class:`RequestError` for a model without both kinds of layers.
+    """
+    t = options.tensor_parallel
+    states = [x for x in model.caches if x.state or x.tail]
+    rows = [row_bytes(x, options) for x in model.caches if x.heads]
+    if not states or not rows:
+        raise RequestError(f"{model.sizes.name} has no layers of both kinds, with states and rows")
+    one = max(states, key=lambda x: x.state)
+    tail = one.tail // max(one.taps, 1) * (one.taps + drafts)
+    state = -(-one.state // t) * state_entry + -(-tail // t) * _HALF
+    row = max(rows)
+    block = alignment * ceil(Fraction(state) / (alignment * row))
+    return block, block * row / state - 1
 
 
 def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:

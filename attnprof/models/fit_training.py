@@ -100,7 +100,8 @@ def training_report(model: FitModel, options: TrainingOptions) -> Report:
 def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
     """Return the bytes of each part on the fullest rank."""
     held = _parameters(model, options)
-    entries, inner = sum(held.values()), sum(held.get(role, 0) for role in _INNER)
+    entries = sum(held.values(), Fraction(0))
+    inner = sum((held[role] for role in _INNER if role in held), Fraction(0))
     shared, dp = SHARDS[options.shard], options.data_parallel
     by_inner, by_others = OPTIMIZERS[options.optimizer]
     state = by_inner * inner + by_others * (entries - inner)

@@ -17,13 +17,13 @@ ENTRY_BYTES: Mapping[str, Fraction] = {
     "int8": Fraction(1), "int4": Fraction(1, 2) + Fraction(5, 2) / 128, "mxfp4": Fraction(17, 32),
     "nvfp4": Fraction(9, 16), "nf4": Fraction(1, 2) + Fraction(4, 64),
     "q8_0": Fraction(34, 32), "q6_k": Fraction(210, 256), "q5_k": Fraction(176, 256),
-    "q4_k": Fraction(144, 256), "q4_0": Fraction(18, 32),
+    "q4_k": Fraction(144, 256), "q4_0": Fraction(18, 32), "fp8_ds_mla": Fraction(1),
 }  # fmt: skip
 #: Formats of weights, and of caches.
-WEIGHTS, CACHES = (
-    tuple(ENTRY_BYTES),
-    ("float32", "bfloat16", "float16", "fp8", "nvfp4", "q8_0", "q4_0"),
-)
+WEIGHTS = tuple(name for name in ENTRY_BYTES if name != "fp8_ds_mla")
+CACHES = (
+    "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "nvfp4", "q8_0", "q4_0",
+)  # fmt: skip
 #: Other names of formats.
 _ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "float8_e4m3fn": "fp8", "auto": "",

@@ -37,6 +37,12 @@ class Report:
     environment: Mapping[str, Any] = field(default_factory=dict)
     schema: str = SCHEMA
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a value of the summary, as ``report.fits``."""
+        if not name.startswith("_") and name in self.summary:
+            return self.summary[name]
+        raise AttributeError(f"a report has no {name}")
+
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Return the records of a kind."""
         return [record for record in self.records if isinstance(record, kind)]

@@ -1,0 +1,199 @@
+"""``attnprof fit``: every number by hand for six models and three devices, and its requests."""
+
+import json
+import math
+
+import pytest
+
+import attnprof
+from attnprof.cli.app import main
+from attnprof.errors import RequestError
+from attnprof.models.fit import FitOptions, cache_bytes, fit_model, fit_report, weight_bytes
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 100,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN = {**LLAMA, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+GEMMA = {**LLAMA, "model_type": "gemma3_text", "sliding_window": 20,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+         "tie_word_embeddings": True}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "intermediate_size": 96,
+    "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": 32}
+QWEN_NEXT = {
+    **QWEN, "model_type": "qwen3_next", "num_hidden_layers": 4, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4, "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
+
+def blocks(tokens, block=16):
+    return -(-tokens // block) * block
+
+
+#: Bytes of the cache of one sequence of n tokens in bfloat16, by hand.
+CACHES = {
+    "llama": (LLAMA, lambda n: 3 * blocks(n) * 2 * 2 * 16 * 2),
+    "qwen3_moe": (QWEN, lambda n: 3 * blocks(n) * 2 * 2 * 16 * 2),
+    "mistral": (MISTRAL, lambda n: 3 * blocks(min(n, 32)) * 2 * 2 * 16 * 2),
+    "gemma3": (GEMMA, lambda n: (blocks(n) + 2 * blocks(min(n, 20))) * 2 * 2 * 16 * 2),
+    "deepseek_v3": (DEEPSEEK, lambda n: 2 * blocks(n) * (32 + 8) * 2),
+    "qwen3_next": (QWEN_NEXT, lambda n: blocks(n) * 2 * 2 * 16 * 2
+                   + 3 * (4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2)),
+}  # fmt: skip
+DEVICES = {"h100": 80 * 10**9, "l4": 24 * 10**9, "h200": 141 * 10**9}
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("tokens", [1, 16, 77])
+def test_a_cache_is_the_sum_by_hand(name, tokens):
+    config, by_hand = CACHES[name]
+    options = FitOptions(memory=10**9)
+    assert cache_bytes(fit_model(config), options, tokens) == by_hand(tokens)
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_fits_a_device_follows_from_the_parts(name, device, capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CACHES[name][0]))
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", str(path), "--on", device, "--seq", "48", "-f", "json"])
+    assert ended.value.code == 0
+    report = json.loads(capsys.readouterr().out)
+    summary, parts = report["summary"], {row["part"]: row["bytes"] for row in report["records"]}
+    memory = DEVICES[device]
+    assert parts["cache"] == CACHES[name][1](48)
+    assert parts["reserve"] == memory - int(memory * 0.9)
+    assert parts["total"] == sum(number for part, number in parts.items() if part != "total")
+    left = memory - parts["reserve"] - parts["weights"] - parts["activations"]
+    assert summary["largest_batch"] == left // parts["cache"]
+    assert summary["fits"] is True
+    longest, by_hand = summary["longest_context"], CACHES[name][1]
+    if longest < 2**40:
+        assert by_hand(longest) <= left < by_hand(longest + 1)
+
+
+def test_weights_are_the_parameters_in_their_format():
+    model = fit_model(LLAMA)
+    matrices = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
+    tables, norms = 2 * 100 * 64, 7 * 64
+    for dtype, each in {"bfloat16": 2, "float32": 4}.items():
+        found = weight_bytes(model, FitOptions(memory=1, dtype=dtype))
+        assert found == each * (matrices + tables + norms)
+    for dtype, each in {"fp8": 1, "q8_0": 34 / 32, "int4": 0.5 + 2.5 / 128}.items():
+        of_tables = 34 / 32 if dtype == "q8_0" else 2
+        of_norms = 4 if dtype == "q8_0" else 2
+        found = weight_bytes(model, FitOptions(memory=1, dtype=dtype))
+        assert found == math.ceil(each * matrices + of_tables * tables + of_norms * norms)
+
+
+def test_experts_alone_are_in_mxfp4():
+    model = fit_model(QWEN)
+    experts = 3 * 8 * 3 * 64 * 24
+    whole = weight_bytes(model, FitOptions(memory=1))
+    small = weight_bytes(model, FitOptions(memory=1, dtype="mxfp4"))
+    assert whole - small == 2 * experts - experts * 17 // 32
+
+
+def test_the_file_says_the_format_of_its_weights():
+    quantized = {
+        **LLAMA,
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32},
+    }
+    report = attnprof.fit(quantized, memory="1GB")
+    assert report.dtype == "int4"
+    matrices = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
+    rest = 2 * (2 * 100 * 64 + 7 * 64)
+    assert report.records[0].bytes == matrices // 2 + matrices // 32 * 5 // 2 + rest
+
+
+def test_ranks_share_heads_but_hold_one_at_least_and_a_latent_whole():
+    two, eight = (FitOptions(memory=1, tensor_parallel=t) for t in (2, 8))
+    llama, deepseek = fit_model(LLAMA), fit_model(DEEPSEEK)
+    whole = cache_bytes(llama, FitOptions(memory=1), 64)
+    assert 2 * cache_bytes(llama, two, 64) == whole
+    assert cache_bytes(llama, eight, 64) == cache_bytes(llama, two, 64)
+    latent = cache_bytes(deepseek, FitOptions(memory=1), 64)
+    assert cache_bytes(deepseek, eight, 64) == latent
+
+
+def test_a_window_that_is_not_capped_keeps_all_tokens():
+    model = fit_model(MISTRAL)
+    assert cache_bytes(model, FitOptions(memory=1, uncapped=True), 160) == 3 * 160 * 128
+
+
+def test_what_does_not_fit_is_an_answer():
+    report = attnprof.fit(LLAMA, memory="100kB")
+    assert report.fits is False
+    assert "does not fit" in report.answer
+
+
+def test_training_in_mixed_precision_is_sixteen_bytes_a_parameter():
+    report = attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=32)
+    parts = {row.part: row.bytes for row in report.records}
+    parameters = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96) + 2 * 100 * 64 + 7 * 64
+    assert parts["weights"] + parts["gradients"] + parts["optimizer"] == 16 * parameters
+    layer = 4 * 64 + 3 * 96 + (4 + 2) * 32
+    assert parts["activations"] == 32 * (2 * 3 * layer + 100 * 10)
+
+
+@pytest.mark.parametrize(("shard", "share"), [
+    ("zero1", (1, 1, 8)), ("zero2", (1, 8, 8)), ("zero3", (8, 8, 8)),
+])  # fmt: skip
+def test_shards_divide_what_they_say(shard, share):
+    whole = attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=32)
+    parts = attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=32, shard=shard, data_parallel=8)
+    for before, after, ranks in zip(whole.records[:3], parts.records[:3], share, strict=True):
+        assert after.bytes == -(-before.bytes // ranks)
+
+
+def test_recomputation_keeps_less():
+    kept = [
+        attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=64, recompute=how).records[3].bytes
+        for how in ("none", "selective", "full")
+    ]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] - kept[1] == 64 * 2 * 3 * 4 * 64  # a row of probabilities for every head
+
+
+@pytest.mark.parametrize("wrong", [
+    {"seq_len": 0}, {"dtype": "int3"}, {"cache_dtype": "int4"}, {"utilization": 2.0},
+    {"tensor_parallel": -1}, {"train": True, "optimizer": "adagrad"},
+    {"train": True, "shard": "zero4"}, {"unknown": 1},
+])  # fmt: skip
+def test_a_wrong_request_is_refused(wrong):
+    with pytest.raises(RequestError):
+        attnprof.fit(LLAMA, memory="1GB", **wrong)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["fit"], "needs a model"), (["fit", "llama"], "--memory"),
+    (["fit", "llama", "--on", "h999"], "h999"), (["fit", "llama", "--memory", "much"], "2GiB"),
+    (["fit", "llama", "--memory", "1GB", "--shard", "zero1"], "--train"),
+    (["fit", "no-such-model", "--memory", "1GB"], "no-such-model"),
+])  # fmt: skip
+def test_the_command_says_what_to_type(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_step_is_bounded_by_what_it_reads(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "llama-3.2-1b", "--on", "h100", "--seq", "1024", "-f", "json"])
+    speed = json.loads(capsys.readouterr().out)["summary"]["speed"]
+    model = fit_model("llama-3.2-1b")
+    options = FitOptions(memory=80 * 10**9, seq_len=1024)
+    read = weight_bytes(model, options) + cache_bytes(model, options, 1024)  # its table is tied
+    assert speed["request_tokens_per_s"] == pytest.approx(3350e9 / read)
+    assert fit_report(model, options).fits
