@@ -26,6 +26,24 @@ class Ranks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Formats:
+    """In which formats and pages weights and caches are kept, and what else takes memory."""
+
+    dtype: str | None = Option(
+        None,
+        metavar="NAME",
+        help="Weights: bfloat16, fp8, int4, mxfp4, nvfp4, q8_0, q4_k … (default: the file's).",
+    )
+    cache_dtype: str | None = Option(
+        None, metavar="NAME", help="Cache: bfloat16 (the default), fp8, q8_0, q4_0, nvfp4 …."
+    )
+    block_size: int = (opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20),)
+    chunk: int = (opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30),)
+    utilization: float = (Option(0.9, metavar="SHARE", help="Share of the memory that is used."),)
+    uncapped: bool = (Option(False, "--uncapped", help="Window layers keep all tokens, too."),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How a model is trained, if it is."""
 
@@ -53,18 +71,8 @@ def fit_(
     on: str | None = Option(None, "--on", metavar="NAME", help="A device by its maker: h100."),
     seq: str = Option("4096", metavar="SIZE", help="Tokens of each sequence."),
     batch: opt.BatchOption = "1",
-    dtype: str | None = Option(
-        None, metavar="NAME",
-        help="Weights: bfloat16, fp8, int4, mxfp4, nvfp4, q8_0, q4_k … (default: the file's).",
-    ),
-    cache_dtype: str | None = Option(
-        None, metavar="NAME", help="Cache: bfloat16 (the default), fp8, q8_0, q4_0, nvfp4 …."
-    ),
-    block: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20),
+    formats: Formats,
     ranks: Ranks,
-    chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30),
-    utilization: float = Option(0.9, metavar="SHARE", help="Share of the memory that is used."),
-    uncapped: bool = Option(False, "--uncapped", help="Window layers keep all tokens, too."),
     training: Training,
     to: opt.Output,
 ) -> None:  # fmt: skip
@@ -84,16 +92,15 @@ def fit_(
     if (memory is None) == (on is None):
         raise RequestError("fit needs one of --memory 80GB and --on h100")
     from attnprof.device.ceilings import MEMORY_GB, device_named
-    from attnprof.models.fit import FitOptions, fit_model, fit_report
+    from attnprof.models.fit import fit_report
+    from attnprof.models.fit_parts import FitOptions, fit_model
     from attnprof.models.fit_training import TrainingOptions, training_report
 
     device = None if on is None else device_named(on)
     size = parse_bytes(memory, "--memory") or int(MEMORY_GB[device.name] * 10**9 if device else 0)
     common = {
         "memory": size, "seq_len": parse_size(seq, "--seq"),
-        "batch_size": parse_size(batch, "--batch"), "dtype": dtype, "cache_dtype": cache_dtype,
-        "block_size": block, **vars(ranks), "chunk": chunk, "utilization": utilization,
-        "uncapped": uncapped,
+        "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
     }  # fmt: skip
     how = {name: x for name, x in vars(training).items() if name != "train"}
     usual = vars(Training(train=False, optimizer="adamw", recompute="selective", shard="none",

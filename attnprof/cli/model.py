@@ -114,10 +114,10 @@ def model(
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
+    more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq}
     if utilisation.is_asked(
-        compare=compare, memory=memory, swap=swap, input=inputs, target_seq=target_seq,
-        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1",
-        phase=phase != _PHASE.default,
+        compare=compare, memory=memory, swap=swap, input=inputs, plot=to.plot, kernel=kernel,
+        logits=logits, **more,
     ):  # fmt: skip
         utilisation.answer(config, seq, to)
         return

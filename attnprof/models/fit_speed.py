@@ -5,18 +5,43 @@ the weights that its batch meets and its caches, read once. A bound, not a forec
 part of it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
+from typing import Protocol
 
-from attnprof.device.ceilings import Ceilings
 from attnprof.models.conventions import EXECUTED, count
-from attnprof.models.fit import FitModel, FitOptions, cache_bytes, weight_bytes
+from attnprof.models.fit_parts import FitModel, FitOptions, cache_bytes, weight_bytes
 from attnprof.models.flops_terms import sequence_flops
 from attnprof.record import Report
 
 
-def with_speed(report: Report, model: FitModel, options: FitOptions, device: Ceilings) -> Report:
+class Peaks(Protocol):
+    """What a device can do at most, and who says so."""
+
+    @property
+    def name(self) -> str:
+        """The device."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where the figures are from."""
+        ...
+
+    @property
+    def flops_per_s(self) -> Mapping[str, float]:
+        """FLOP/s by number format."""
+        ...
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes a second of its memory."""
+        ...
+
+
+def with_speed(report: Report, model: FitModel, options: FitOptions, device: Peaks) -> Report:
     """Return the report with bounds on the time to the first token and on tokens a second."""
     rate = device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"]
     ranks = options.tensor_parallel * options.pipeline

@@ -13,7 +13,8 @@ from typing import Any
 
 from attnprof.arguments import choice
 from attnprof.errors import RequestError
-from attnprof.models.fit import LONGEST, FitModel, FitOptions, said_of, sent_bytes
+from attnprof.models.fit import said_of
+from attnprof.models.fit_parts import LONGEST, FitModel, FitOptions, ranks_of, sent_bytes
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -122,11 +123,9 @@ def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
 
 def _parameters(model: FitModel, options: TrainingOptions) -> dict[str, Fraction]:
     """Return the parameters of one rank by role."""
-    from attnprof.models.fit import _ranks
-
     layers = Fraction(-(-model.layers // options.pipeline), model.layers or 1)
     return {
-        role: Fraction(weights.entries, _ranks(role, options))
+        role: Fraction(weights.entries, ranks_of(role, options))
         * (1 if role in ("embedding", "head") else layers)
         for role, weights in model.sizes.weights.items()
     }

@@ -8,7 +8,8 @@ import pytest
 import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import RequestError
-from attnprof.models.fit import FitOptions, cache_bytes, fit_model, fit_report, weight_bytes
+from attnprof.models.fit import fit_report
+from attnprof.models.fit_parts import FitOptions, cache_bytes, fit_model, weight_bytes
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,

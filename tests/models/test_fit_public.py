@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.models.fit import FitOptions, aligned_block, fit_model, row_bytes, weight_bytes
+from attnprof.models.fit_parts import FitOptions, aligned_block, fit_model, row_bytes, weight_bytes
 
 TABLE = Path(__file__).parent / "fit_public.csv"
 ROWS = list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))

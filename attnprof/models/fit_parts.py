@@ -1,0 +1,287 @@
+"""Bytes of a model's parts on one rank: weights, cache, activations, and what is sent.
+
+They are sums over what the model's own code has (:mod:`attnprof.models.mfu_sizes`) and keeps
+(:mod:`attnprof.models.cache_layout`), in the formats and pages of engines.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from os import PathLike
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.models.cache_layout import LayerCache, cache_layout
+from attnprof.models.conventions import MATRICES, ModelSizes
+from attnprof.models.hub import hub_subject
+from attnprof.models.hub_config import configuration, first_number, text_config
+from attnprof.models.mfu_sizes import subject_sizes
+from attnprof.models.names import config_of
+from attnprof.models.storage import CACHES, ENTRY_BYTES, GGUF, WEIGHTS, format_named, format_of_file
+
+#: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
+CHUNK = 8192
+#: The share of a memory that engines use, if they are not told otherwise.
+UTILIZATION = 0.9
+#: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
+_HALF, _SINGLE = 2, 4
+#: The longest context that is asked for.
+LONGEST = 2**40
+#: Roles of weights that every rank of tensor parallelism holds whole.
+_ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How a model is run: formats, pages, and how many ranks share what.
+
+    ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
+    None is the format of the file, else bfloat16.
+    """
+
+    memory: int
+    seq_len: int = 4096
+    batch_size: int = 1
+    dtype: str | None = None
+    cache_dtype: str | None = None
+    block_size: int = 16
+    tensor_parallel: int = 1
+    pipeline: int = 1
+    expert_parallel: int = 1
+    context_parallel: int = 1
+    chunk: int = CHUNK
+    utilization: float = UTILIZATION
+    uncapped: bool = False
+
+    def __post_init__(self) -> None:
+        counts = ("seq_len", "batch_size", "block_size", "tensor_parallel", "pipeline",
+                  "expert_parallel", "context_parallel", "chunk", "memory")  # fmt: skip
+        for name in counts:
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= LONGEST:
+                flag = name.removesuffix("_len").removesuffix("_size").replace("_", "-")
+                raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
+        if not 0 < self.utilization <= 1:
+            raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
+        if self.dtype is not None:
+            format_named(self.dtype, "--dtype", WEIGHTS)
+        format_named(self.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
+
+
+@dataclass(frozen=True)
+class FitModel:
+    """A model as it is laid out: sizes, what layers keep, the width of its feed-forward network."""
+
+    sizes: ModelSizes
+    caches: Sequence[LayerCache]
+    fields: Mapping[str, Any]
+    inner: int
+    chosen: int
+    latent_weights: int = 0
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self.sizes.layers or sum(one.layers for one in self.caches)
+
+
+def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
+    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
+    import torch
+
+    known = config_of(config)
+    name = config if isinstance(config, str) else "the configuration"
+    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
+    text = text_config(configuration(known, str(name)))
+    sizes = subject_sizes(subject, text)
+    with torch.device("meta"):
+        weights = dict(subject.build().named_parameters())
+    latent = sum(x.numel() for key, x in weights.items() if "_a_proj" in key)
+    inner = first_number(text, ("intermediate_size", "ffn_dim", "n_inner", "d_ff"))
+    expert = first_number(text, ("moe_intermediate_size",)) or inner
+    chosen = subject.chosen if subject.experts > 1 else 1
+    inner = max(inner, chosen * expert)
+    return FitModel(sizes, cache_layout(subject), known, inner, chosen, latent)
+
+
+# -- weights -------------------------------------------------------------------------------
+
+
+def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, str]:
+    """Return the format of matrices, its bytes an entry, and who says so."""
+    if options.dtype is not None:
+        name = format_named(options.dtype, "--dtype", WEIGHTS)
+        return name, ENTRY_BYTES[name], "--dtype"
+    if from_file := format_of_file(model.fields):
+        return *from_file, "quantization_config of the file"
+    return "bfloat16", ENTRY_BYTES["bfloat16"], "the default"
+
+
+def weight_bytes(model: FitModel, options: FitOptions) -> int:
+    """Return the bytes of weights of the fullest rank.
+
+    Formats below 16 bits are of matrices in layers, MXFP4 of experts alone; tables, the head and
+    routers stay in bfloat16, norms and biases too; in GGUF's, tables and the head are in blocks and
+    the others in float32. Norms, routers and latent projections are on every rank.
+    """
+    name, entry, _ = weight_format(model, options)
+    total = Fraction(0)
+    layers = -(-model.layers // options.pipeline)
+    for role, weights in model.sizes.weights.items():
+        held = Fraction(weights.entries)
+        if role == "attention":
+            held -= model.latent_weights
+        held /= ranks_of(role, options)
+        if role == "attention":
+            held += model.latent_weights
+        if options.pipeline > 1 and role not in ("embedding", "head"):
+            held *= Fraction(layers, model.layers)
+        total += held * _entry_bytes(role, name, entry)
+    return ceil(total)
+
+
+def weight_formula(model: FitModel, name: str, entry: Fraction) -> str:
+    """Return the bytes of all weights as text: entries by their bytes, of one rank if alone."""
+    by_bytes = Counter[Fraction]()
+    for role, weights in model.sizes.weights.items():
+        by_bytes[_entry_bytes(role, name, entry)] += weights.entries
+    return " + ".join(f"{each}*{entries:,}" for each, entries in sorted(by_bytes.items()))
+
+
+def ranks_of(role: str, options: FitOptions) -> int:
+    """Return among how many ranks a role's weights are divided."""
+    if role == "expert" and options.expert_parallel > 1:
+        return options.expert_parallel
+    return 1 if role in _ON_EVERY_RANK else options.tensor_parallel
+
+
+def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
+    """Return the bytes of an entry of a role, where matrices are in a format."""
+    if entry >= _HALF:
+        return entry
+    matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
+    if name == "mxfp4":
+        matrix = role == "expert"
+    if name in GGUF:
+        return entry if matrix or role in ("embedding", "head") else Fraction(_SINGLE)
+    return entry if matrix else Fraction(_HALF)
+
+
+# -- cache ---------------------------------------------------------------------------------
+
+
+def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
+    """Return the bytes that one layer keeps of a token on one rank.
+
+    Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
+    each 128, the rotary part in half precision; an indexer's key with one scale.
+    """
+    name = format_named(options.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
+    entry = ENTRY_BYTES[name]
+    heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
+    row = heads * (one.key_dim + one.value_dim) * entry
+    index = one.index * entry
+    if name == "fp8_ds_mla" or (one.index and name == "fp8"):
+        row = one.key_dim * (1 + Fraction(_SINGLE, 128)) + one.value_dim * Fraction(_HALF)
+        index = one.index + Fraction(_SINGLE) if one.index else Fraction(0)
+    return row + index
+
+
+def state_bytes(one: LayerCache, options: FitOptions) -> int:
+    """Return the bytes of one layer's state and convolution tail of a sequence, on one rank."""
+    ranks = options.tensor_parallel
+    return -(-one.state // ranks) * _SINGLE + -(-one.tail // ranks) * _HALF
+
+
+def aligned_block(
+    model: FitModel, options: FitOptions, *, alignment: int = 16, drafts: int = 0,
+    state_entry: int = _SINGLE,
+) -> tuple[int, Fraction]:  # fmt: skip
+    """Return the tokens of a block that is not below a state, and the share the state is padded by.
+
+    Engines with one pool for all layers (vLLM) make an attention layer's page as large as the
+    state of a recurrent one: a·ceil(state/(a·row)) tokens, with multiples of a = ``alignment``. The
+    tail has a row more for each of the ``drafts`` that are decoded at once. Raises
+    :class:`RequestError` for a model without both kinds of layers.
+    """
+    t = options.tensor_parallel
+    states = [x for x in model.caches if x.state or x.tail]
+    rows = [row_bytes(x, options) for x in model.caches if x.heads]
+    if not states or not rows:
+        raise RequestError(f"{model.sizes.name} has no layers of both kinds, with states and rows")
+    one = max(states, key=lambda x: x.state)
+    tail = one.tail // max(one.taps, 1) * (one.taps + drafts)
+    state = -(-one.state // t) * state_entry + -(-tail // t) * _HALF
+    row = max(rows)
+    block = alignment * ceil(Fraction(state) / (alignment * row))
+    return block, block * row / state - 1
+
+
+def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes of one sequence's cache on the fullest rank, in whole blocks."""
+    block, total = options.block_size, Fraction(0)
+    here = -(-tokens // options.context_parallel)
+    for one in model.caches:
+        seen = min(here, one.window) if one.window and not options.uncapped else here
+        layers = Fraction(one.layers, options.pipeline)
+        pages = -(-seen // block) * block if one.heads else 0
+        total += layers * (pages * row_bytes(one, options) + state_bytes(one, options))
+    return ceil(total)
+
+
+def cache_formula(model: FitModel, options: FitOptions) -> str:
+    """Return the bytes of B sequences' caches after N tokens as text."""
+    terms, block = [], options.block_size
+    for one in model.caches:
+        count = Fraction(one.layers, options.pipeline)
+        row, state = count * row_bytes(one, options), count * state_bytes(one, options)
+        n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
+        seen = f"Min({n}, {one.window})" if one.window and not options.uncapped else n
+        if row:
+            terms.append(f"{block * row}*B*ceiling({seen}/{block})" if block > 1
+                         else f"{row}*B*{seen}")  # fmt: skip
+        if state:
+            terms.append(f"{state}*B")
+    return " + ".join(terms)
+
+
+# -- activations and what is sent ------------------------------------------------------------
+
+
+def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
+    """Return the bytes of activations of a chunk of a prompt, and their formula in T tokens.
+
+    A convention, not a measurement: the residual stream, the input and the result of a block, and
+    gate, up and product of the feed-forward network, in half precision; logits of B tokens in
+    float32 and half.
+    """
+    tokens = min(options.chunk, options.seq_len * options.batch_size)
+    width = 4 * model.sizes.hidden + 3 * -(-model.inner // options.tensor_parallel)
+    words = _words(model) * (_SINGLE + _HALF)
+    formula = f"{_HALF * width}*T + {words}*B"
+    return _HALF * width * tokens + words * options.batch_size, formula
+
+
+def _words(model: FitModel) -> int:
+    tables = model.sizes.entries("head") or model.sizes.entries("embedding")
+    return tables // model.sizes.hidden if model.sizes.hidden else 0
+
+
+def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes that a rank sends in a step of so many tokens, in half precision.
+
+    Two all-reductions a layer by rings, 2 (t - 1)/t of a row each; an all-to-all to experts and
+    back; a row to the next stage; with context parallelism, results and their sums to all others.
+    """
+    row = _HALF * model.sizes.hidden * tokens
+    t, e, c = options.tensor_parallel, options.expert_parallel, options.context_parallel
+    layers = -(-model.layers // options.pipeline)
+    total = layers * 2 * Fraction(2 * (t - 1), t) * row
+    if "expert" in model.sizes.weights:
+        total += layers * 2 * Fraction(e - 1, e) * row * model.chosen
+    total += row if options.pipeline > 1 else 0
+    heads = max((x.heads * (x.value_dim + 1) for x in model.sizes.attention), default=0)
+    total += layers * (c - 1) * _SINGLE * tokens * -(-heads // t)
+    return ceil(total)
