@@ -30,17 +30,16 @@ class Formats:
     """In which formats and pages weights and caches are kept, and what else takes memory."""
 
     dtype: str | None = Option(
-        None,
-        metavar="NAME",
+        None, metavar="NAME",
         help="Weights: bfloat16, fp8, int4, mxfp4, nvfp4, q8_0, q4_k … (default: the file's).",
-    )
+    )  # fmt: skip
     cache_dtype: str | None = Option(
         None, metavar="NAME", help="Cache: bfloat16 (the default), fp8, q8_0, q4_0, nvfp4 …."
     )
-    block_size: int = (opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20),)
-    chunk: int = (opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30),)
-    utilization: float = (Option(0.9, metavar="SHARE", help="Share of the memory that is used."),)
-    uncapped: bool = (Option(False, "--uncapped", help="Window layers keep all tokens, too."),)
+    block_size: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20)
+    chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30)
+    utilization: float = Option(0.9, metavar="SHARE", help="Share of the memory that is used.")
+    uncapped: bool = Option(False, "--uncapped", help="Window layers keep all tokens, too.")
 
 
 @dataclass(frozen=True, kw_only=True)
