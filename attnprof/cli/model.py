@@ -114,11 +114,10 @@ def model(
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
-    more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq}
-    if utilisation.is_asked(
-        compare=compare, memory=memory, swap=swap, input=inputs, plot=to.plot, kernel=kernel,
-        logits=logits, **more,
-    ):  # fmt: skip
+    more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq,
+            "compare": compare, "memory": memory, "swap": swap, "input": inputs, "plot": to.plot,
+            "kernel": kernel, "logits": logits}  # fmt: skip
+    if utilisation.is_asked(**more):
         utilisation.answer(config, seq, to)
         return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")

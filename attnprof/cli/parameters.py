@@ -24,7 +24,10 @@ PANELS = {
     "case metric kind quantity convention scope verdict everything verify measure self_test "
     "symbolic full ceilings distill quick mfu counting",
     "Sizes": "seq target_seq lengths built_for d_model heads d batch kv_heads kv_seq at span",
-    "Conditions": "phase causal dtype device kernel optimizer swap settings",
+    "Conditions": "phase causal dtype cache_dtype block_size chunk utilization uncapped device on "
+    "kernel optimizer swap settings",
+    "Ranks": "tensor_parallel pipeline expert_parallel context_parallel data_parallel",
+    "Training": "train recompute shard",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended "

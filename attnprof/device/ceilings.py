@@ -91,6 +91,7 @@ def device_named(name: str) -> Ceilings:
 
     Raises :class:`RequestError` with the known ones.
     """
+    name = re.sub(r"(?i)^(rtx)(?=\d)", r"\1 ", name)
     exact = [gpu for gpu in GPUS if gpu.name.casefold() == name.casefold()]
     near = exact or [gpu for gpu in GPUS if names(name, gpu.name)] or [
         gpu for gpu in GPUS if names(gpu.name, name)

@@ -19,6 +19,7 @@ from attnprof.models.fit_parts import (
     activation_bytes,
     cache_bytes,
     cache_formula,
+    check_ranks,
     fit_model,
     row_bytes,
     sent_bytes,
@@ -69,6 +70,7 @@ def options_of(kind: Any, given: Mapping[str, Any]) -> Any:
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
     """Return a record a part, and what fits; all of one rank."""
+    check_ranks(model, options)
     name, entry, who = weight_format(model, options)
     weights = weight_bytes(model, options)
     active, formula = activation_bytes(model, options)

@@ -16,7 +16,7 @@ from attnprof.errors import RequestError
 from attnprof.models.cache_layout import LayerCache, cache_layout
 from attnprof.models.conventions import MATRICES, ModelSizes
 from attnprof.models.hub import hub_subject
-from attnprof.models.hub_config import configuration, first_number, text_config
+from attnprof.models.hub_config import configuration, text_config
 from attnprof.models.mfu_sizes import subject_sizes
 from attnprof.models.names import config_of
 from attnprof.models.storage import CACHES, ENTRY_BYTES, GGUF, WEIGHTS, format_named, format_of_file
@@ -28,7 +28,7 @@ UTILIZATION = 0.9
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
 _HALF, _SINGLE = 2, 4
 #: The longest context that is asked for.
-LONGEST = 2**40
+LONGEST = 2**50
 #: Roles of weights that every rank of tensor parallelism holds whole.
 _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
 
@@ -72,7 +72,11 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class FitModel:
-    """A model as it is laid out: sizes, what layers keep, the width of its feed-forward network."""
+    """A model as it is laid out: its sizes, and what layers keep.
+
+    ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
+    and product, or before and after the activation; of experts those that a token meets.
+    """
 
     sizes: ModelSizes
     caches: Sequence[LayerCache]
@@ -99,11 +103,24 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     with torch.device("meta"):
         weights = dict(subject.build().named_parameters())
     latent = sum(x.numel() for key, x in weights.items() if "_a_proj" in key)
-    inner = first_number(text, ("intermediate_size", "ffn_dim", "n_inner", "d_ff"))
-    expert = first_number(text, ("moe_intermediate_size",)) or inner
+    met = sizes.active("mlp", "expert", "shared expert")
+    inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
     chosen = subject.chosen if subject.experts > 1 else 1
-    inner = max(inner, chosen * expert)
     return FitModel(sizes, cache_layout(subject), known, inner, chosen, latent)
+
+
+def check_ranks(model: FitModel, options: FitOptions) -> None:
+    """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
+    if options.pipeline > model.layers:
+        raise RequestError(
+            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
+        )
+    heads = {one.heads for one in model.sizes.attention if one.heads > 1}
+    if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
+        raise RequestError(
+            f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
+            f"{model.sizes.name}"
+        )
 
 
 # -- weights -------------------------------------------------------------------------------
@@ -258,7 +275,7 @@ def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
     float32 and half.
     """
     tokens = min(options.chunk, options.seq_len * options.batch_size)
-    width = 4 * model.sizes.hidden + 3 * -(-model.inner // options.tensor_parallel)
+    width = 4 * model.sizes.hidden + -(-model.inner // options.tensor_parallel)
     words = _words(model) * (_SINGLE + _HALF)
     formula = f"{_HALF * width}*T + {words}*B"
     return _HALF * width * tokens + words * options.batch_size, formula

@@ -14,7 +14,14 @@ from typing import Any
 from attnprof.arguments import choice
 from attnprof.errors import RequestError
 from attnprof.models.fit import said_of
-from attnprof.models.fit_parts import LONGEST, FitModel, FitOptions, ranks_of, sent_bytes
+from attnprof.models.fit_parts import (
+    LONGEST,
+    FitModel,
+    FitOptions,
+    check_ranks,
+    ranks_of,
+    sent_bytes,
+)
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -66,12 +73,13 @@ def activation_entries(model: FitModel, options: TrainingOptions, tokens: int) -
         width += one.layers * rows
     for mixer in model.sizes.mixers:
         width += mixer.layers * mixer.heads * 2 * (mixer.key_dim + mixer.value_dim)
-    width += model.layers * (4 * hidden + 3 * model.inner)
+    width += model.layers * (4 * hidden + model.inner)
     return _HALF * width / options.pipeline / t
 
 
 def training_report(model: FitModel, options: TrainingOptions) -> Report:
     """Return a record a part of a training step, and whether it fits."""
+    check_ranks(model, options)
     parts = _parts(model, options)
     total = sum(parts.values())
     records = [

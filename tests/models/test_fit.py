@@ -79,7 +79,7 @@ def test_what_fits_a_device_follows_from_the_parts(name, device, capsys, tmp_pat
     assert summary["largest_batch"] == left // parts["cache"]
     assert summary["fits"] is True
     longest, by_hand = summary["longest_context"], CACHES[name][1]
-    if longest < 2**40:
+    if longest < 2**50:
         assert by_hand(longest) <= left < by_hand(longest + 1)
 
 
@@ -169,7 +169,7 @@ def test_recomputation_keeps_less():
 @pytest.mark.parametrize("wrong", [
     {"seq_len": 0}, {"dtype": "int3"}, {"cache_dtype": "int4"}, {"utilization": 2.0},
     {"tensor_parallel": -1}, {"train": True, "optimizer": "adagrad"},
-    {"train": True, "shard": "zero4"}, {"unknown": 1},
+    {"train": True, "shard": "zero4"}, {"pipeline": 4}, {"tensor_parallel": 3}, {"unknown": 1},
 ])  # fmt: skip
 def test_a_wrong_request_is_refused(wrong):
     with pytest.raises(RequestError):
@@ -198,3 +198,17 @@ def test_a_step_is_bounded_by_what_it_reads(capsys):
     read = weight_bytes(model, options) + cache_bytes(model, options, 1024)  # its table is tied
     assert speed["request_tokens_per_s"] == pytest.approx(3350e9 / read)
     assert fit_report(model, options).fits
+
+
+@pytest.mark.parametrize(("name", "width"), [
+    ("gpt2", 2 * 4 * 768), ("llama-3.2-1b", 3 * 8192), ("qwen3-30b-a3b", 3 * 8 * 768),
+])  # fmt: skip
+def test_networks_make_what_their_matrices_say(name, width):
+    assert fit_model(name).inner == width
+
+
+def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
+    assert attnprof.fit(LLAMA, memory="2TB").fits
+    with pytest.raises(SystemExit):
+        main(["fit", "llama-3.2-1b", "--on", "rtx4090"])
+    assert "RTX 4090" in capsys.readouterr().out

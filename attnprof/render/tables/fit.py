@@ -48,7 +48,7 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
     }.items():
         value = summary[name]
         shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
-        table.add_row(label, "unbounded" if value >= 2**40 else shown)
+        table.add_row(label, "unbounded" if value >= 2**50 else shown)
     return table
 
 
