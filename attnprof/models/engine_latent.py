@@ -101,6 +101,17 @@ def _picked(rows: Any, indices: Any) -> Any:
     return rows.gather(2, places.expand(-1, -1, -1, rows.shape[-1]))
 
 
+def saved_flops(model: Any, batch: Any, keys: Any) -> Any:
+    """Return how many FLOPs fewer a decoded token's products take than if it expanded all keys."""
+    saved = 0
+    for module in filter(saves, latent_modules(model)):
+        rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
+        heads = module.kv_b_proj.weight.shape[0] // (nope + value)
+        expanded = keys * (nope + rope + value + rank * (nope + value))
+        saved += 2 * batch * heads * (expanded - keys * (2 * rank + rope) - rank * (nope + value))
+    return saved
+
+
 def note(model: Any) -> str:
     """Return how latent attention is counted in each phase; "" for a model without any."""
     module = next(latent_modules(model), None)

@@ -72,27 +72,27 @@ def _layer_name(model: Any, path: str, places: Mapping[str, ModulePlace], layer_
     """
     modules = dict(model.named_modules())
     text = text_config(model.config)
-    mixers = _mixers(modules, path, places)
+    mixing = mixers(modules, path, places)
     names = [
         "cross" if _CROSS.search(x.removeprefix(path)) else
         _mixer_name(model, modules[x], text, layer_type)
-        for x in mixers
+        for x in mixing
     ]  # fmt: skip
     experts = _experts(modules[path], text)
     mixed = " + ".join(dict.fromkeys(filter(None, names)))
     return " · ".join(filter(None, (mixed, experts)))
 
 
-def _mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePlace]) -> list[str]:
+def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePlace]) -> list[str]:
     """Return the paths of a layer's modules that mix rows, the outermost of each."""
-    mixers = list[str]()
+    paths = list[str]()
     for name in (x for x in places if x == path or x.startswith(f"{path}.")):
-        inside = any(name.startswith(f"{outer}.") for outer in mixers)
+        inside = any(name.startswith(f"{outer}.") for outer in paths)
         held = next(modules[name].parameters(), None) is not None
         if places[name].part == "attention" and held and not inside:
-            mixers += [] if type(modules[name]).__name__ == "ModuleList" else [name]
-    by_class = [x for x in mixers if _MIXES.search(type(modules[x]).__name__)]
-    return by_class or mixers
+            paths += [] if type(modules[name]).__name__ == "ModuleList" else [name]
+    by_class = [x for x in paths if _MIXES.search(type(modules[x]).__name__)]
+    return by_class or paths
 
 
 def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:

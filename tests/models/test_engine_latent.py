@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.engine_latent import absorb, absorbed, latent_modules, note
+from attnprof.models.engine_latent import absorb, absorbed, latent_modules, note, saved_flops
 from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.whole import WholeModel
@@ -137,6 +137,8 @@ def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch,
     absorbing = 2 * batch * HEADS * (keys * (2 * RANK + ROPE) + RANK * (NOPE + VALUE))
     layers = SIZES["num_hidden_layers"]
     whole = sum(call.counts.get("matmul_flops", 0) for call in calls)
+    saved = saved_flops(target.make(sizes).module, batch, keys)
+    assert saved == layers * (expanded - absorbing)
     assert whole == torch_flops.get_total_flops() - layers * (expanded - absorbing)
 
 
