@@ -3,7 +3,7 @@
 Engines decode latent attention (MLA) without making a head's keys and values from the latents: each
 query meets the cached row itself, latent and rotary part, and the result is a mix of latents.
 :func:`latent_attention` is such an operation: plain arithmetic gives its result on real tensors,
-shapes on tensors without values. Its costs are those of :mod:`attnprof.trace.rules.latent`.
+shapes on tensors without values. Its costs are those of :mod:`attnprof.trace.rules.attention`.
 """
 
 from typing import Any
