@@ -8,7 +8,8 @@ up: :func:`absorb` makes it hand the latents through for one token, and :func:`a
 the kernel does with them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache, wraps
 from typing import Any
 
 #: Where a module keeps the latents of its running call.
@@ -42,29 +43,35 @@ def absorb(model: Any) -> list[Any]:
     """
     modules = [x for x in latent_modules(model) if saves(x) and x.kv_b_proj.bias is None]
     for module in modules:
-        module.expand_kv = _handing_through(module, module.expand_kv)
-        module.register_forward_pre_hook(_note_tokens, with_kwargs=True)
+        module.__class__ = _absorbing(type(module))
     return modules
 
 
-def _note_tokens(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Note whether a call is of one token after others."""
-    rows = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-    cache = kwargs.get("past_key_values")
-    one = isinstance(rows.shape[1], int) and rows.shape[1] == 1
-    vars(module)[_HELD] = one and cache is not None
+@cache
+def _absorbing(kind: Any) -> Any:
+    """Return a class of the same name whose modules keep a decoded token's latents.
 
+    A class, as copies of a module are to keep their own.
+    """
 
-def _handing_through(module: Any, expand: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that gives rotary parts and latents for one token, else keys and values."""
+    class Absorbing(kind):  # type: ignore[misc]
+        @wraps(kind.forward)
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            rows = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            one = isinstance(rows.shape[1], int) and rows.shape[1] == 1
+            vars(self)[_HELD] = one and kwargs.get("past_key_values") is not None
+            return super().forward(*args, **kwargs)
 
-    def expand_kv(latents: Any, rotary: Any) -> tuple[Any, Any]:
-        if vars(module).get(_HELD) is not True:
-            return expand(latents, rotary)  # type: ignore[no-any-return]
-        vars(module)[_HELD] = latents, rotary
-        return rotary, latents
+        def expand_kv(self, latents: Any, rotary: Any) -> tuple[Any, Any]:
+            """Return rotary parts and latents for one token after others, else keys and values."""
+            if vars(self).get(_HELD) is not True:
+                return super().expand_kv(latents, rotary)  # type: ignore[no-any-return]
+            vars(self)[_HELD] = latents, rotary
+            return rotary, latents
 
-    return expand_kv
+    Absorbing.__name__, Absorbing.__qualname__ = kind.__name__, kind.__qualname__
+    Absorbing.__module__ = kind.__module__
+    return Absorbing
 
 
 def absorbed(

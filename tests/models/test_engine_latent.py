@@ -1,5 +1,7 @@
 """Absorbed latent attention: the results of transformers' own modules, and products by hand."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -140,6 +142,17 @@ def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch,
     saved = saved_flops(target.make(sizes).module, batch, keys)
     assert saved == layers * (expanded - absorbing)
     assert whole == torch_flops.get_total_flops() - layers * (expanded - absorbing)
+
+
+def test_a_copy_of_a_model_keeps_latents_of_its_own():
+    rows = torch.randint(3, 90, (1, 5))
+    first = model_of("minicpm3", {}, KERNEL)
+    absorb(first)
+    copied = deepcopy(first)
+    for weights in first.parameters():
+        torch.nn.init.zeros_(weights)
+    expected, _ = decoded(model_of("minicpm3", {}, "eager"), rows)
+    assert torch.allclose(decoded(copied, rows)[0], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_prompt_and_a_training_step_are_expanded():
