@@ -44,7 +44,10 @@ def layer_names(
     if any(name.endswith(")") for name in given):
         return given
     told = types or [""] * len(layers)
-    names = [_layer_name(model, x, places, kind) for x, kind in zip(layers, told, strict=True)]
+    names = [
+        _layer_name(model, modules, path, places, kind)
+        for path, kind in zip(layers, told, strict=True)
+    ]
     return [name or usual for name, usual in zip(names, given, strict=True)]
 
 
@@ -65,12 +68,17 @@ def _positions(paths: Sequence[str]) -> str:
     return ", ".join(path.rpartition(".")[2] for path in paths)
 
 
-def _layer_name(model: Any, path: str, places: Mapping[str, ModulePlace], layer_type: str) -> str:
+def _layer_name(
+    model: Any,
+    modules: Mapping[str, Any],
+    path: str,
+    places: Mapping[str, ModulePlace],
+    layer_type: str,
+) -> str:
     """Return the name of a layer of a model of transformers; "" if its modules tell none.
 
     ``layer_type`` is the layer's type in the configuration, or empty.
     """
-    modules = dict(model.named_modules())
     text = text_config(model.config)
     mixing = mixers(modules, path, places)
     names = [
@@ -86,13 +94,25 @@ def _layer_name(model: Any, path: str, places: Mapping[str, ModulePlace], layer_
 def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePlace]) -> list[str]:
     """Return the paths of a layer's modules that mix rows, the outermost of each."""
     paths = list[str]()
-    for name in (x for x in places if x == path or x.startswith(f"{path}.")):
+    for name, _ in modules[path].named_modules(prefix=path):
+        if name not in places:  # layers may share a module, which has the path of its first
+            continue
         inside = any(name.startswith(f"{outer}.") for outer in paths)
         held = next(modules[name].parameters(), None) is not None
         if places[name].part == "attention" and held and not inside:
             paths += [] if type(modules[name]).__name__ == "ModuleList" else [name]
     by_class = [x for x in paths if _MIXES.search(type(modules[x]).__name__)]
+    # one matrix that is no convolution weighs the results of layers, not of tokens
+    of_tokens = [
+        x for x in by_class
+        if _matrices(modules[x]) > 1 or "conv" in type(modules[x]).__name__.lower()
+    ]  # fmt: skip
+    by_class = of_tokens or by_class
     return by_class or paths
+
+
+def _matrices(module: Any) -> int:
+    return sum(weights.dim() > 1 for weights in module.parameters())
 
 
 def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:
@@ -141,7 +161,8 @@ def _keys_seen(mixer: Any, text: Any, layer_type: str) -> str:
     if kind == "indexed":
         return f"top {first_number(text, ('index_topk', 'indexer_top_k'))}"
     if kind in ("", "hybrid", "sparse", "dense", "moe"):
-        held = getattr(mixer, "sliding_window", _window_of(mixer, text))
+        usual = None if layer_type else _window_of(mixer, text)
+        held = getattr(mixer, "sliding_window", usual)
         return f"sliding {held}" if isinstance(held, int) and held > 1 else _blocks_of(mixer)
     return kind
 
