@@ -43,7 +43,8 @@ def absorb(model: Any) -> list[Any]:
     """
     modules = [x for x in latent_modules(model) if saves(x) and x.kv_b_proj.bias is None]
     for module in modules:
-        module.__class__ = _absorbing(type(module))
+        kind: Any = type(module)
+        module.__class__ = _absorbing(kind)
     return modules
 
 
@@ -59,14 +60,14 @@ def _absorbing(kind: Any) -> Any:
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             rows = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             one = isinstance(rows.shape[1], int) and rows.shape[1] == 1
-            vars(self)[_HELD] = one and kwargs.get("past_key_values") is not None
+            self.__dict__[_HELD] = one and kwargs.get("past_key_values") is not None
             return super().forward(*args, **kwargs)
 
         def expand_kv(self, latents: Any, rotary: Any) -> tuple[Any, Any]:
             """Return rotary parts and latents for one token after others, else keys and values."""
-            if vars(self).get(_HELD) is not True:
+            if self.__dict__.get(_HELD) is not True:
                 return super().expand_kv(latents, rotary)  # type: ignore[no-any-return]
-            vars(self)[_HELD] = latents, rotary
+            self.__dict__[_HELD] = latents, rotary
             return rotary, latents
 
     Absorbing.__name__, Absorbing.__qualname__ = kind.__name__, kind.__qualname__

@@ -25,7 +25,7 @@ def unrecognised(model: Any) -> list[str]:
     modules = dict(model.named_modules())
     classes = dict[str, None]()
     for path in _mixer_paths(modules, model):
-        code = "".join(_code(type(part)) for part in modules[path].modules())
+        code = "".join(map(_code, map(type, modules[path].modules())))
         in_chunks = _CHUNKS.search(code) and "softmax" not in code
         if _REGISTRY not in code and not in_chunks:
             classes[type(modules[path]).__name__] = None
