@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.models.kind_names import distinct_names, layer_names
 from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 from attnprof.trace.solve.columns import unnumbered
@@ -38,8 +39,9 @@ def by_kind(
 ) -> list[LayerKind]:
     """Return the kinds of layers, by their costs and parameters; first all that is in no layer.
 
-    Their names are ``types``, one a layer, if the configuration has them, else classes; the stack's
-    path comes before if there are several stacks.
+    Layers of transformers are named by how they mix rows. Other names are ``types``, one a layer,
+    if there are so many, else classes. The stack's path comes before if there are several stacks;
+    what differs comes after if costs of layers of one name do.
     """
     modules = dict(model.named_modules())
     layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
@@ -47,18 +49,22 @@ def by_kind(
     alike = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
     typed = len(types) == len(layers)
-    for n, path in enumerate(layers):
-        kind_name = types[n] if typed else type(modules[path]).__name__
+    names = layer_names(model, layers, places, types if typed else [])
+    for path, kind_name in zip(layers, names, strict=True):
         name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
         groups[name, tuple(found[path] for found in alike)].append(path)
-    named: dict[str, list[Any]] = defaultdict(list)
-    found = [LayerKind("")]
+    named: dict[str, dict[Any, list[str]]] = defaultdict(dict)  # layers by name, then by costs
+    first_of = dict[Any, Any]()
     for (name, costs), paths in groups.items():
-        first = next((x for x in named[name] if _is_near(x, costs, typed=typed)), costs)
-        named[name] += [] if first in named[name] else [first]
-        number = named[name].index(first)
-        found.append(LayerKind(f"{name} {number + 1}" if number else name, tuple(paths)))
-    return found
+        near = (x for x in named[name] if _is_near(x, costs, typed=typed))
+        first = first_of[name, costs] = next(near, costs)
+        named[name].setdefault(first, []).extend(paths)
+    titles = {name: distinct_names(modules, name, [*of.values()]) for name, of in named.items()}
+    kinds = (
+        LayerKind(titles[name][[*named[name]].index(first_of[name, costs])], tuple(paths))
+        for (name, costs), paths in groups.items()
+    )
+    return [LayerKind(""), *kinds]
 
 
 def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:

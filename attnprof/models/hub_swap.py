@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from attnprof.blocks.core import build_layer, checked_sizes
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.models.kind_names import layer_names
 from attnprof.models.parts import is_recurrent, places
 from attnprof.models.swap import Swap, by_layer
 from attnprof.models.swapped_layers import (
@@ -52,12 +53,14 @@ _TOKENS = 16
 class _LayerAttention:
     """One layer's attention, as a run of the model shows it; heads only if it asks for a kernel.
 
+    ``kind`` is its type in the configuration or its class, ``name`` what the command calls it.
     ``number`` is the layer's in the cache, ``more`` what the kernel is given beside q, k and v,
     ``maps_output`` whether a linear map follows it inside, ``result`` what the module returns.
     """
 
     path: str
     kind: str
+    name: str = ""
     number: int | None = None
     heads: int = 0
     kv_heads: int = 0
@@ -90,8 +93,8 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     :class:`RequestError` with the layer and the reason if a mechanism does not fit.
     """
     seen = _attention_by_layer(subject)
-    kinds = [one.kind for one in seen]
-    chosen = by_layer(swaps, kinds)
+    kinds = [one.name for one in seen]
+    chosen = by_layer(swaps, kinds, [one.kind for one in seen])
     plan = dict[str, _SwapPlan]()
     for number, attention in chosen.items():
         one = seen[number]
@@ -156,11 +159,12 @@ def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerA
     for path, place in where.items():
         if place.layer and place.part == "attention" and not _ACROSS.search(path):
             inside[place.layer] += [] if is_recurrent(modules[path]) else [path]
-    if len(types) != len(inside):
-        types = [type(modules[layer]).__name__ for layer in inside]
-    for paths, kind in zip(inside.values(), types, strict=True):
+    types = types if len(types) == len(inside) else []
+    names = layer_names(model, [*inside], where, types)
+    types = types or [type(modules[layer]).__name__ for layer in inside]
+    for paths, kind, name in zip(inside.values(), types, names, strict=True):
         asking = [path for path in paths if _asks_registry(modules[path])]
-        seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind)
+        seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)
         if seen.path:
             seen.number = _number_of(modules[seen.path])
             _listen(modules[seen.path], seen, bool(asking))

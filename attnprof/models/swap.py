@@ -27,14 +27,17 @@ class Swap:
         """The swap as it is typed."""
         return f"{self.attention.name}@{self.layers}" if self.layers else self.attention.name
 
-    def chosen(self, kinds: Sequence[str]) -> list[int]:
-        """Return its layers in a model with these kinds; :class:`RequestError` for none."""
+    def chosen(self, kinds: Sequence[str], types: Sequence[str] = ()) -> list[int]:
+        """Return its layers in a model with these kinds; :class:`RequestError` for none.
+
+        They may also be asked for by their ``types`` in a configuration.
+        """
         everyone = range(len(kinds))
         if self.layers in ("", "all"):
             return list(everyone)
         if self.layers in ("even", "odd"):
             return list(everyone[self.layers == "odd" :: 2])
-        named = [n for n in everyone if self.layers == kinds[n]]
+        named = [n for n in everyone if self.layers in (kinds[n], *types[n : n + 1])]
         return named or self._numbered(kinds)
 
     def _numbered(self, kinds: Sequence[str]) -> list[int]:
@@ -81,9 +84,11 @@ def notes_on(swaps: Iterable[Swap]) -> list[str]:
     return list(notes)
 
 
-def by_layer(swaps: Sequence[Swap], kinds: Sequence[str]) -> dict[int, Attention]:
+def by_layer(
+    swaps: Sequence[Swap], kinds: Sequence[str], types: Sequence[str] = ()
+) -> dict[int, Attention]:
     """Return the mechanism of every layer that gets one; of several swaps the last counts."""
-    return {number: swap.attention for swap in swaps for number in swap.chosen(kinds)}
+    return {number: swap.attention for swap in swaps for number in swap.chosen(kinds, types)}
 
 
 def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:

@@ -146,7 +146,7 @@ def test_parts_and_kinds_of_layers_add_up_to_the_whole(reports):
         own = [row for row in rows if row.part != "total"]
         assert sum(row.value for row in own) == whole.value
         assert sympy.expand(sum(map(formula, own))) == formula(whole)
-    assert reports("gemma3").summary["layers"] == {"sliding_attention": 2, "full_attention": 1}
+    assert reports("gemma3").summary["layers"] == {"sliding 16": 2, "full": 1}
 
 
 def test_a_token_meets_two_of_four_experts(reports):

@@ -77,7 +77,8 @@ def test_layers_of_a_type_that_cost_nearly_the_same_are_one_kind():
         "n_layers_per_attn_res_block": 2,
     }  # fmt: skip
     report = model_report(hub_subject(fields, "given"), ["forward"], {"B": 1, "N": 24}, limit_s=0.0)
-    assert report.summary["layers"] == {"hybrid_sliding": 5, "hybrid": 1}
+    mixed = "short convolution · moe 4/2"
+    assert report.summary["layers"] == {f"sliding 16 + {mixed}": 5, f"full + {mixed}": 1}
     rows = [row for row in report.records if row.quantity == "flops"]
     assert len({(row.layer_kind, row.part) for row in rows}) == len(rows)
     assert sum(row.value for row in rows if row.part != "total") == rows[-1].value

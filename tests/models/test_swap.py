@@ -97,7 +97,7 @@ def test_softmax_attention_of_ours_gives_what_the_model_gives(name):
 @pytest.mark.parametrize("mechanism", ["linear", "taylor-efficient", "efficient", "he", "super"])
 def test_a_swapped_model_runs_and_keeps_its_other_layers(mechanism):
     subject = swapped("gpt2", f"{mechanism}@1")
-    assert list(subject.layer_types) == ["GPT2Block", f"GPT2Block ({mechanism})", "GPT2Block"]
+    assert list(subject.layer_types) == ["full", f"full ({mechanism})", "full"]
     model, rows = called(subject)
     assert rows.isfinite().all()
     kinds = [type(block.attn).__name__ for block in model.h]
@@ -107,7 +107,7 @@ def test_a_swapped_model_runs_and_keeps_its_other_layers(mechanism):
 def test_a_model_too_large_to_run_on_real_tensors_is_swapped_too():
     fields = {**CONFIGS["llama"].to_dict(), "hidden_size": 4096, "intermediate_size": 14336}
     model = hub_subject(fields, "large", "eager", swaps_of(["taylor-direct"], {}), 24)
-    assert set(model.layer_types) == {"LlamaDecoderLayer (taylor-direct)"}
+    assert set(model.layer_types) == {"full (taylor-direct)"}
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_a_state_in_one_layer_does_not_grow_and_the_others_cache_does():
     of_kind = {
         (row.layer_kind, row.part, row.quantity): row for row in report.records if row.expression
     }
-    cache = of_kind["LlamaDecoderLayer (linear)", "attention", "cache_bytes"]
+    cache = of_kind["full (linear)", "attention", "cache_bytes"]
     assert (cache.expression, cache.value) == ("1152*B", 4 * 8 * 9 * 4)  # heads, d, dv + 1, bytes
-    others = of_kind["LlamaDecoderLayer", "attention", "cache_bytes"]
+    others = of_kind["full", "attention", "cache_bytes"]
     assert others.value == 2 * 2 * 2 * 8 * 512 * 4  # layers, k and v, heads, d, tokens, bytes
     assert of_kind["", "total", "cache_bytes"].value == cache.value + others.value
     own = attnprof.cost("linear", Workload(512, 4, 8, phase="decode"), scope="core").total
     maps = 2 * 32 * (32 + 16 + 16 + 32)
-    found = of_kind["LlamaDecoderLayer (linear)", "attention", "matmul_flops"]
+    found = of_kind["full (linear)", "attention", "matmul_flops"]
     assert found.value == own.matmul_flops + maps
     assert "N" not in found.expression
 
@@ -230,13 +230,13 @@ def test_what_a_window_counts_is_said_where_both_ways_to_count_meet():
 @pytest.mark.parametrize(
     ("name", "swap", "reason"),
     [
-        ("gpt2", "linformer", r"layer 0 \(GPT2Block\): linformer mixes all tokens"),
+        ("gpt2", "linformer", r"layer 0 \(full\): linformer mixes all tokens"),
         ("llama", "efficient@1", "layer 1 .*efficient has no grouped key and value heads$"),
         ("t5", "linear", "adds a bias by position to the scores"),
         ("gpt-oss", "linear", "has sinks among the scores"),
         ("mamba2", "linear", "no attention to its own input"),
         ("bert", "linear@7", "the layers are 0 to 2, not 7"),
-        ("bert", "linear@some", r"no such layers; type NAME .* \(BertLayer\)"),
+        ("bert", "linear@some", r"no such layers; type NAME .* \(full\)"),
         ("bert", "linear@", "type NAME for all layers"),
         ("bert", "lineal", "did you mean"),
     ],

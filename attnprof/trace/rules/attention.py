@@ -159,3 +159,19 @@ workspaces(
         f"{_SDPA}flash_attention_for_cpu_backward": _backward_scratch,
     }
 )
+
+
+def _latent(_out: Any, call: Any) -> Counts:
+    """Count absorbed latent attention: two products and a scaled softmax on each pair.
+
+    A pair is a head's query and a row of the cache, which is read once for all heads.
+    """
+    pairs_met = product(call.query.shape[:3]) * size_of(call.latents.shape[2])
+    masked = call.attn_mask is not None and is_floating(call.attn_mask)
+    each = M + OTHER + 2 * A + E + D + A * masked
+    widths = size_of(call.query.shape[-1] + call.latents.shape[-1])
+    return each * pairs_met + MAC * (pairs_met * widths)
+
+
+rules({"attnprof::latent_attention": _latent})
+workspaces({"attnprof::latent_attention": lambda _out, _call: 0})
