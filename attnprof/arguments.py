@@ -138,10 +138,10 @@ def several(name: str, value: Any) -> list[Any]:
     """One value or several as a list of one or more."""
     plain = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
     single = plain or getattr(value, "ndim", 1) == 0  # numpy's and torch's numbers
-    found = [value] if single else list(value)
-    if not found:
+    values = [value] if single else list(value)
+    if not values:
         raise RequestError(f"{name} is empty: give one value or several")
-    return found
+    return values
 
 
 def name_text(value: Any) -> str:
@@ -194,22 +194,22 @@ def parameter_value(item: Field[Any], value: Any) -> Any:
     text = value.strip()
     if text.lower() in ("none", "null") and "None" in kind:
         return None
-    found: Any = None
+    parsed: Any = None
     with suppress(ValueError):
         if "bool" in kind:
-            found = _FLAGS.get(text.lower())
+            parsed = _FLAGS.get(text.lower())
         elif "int" in kind:
-            found = int(text) if abs(int(text)) <= LARGEST else None
+            parsed = int(text) if abs(int(text)) <= LARGEST else None
         elif "float" in kind:
-            found = float(text) if math.isfinite(float(text)) else None
+            parsed = float(text) if math.isfinite(float(text)) else None
         else:
             return text
-    if found is None:
+    if parsed is None:
         raise RequestError(
             f"{item.name}={value}: not usable; {item.name} takes {kind}, "
             f"for example {item.name}={item.default}"
         )
-    return found
+    return parsed
 
 
 _FLAGS = {

@@ -65,8 +65,8 @@ def derivable(name: str) -> Mechanism:
 
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
     """The named mechanisms, each with those of the values that it takes; one must take each."""
-    found = [get(name) for name in names]
-    known = {name for mechanism in found for name in mechanism.parameter_names()}
+    specs = [get(name) for name in names]
+    known = {name for mechanism in specs for name in mechanism.parameter_names()}
     for name, value in values.items():
         if name not in known:
             hint = closest(name, sorted(known)) if known else "it has no parameters at all"
@@ -77,7 +77,7 @@ def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanis
         mechanism.with_params(
             {name: value for name, value in values.items() if name in mechanism.parameter_names()}
         )
-        for mechanism in found
+        for mechanism in specs
     ]
 
 
@@ -115,12 +115,12 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     points = {point.name: point for point in _entry_points()}
     if point := points.get(name):
         try:
-            found = point.load()
+            value = point.load()
         except Exception as error:
             from attnprof.user_code import error_text
 
             raise RequestError(f"{origin(point)} does not load: {error_text(error)}") from error
-        mechanism = _checked(found, origin(point))
+        mechanism = _checked(value, origin(point))
         package, _, last = mechanism.__module__.rpartition(".")
         return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
@@ -174,7 +174,7 @@ def origin(point: "EntryPoint") -> str:
 
 def plugins() -> "list[tuple[EntryPoint, str | None]]":
     """Entry points from metadata, none imported, each with why it cannot work (or None)."""
-    found = []
+    names = []
     for point in _entry_points():
         module, _, attribute = point.value.partition(":")
         top = module.split(".", 1)[0]
@@ -185,5 +185,5 @@ def plugins() -> "list[tuple[EntryPoint, str | None]]":
             broken = f"'{point.value}' is not module:Class"
         elif not find_spec(top):
             broken = f"there is no module '{top}'"
-        found.append((point, broken))
-    return found
+        names.append((point, broken))
+    return names

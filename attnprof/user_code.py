@@ -61,8 +61,8 @@ def error_text(error: BaseException) -> str:
     if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
         first = "division by zero"  # a fraction's own words for it
     for pattern, words in _PLAIN.items():
-        if found := re.search(pattern, first):
-            first = words.format(*found.groups())
+        if match := re.search(pattern, first):
+            first = words.format(*match.groups())
     quoted = "" if first else _innermost(traceback.extract_tb(error.__traceback__)).line
     said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
     return f"{said} ({line})" if line else said
@@ -220,14 +220,14 @@ def loaded(text: str) -> Any:
     def has(holder: Any, part: str) -> bool:  # packages that import late do so here
         return bool(_imported(text, path, lambda: hasattr(holder, part)))
 
-    found: Any = module
+    value: Any = module
     if not has(module, name.partition(".")[0]):
-        found = _below(text, module, name)
+        value = _below(text, module, name)
     for part in name.split("."):
-        if not has(found, part):
+        if not has(value, part):
             raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _below(text: str, package: ModuleType, name: str) -> ModuleType:
@@ -273,10 +273,10 @@ def _derivable(module: ModuleType) -> list[str]:
     from torch import nn
 
     values = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    own = {n: v for n, v in values.items() if getattr(v, "__module__", None) == module.__name__}
-    layers = [n for n, v in own.items() if isinstance(v, type) and issubclass(v, nn.Module)]
+    defined = {n: v for n, v in values.items() if getattr(v, "__module__", None) == module.__name__}
+    layers = [n for n, v in defined.items() if isinstance(v, type) and issubclass(v, nn.Module)]
     instances = [n for n, v in values.items() if isinstance(v, nn.Module)]
-    functions = [n for n, v in own.items() if callable(v) and not isinstance(v, type)]
+    functions = [n for n, v in defined.items() if callable(v) and not isinstance(v, type)]
     return list(dict.fromkeys([*layers, *instances, *functions]))
 
 

@@ -141,8 +141,8 @@ def check_sides(tree: Tree) -> None:
     def sides(tree: Tree) -> int:
         if not isinstance(tree, FunctionCall):
             return 0
-        own = len(tree.args) if tree.function in ("max", "min") else 0
-        return own + sum(map(sides, tree.args))
+        most = len(tree.args) if tree.function in ("max", "min") else 0
+        return most + sum(map(sides, tree.args))
 
     if sides(tree) > MOST_SIDES:
         raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
@@ -227,9 +227,9 @@ def constant_ratio(a: Any, b: Any) -> Any:
         return None
     ratio = a / b
     if ratio.is_rational_function(*ratio.free_symbols):
-        found = set(_values(ratio))
-        value = found.pop()
-        return value if not found and value is not None and value.is_Rational else None
+        ratios = set(_values(ratio))
+        value = ratios.pop()
+        return value if not ratios and value is not None and value.is_Rational else None
     ratio = sympy.cancel(ratio) if sympy.count_ops(ratio) < _LONG else b
     return ratio if ratio.is_number else None
 

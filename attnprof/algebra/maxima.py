@@ -50,8 +50,8 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
                 most = max(_MANY, 2 * len(peaks))
         held = plus(held, monomials(frees), -1)
     terms = list(places)
-    found = _outermost(peaks, terms) or [held]
-    sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in found]
+    outermost = _outermost(peaks, terms) or [held]
+    sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in outermost]
     if any(isinstance(side, sympy.Max) for side in sides):  # of one of them others may be larger
         return maximum_of(x for s in sides for x in (s.args if isinstance(s, sympy.Max) else [s]))
     return sides[0] if len(sides) == 1 else sympy.Max(*sides, evaluate=False)
@@ -65,9 +65,9 @@ def terms_of(expression: Any) -> dict[Any, Any]:
     # expanding would walk through a switch's condition: a name stands in for it
     names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
     back = {name: switch for switch, name in names.items()}
-    found = sympy.expand(expression.xreplace(names)).as_coefficients_dict()
+    factors = sympy.expand(expression.xreplace(names)).as_coefficients_dict()
     counted: Monomials = {}
-    for term, factor in found.items():
+    for term, factor in factors.items():
         sign = -1 if term.is_nonpositive else 1  # floor(-N/64) dominates nothing: its opposite may
         if factor:
             number = int(factor) if factor.is_Integer else factor
@@ -168,19 +168,19 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
         return list(peaks)
     kept = {place: _above_one(peak, terms) for place, peak in enumerate(peaks)}
     for place in range(len(peaks)):
-        own = kept.pop(place)
-        if not covered(own, list(kept.values())):
-            kept[place] = own
+        candidate = kept.pop(place)
+        if not covered(candidate, list(kept.values())):
+            kept[place] = candidate
     return [peaks[place] for place in sorted(kept)]
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
     """The same over what sizes are above 1, where more sums are seen to be larger than others."""
-    found: dict[Any, Any] = {}
+    shifted: dict[Any, Any] = {}
     for number, factor in value.items():
         for term, times in above(terms[number], 1).items():
-            found[term] = found.get(term, 0) + factor * times
-    return found
+            shifted[term] = shifted.get(term, 0) + factor * times
+    return shifted
 
 
 @lru_cache(maxsize=4096)
@@ -188,7 +188,7 @@ def above(term: Any, least: int) -> dict[Any, int]:
     """Factors of a product whose sizes x are written (x - least) + least; others stay."""
     import sympy
 
-    found: dict[Any, int] = {frozenset(): 1}
+    expanded: dict[Any, int] = {frozenset(): 1}
     for base, power in sympy.sympify(term).as_powers_dict().items():
         whole = base.is_Symbol and power.is_Integer and power > 0
         steps = [(power, 1)]
@@ -196,9 +196,9 @@ def above(term: Any, least: int) -> dict[Any, int]:
             steps = [
                 (int(k), comb(int(power), k) * least ** (int(power) - k)) for k in range(power + 1)
             ]
-        found = {
+        expanded = {
             name | {(base, k)} if k and base != 1 else name: times * more
-            for name, times in found.items()
+            for name, times in expanded.items()
             for k, more in steps
         }
-    return found
+    return expanded

@@ -68,14 +68,16 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
     smooth = _smooth(sympy.sympify(expression), growing)
     if smooth is None:
         return None
-    found: dict[Any, Term] = {}
+    leading: dict[Any, Term] = {}
     for part in sympy.Add.make_args(sympy.expand(smooth)):
         term = _term(part, growing)
         if term is None:
             return None
-        before = found.get(term.key)
-        found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
-    terms = [term for term in found.values() if not is_zero(term.factor)]
+        before = leading.get(term.key)
+        leading[term.key] = (
+            term if before is None else Term(term.growth, before.factor + term.factor)
+        )
+    terms = [term for term in leading.values() if not is_zero(term.factor)]
     below = [any(x.stays_below(y.growth) for y in terms if y is not x) for x in terms]
     return [term for term, hidden in zip(terms, below, strict=True) if not hidden]
 
@@ -168,18 +170,18 @@ def _winner(choice: Any, growing: Sequence[str]) -> Any:
 # -- orders as text, and counts at lengths ----------------------------------------------
 def order_value(order: str, n: int) -> float:
     """An order of growth like ``N^1.5`` or ``N log N`` at a length; RequestError for others."""
-    found = _read(order)
-    value = math.pow(n, float(found["power"] or 1))
-    return value * math.log2(n) if found["log"] else value
+    match = _read(order)
+    value = math.pow(n, float(match["power"] or 1))
+    return value * math.log2(n) if match["log"] else value
 
 
 def _read(order: str) -> re.Match[str]:
-    found = _ORDER.fullmatch(order)
-    if found is None:
+    match = _ORDER.fullmatch(order)
+    if match is None:
         raise RequestError(
             f"order of growth '{order}': write it like N, N^2, N^1.5 or N log N, in tokens N"
         )
-    return found
+    return match
 
 
 def settles(ratios: Sequence[Any]) -> bool | None:
@@ -196,8 +198,8 @@ def settles(ratios: Sequence[Any]) -> bool | None:
 
 def keeps(order: str, value: Callable[[int], int]) -> bool | None:
     """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
-    found = _read(order)
-    power, log = Fraction(found["power"] or 1), bool(found["log"])
+    match = _read(order)
+    power, log = Fraction(match["power"] or 1), bool(match["log"])
     growth = {bits: 2 ** int(power * bits) * (bits if log else 1) for bits in FAR}
     return settles([Fraction(value(2**bits), grown) for bits, grown in growth.items()])
 

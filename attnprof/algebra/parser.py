@@ -132,16 +132,16 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         if text[at].isspace():
             at += 1
             continue
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise FormulaError(f"{text[at]!r} is no arithmetic")
-        kind = str(found.lastgroup)
+        kind = str(match.lastgroup)
         if kind == "raised":
             yield "sign", "**"
-            yield "number", found[0].translate(_HIGH)
+            yield "number", match[0].translate(_HIGH)
         else:
-            yield kind, found[0]
-        at = found.end()
+            yield kind, match[0]
+        at = match.end()
 
 
 class _Parser:
@@ -158,11 +158,11 @@ class _Parser:
         """The tree of the whole text."""
         if self._next[0] == "end":
             raise FormulaError("it is empty")
-        found = self._value()
+        value = self._value()
         kind, text = self._next
         if kind != "end":
             raise FormulaError(f"'{text[:20]}' cannot stand there")
-        return found
+        return value
 
     @property
     def _next(self) -> tuple[str, str]:
@@ -181,9 +181,9 @@ class _Parser:
         if self._open >= DEEPEST:
             raise FormulaError(f"it is nested deeper than {DEEPEST}")
         self._open += 1
-        found = part()
+        value = part()
         self._open -= 1
-        return found
+        return value
 
     def _value(self) -> Tree:
         """A sum; in a stored formula a condition, too."""
@@ -207,10 +207,10 @@ class _Parser:
         negative = False
         while sign := self._take("+", "-"):
             negative ^= sign == "-"
-        found = self._atom()
+        value = self._atom()
         if self._take("**"):
-            found = _call("**", (found, self._inside(self._signed)))
-        return _call("neg", (found,)) if negative else found
+            value = _call("**", (value, self._inside(self._signed)))
+        return _call("neg", (value,)) if negative else value
 
     def _atom(self) -> Tree:
         kind, text = self._next
@@ -221,8 +221,8 @@ class _Parser:
             self._at += 1
             return self._named(text)
         if self._take("("):
-            found: FunctionCall = self._inside(self._arguments)
-            return found.args[0] if len(found.args) == 1 else found
+            call: FunctionCall = self._inside(self._arguments)
+            return call.args[0] if len(call.args) == 1 else call
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 
     def _arguments(self) -> FunctionCall:

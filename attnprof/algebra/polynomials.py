@@ -52,15 +52,15 @@ def primitive(a: Poly) -> Poly:
 def divided(a: Poly, b: Poly) -> tuple[Poly, Poly]:
     """Quotient and remainder, both up to one positive integer factor (the same for both)."""
     rest = [Fraction(x) for x in a]
-    found = [Fraction(0)] * max(1, len(a) - len(b) + 1)
+    quotient = [Fraction(0)] * max(1, len(a) - len(b) + 1)
     while len(rest) >= len(b):
         factor, shift = rest[-1] / b[-1], len(rest) - len(b)
-        found[shift] = factor
+        quotient[shift] = factor
         for i, y in enumerate(b):
             rest[shift + i] -= factor * y
         rest.pop()
-    scale = math.lcm(*(x.denominator for x in (*found, *rest)))
-    whole, left = ([int(x * scale) for x in part] for part in (found, rest))
+    scale = math.lcm(*(x.denominator for x in (*quotient, *rest)))
+    whole, left = ([int(x * scale) for x in part] for part in (quotient, rest))
     return trimmed(whole), trimmed(left)
 
 
@@ -120,7 +120,7 @@ def divisors(size: int) -> list[int]:
 
 def terms_text(a: Poly, denominator: int = 1) -> list[str]:
     """Signed terms, highest power first: ``["+d**2/4", "-3*d/2", "+1/2"]``."""
-    found = []
+    texts = []
     for power in range(len(a) - 1, -1, -1):
         if not a[power]:
             continue
@@ -129,8 +129,8 @@ def terms_text(a: Poly, denominator: int = 1) -> list[str]:
         top = abs(value.numerator)
         text = name if name and top == 1 else f"{top}*{name}" if name else str(top)
         below = f"/{value.denominator}" if value.denominator > 1 else ""
-        found.append(f"{'+' if value > 0 else '-'}{text}{below}")
-    return found
+        texts.append(f"{'+' if value > 0 else '-'}{text}{below}")
+    return texts
 
 
 def joined(terms: list[str]) -> str:

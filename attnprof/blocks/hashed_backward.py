@@ -109,11 +109,11 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
     band.blocks.copy_(weights)
     del weights
     rows = band.rows(d)
-    own = band.inside(rows)
-    put_entries(own, "mul", window[:, 3 * d :, back : back + ROWS].transpose(1, 2), share)
+    inside = band.inside(rows)
+    put_entries(inside, "mul", window[:, 3 * d :, back : back + ROWS].transpose(1, 2), share)
     seen = sums[blocks.start : blocks.stop + band.more]
     seen[..., 2 * d :].add_(band.transposed(rows))
-    inner = own.bmm(window[:, 2 * d : 3 * d])
+    inner = inside.bmm(window[:, 2 * d : 3 * d])
     inner.sub_(share.mul_(columns[..., 2:])).mul_(band.blocks)
     band.blocks.copy_(inner)
     del inner, share
@@ -123,7 +123,7 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
     to_rows = band.blocks.bmm(window[:, d : 2 * d].transpose(1, 2))
     seen[first : first + count, :, :d].copy_(to_rows)
     del to_rows
-    own.copy_(one.rows[blocks])
+    inside.copy_(one.rows[blocks])
     seen[..., d : 2 * d].add_(band.transposed(rows))
 
 

@@ -108,8 +108,8 @@ def failure(error: BaseException, debug: bool) -> tuple[str, int]:
     if ends is not None:
         from attnprof.user_code import error_text
 
-        told = f"the code it ran raised {error_text(ends)}, which ends a program"
-        return f"{told}: there is no result", CannotRunError.exit_code
+        message = f"the code it ran raised {error_text(ends)}, which ends a program"
+        return f"{message}: there is no result", CannotRunError.exit_code
     if debug:
         import traceback
 
@@ -126,8 +126,8 @@ def failure(error: BaseException, debug: bool) -> tuple[str, int]:
 def _refusal(error: BaseException) -> tuple[str, int] | None:
     """Return message and code if Python, the system or a library refused; else None."""
     if isinstance(error, RecursionError) and str(error):  # Python's own says how deep
-        told = f"what was asked is nested too deeply ({error}): write it flatter"
-        return told, RequestError.exit_code
+        message = f"what was asked is nested too deeply ({error}): write it flatter"
+        return message, RequestError.exit_code
     if _is_short_of_memory(error):
         return (
             "out of memory here: ask for smaller sizes, or leave more memory to it (ulimit -v, "

@@ -73,23 +73,23 @@ def calibrate(
     to.deliver(_report(found, wanted, path))
 
 
-def _report(found: Calibration, wanted: list[str], path: Path) -> Report:
+def _report(calibration: Calibration, wanted: list[str], path: Path) -> Report:
     """Return a row a number format, and what else is known of the device."""
     from attnprof.measure.environment import describe_environment
 
-    known = found.ceilings
+    known = calibration.ceilings
     records = [
         CalibrationRecord(
-            device=found.device, device_name=known.name, threads=found.threads, dtype=name,
-            flops_per_s=rate, bytes_per_s=known.bytes_per_s, source=known.source,
-            operations=sum(len(table.seconds) for table in found.tables[name].values()),
-            repeatability=found.repeatability,
+            device=calibration.device, device_name=known.name, threads=calibration.threads,
+            dtype=name, flops_per_s=rate, bytes_per_s=known.bytes_per_s, source=known.source,
+            operations=sum(len(table.seconds) for table in calibration.tables[name].values()),
+            repeatability=calibration.repeatability,
         )
         for name, rate in known.flops_per_s.items()
     ]  # fmt: skip
     missing = [name for name in wanted if name not in known.flops_per_s]
     summary = {
-        "file": str(path), "not_multiplied": missing, "cpu_share": found.cpu_share,
-        "fault_s_per_byte": found.fault_s,
+        "file": str(path), "not_multiplied": missing, "cpu_share": calibration.cpu_share,
+        "fault_s_per_byte": calibration.fault_s,
     }  # fmt: skip
-    return Report("calibrate", records, summary, describe_environment(found.device))
+    return Report("calibrate", records, summary, describe_environment(calibration.device))

@@ -225,8 +225,8 @@ def crossover(
         typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
         _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):
-            found = _model_report(what.model, names, conditions, metrics, **how)
-        to.deliver(found)
+            report = _model_report(what.model, names, conditions, metrics, **how)
+        to.deliver(report)
         return
     axis, workload, given = over.asked(d, heads, conditions)
     first, second = _pair(names, conditions, modules)
@@ -236,9 +236,11 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with working(f"comparing {first.name} and {second.name}"):
-        found = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
+        report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
-    to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
+    to.deliver(
+        report, more=_memory_difference((first, second), workload, report) if in_table else ""
+    )
 
 
 def _pair(
@@ -312,9 +314,9 @@ def _model_report(
     return replace(report, summary={"model": source, **report.summary})
 
 
-def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report) -> str:
+def _memory_difference(pair: tuple[Any, Any], workload: Workload, report: Report) -> str:
     """Return why a document's memory differs from the code's, if both are shown."""
-    rows = [row for row in found.of(CrossoverRecord) if row.metric == "memory"]
+    rows = [row for row in report.of(CrossoverRecord) if row.metric == "memory"]
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):
         return ""

@@ -107,12 +107,12 @@ def _derived_report(
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
         with working(f"calling {target}"):
-            found = target_of(target, modules.args, modules.inputs, **how)
-        notes += found.notes
+            subject = target_of(target, modules.args, modules.inputs, **how)
+        notes += subject.notes
         for line in notes:
             opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = _derive_phases(found, phases, asked, forward_at_least=forward_at_least)
+            derivation = _derive_phases(subject, phases, asked, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)

@@ -63,15 +63,15 @@ def probes() -> Iterator[DoctorRecord]:
 def _probe_record(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:
     """Return a check's record; an exception is its result."""
     try:
-        found, status = probe()
+        answer, status = probe()
     except PackageNotFoundError:
-        found, status = "not installed", MISSING
+        answer, status = "not installed", MISSING
     except ImportError as error:
-        found, status = str(error), MISSING
+        answer, status = str(error), MISSING
     except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
-        found, status = f"{type(error).__name__}: {error}".split("\n", 1)[0], "broken"
+        answer, status = f"{type(error).__name__}: {error}".split("\n", 1)[0], "broken"
     advice = "" if status == "ok" else advice
-    return DoctorRecord(check=check, found=found, status=status, advice=advice)
+    return DoctorRecord(check=check, found=answer, status=status, advice=advice)
 
 
 def _torch() -> tuple[str, str]:

@@ -183,8 +183,8 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
     causal = _as_list(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
-        told = f"{where}: set = {shown(settings)}"
-        raise RequestError(f"{told}: write names and values, like {{window=64}}")
+        place = f"{where}: set = {shown(settings)}"
+        raise RequestError(f"{place}: write names and values, like {{window=64}}")
     params = {
         name: list(map(str, _as_list(value, f"{where}: set {name}")))
         for name, value in settings.items()

@@ -153,8 +153,8 @@ def completing(parameter: str) -> Callable[..., list[str]] | None:
     def complete(ctx: Context, incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         taken = {name.strip() for name in before.split(",")}
-        found = (name for name in _possible_names(parameter, ctx) if name not in taken)
-        return [before + comma + name for name in found if name.startswith(begun)]
+        names = (name for name in _possible_names(parameter, ctx) if name not in taken)
+        return [before + comma + name for name in names if name.startswith(begun)]
 
     return complete
 

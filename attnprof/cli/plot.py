@@ -83,10 +83,10 @@ def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[R
         wanted = {text.strip().lower() for text in value.split(",")}
         there: dict[str, None] = {}
         for place, report in enumerate(kept):
-            told = {id(r): str(r.params.get(name, getattr(r, name, "unknown")))
+            texts = {id(r): str(r.params.get(name, getattr(r, name, "unknown")))
                     for r in report.of(ProfileRecord)}  # fmt: skip
-            there |= dict.fromkeys(told.values())
-            records = [r for r in report.records if told.get(id(r), "").lower() in wanted]
+            there |= dict.fromkeys(texts.values())
+            records = [r for r in report.records if texts.get(id(r), "").lower() in wanted]
             kept[place] = replace(report, records=records)
         if not any(report.records for report in kept):
             raise RequestError(
@@ -113,9 +113,9 @@ def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
 
     ceilings = {}
     for report in reports:
-        told = report.summary.get("roofline")
-        if not is_ceiling(told, {"device": str, **RATES}):
-            told = with_roofline(report, path).summary.get("roofline")
-        if isinstance(told, dict):
-            ceilings[told["device"]] = told
+        roofline = report.summary.get("roofline")
+        if not is_ceiling(roofline, {"device": str, **RATES}):
+            roofline = with_roofline(report, path).summary.get("roofline")
+        if isinstance(roofline, dict):
+            ceilings[roofline["device"]] = roofline
     return list(ceilings.values())

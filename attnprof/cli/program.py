@@ -100,12 +100,12 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
 
 def _number_hint(error: Any) -> str:
     """Return what to type for a flag whose value is no number; "" for other parser errors."""
-    found = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
+    match = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
-    if not found or not flag.startswith("--"):
+    if not match or not flag.startswith("--"):
         return ""
     usual = error.param.default if isinstance(error.param.default, int | float) else 1
-    kind = "number" if found[1] == "float" else "whole number"
+    kind = "number" if match[1] == "float" else "whole number"
     return f" Give a {kind}, like {flag} {usual:g}"
 
 
@@ -171,9 +171,9 @@ def _globals(
 
 def command_function(name: str) -> Callable[..., Any]:
     """Return a command's function: the one named like its file, ``list_`` for ``list``."""
-    own = name.replace("-", "_")
-    found = vars(import_module(f"attnprof.cli.{own}"))
-    function: Callable[..., Any] = found.get(f"{own}_") or found[own]
+    module_name = name.replace("-", "_")
+    members = vars(import_module(f"attnprof.cli.{module_name}"))
+    function: Callable[..., Any] = members.get(f"{module_name}_") or members[module_name]
     return function
 
 
@@ -200,5 +200,5 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
 def names_in(values: Iterable[Any]) -> list[str]:
     """Return the typed texts, lists split at commas: each may name a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
-    texts = [text for found in listed for text in found if isinstance(text, str)]
+    texts = [text for entries in listed for text in entries if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]

@@ -74,9 +74,9 @@ def reproduce(
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
-        found = _replay_claims(asked, plot, size)
-        failed = _write_reports(found, asked.documents, reports) if reports is not None else {}
-        kept = found if shown is None else replay.only(found, shown)
+        report = _replay_claims(asked, plot, size)
+        failed = _write_reports(report, asked.documents, reports) if reports is not None else {}
+        kept = report if shown is None else replay.only(report, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
         if fmt == "html":
             whole = (everything or bool(documents)) and not asked.by_name
@@ -86,9 +86,9 @@ def reproduce(
             opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
         if accept:
-            _commit_results(found, made)
-            found = replace(found, summary={**found.summary, "changed": [], "not_committed": []})
-    return _finish(found, failed)
+            _commit_results(report, made)
+            report = replace(report, summary={**report.summary, "changed": [], "not_committed": []})
+    return _finish(report, failed)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
 
 def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with working("replaying"):
-        found = replay.replay(asked.claims, environment=opt.environment())
+        report = replay.replay(asked.claims, environment=opt.environment())
     number, more = asked.documents[0], {}
     if asked.table is not None:
         more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
@@ -155,24 +155,24 @@ def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report
         if plot is not None:
             plot_figure(number, asked.figure, data, plot, size)
             opt.note(f"wrote {plot}")
-    return replace(found, summary={**found.summary, **more})
+    return replace(report, summary={**report.summary, **more})
 
 
-def _write_reports(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
+def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
         with working(f"drawing the figures of {number}"):
-            missing = pages.write_document(number, found, regenerate(number), folder / number)
+            missing = pages.write_document(number, report, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
-    write_whole(folder / "reproduction.md", pages.page(found, linked=True))
+    write_whole(folder / "reproduction.md", pages.page(report, linked=True))
     opt.note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
     return failed
 
 
-def _commit_results(found: Report, made: dict[str, dict[str, Any]]) -> None:
+def _commit_results(report: Report, made: dict[str, dict[str, Any]]) -> None:
     """Make these results the committed ones that later replays are compared with."""
-    for path in replay.accept(found.of(ReproduceRecord)):
+    for path in replay.accept(report.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
     for number, values in made.items():
         if values:
@@ -185,18 +185,21 @@ def _commit_results(found: Report, made: dict[str, dict[str, Any]]) -> None:
                 opt.note(f"wrote {path}")
 
 
-def _finish(found: Report, failed: dict[str, str]) -> int:
+def _finish(report: Report, failed: dict[str, str]) -> int:
     """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
-    told = {"without a check that works": "errors", "without a verdict that ships": "not_committed"}
-    for what, key in told.items():
-        if names := found.summary[key]:
+    counts = {
+        "without a check that works": "errors",
+        "without a verdict that ships": "not_committed",
+    }
+    for what, key in counts.items():
+        if names := report.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             opt.note(f"{what}: {', '.join(names[:NAMED])}{more}")
-    if changed := found.summary["changed"]:
+    if changed := report.summary["changed"]:
         raise CheckFailedError(
-            f"{len(changed)} of {len(found.records)} verdicts are not the committed ones: "
+            f"{len(changed)} of {len(report.records)} verdicts are not the committed ones: "
             f"{', '.join(changed)}; see attnprof reproduce --claim {changed[0]}, or take them over "
             "with --accept"
         )

@@ -164,6 +164,6 @@ class _Files:
 
         if self.journal.exists():
             with reading_back():
-                found = load_results(self.journal)
-            write_whole(self.wanted, render_csv(found))
+                results = load_results(self.journal)
+            write_whole(self.wanted, render_csv(results))
         self._written = time.monotonic()

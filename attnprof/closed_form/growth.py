@@ -78,17 +78,17 @@ class GrowthCase:
         )  # fmt: skip
         if len(lengths) < 2 or not all(values):
             return replace(blank, skipped=f"{source} finds nothing to count")
-        found = fitted(lengths, values)
+        fit = fitted(lengths, values)
         claim, limit = (
             fitted(lengths, [order_value(order, n) for n in lengths])
             for order in (claimed, declared)
         )
         within, expected = (
-            found <= known + TOLERANCE and (far is None or keeps(order, far) is not False)
+            fit <= known + TOLERANCE and (far is None or keeps(order, far) is not False)
             for order, known in ((claimed, claim), (declared, limit))
         )
         return replace(
-            blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(found, DIGITS),
+            blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(fit, DIGITS),
             verdict=AGREES if within else FASTER, expected=expected,
             reason=None if within else "; ".join(filter(None, (because(), why))),
         )  # fmt: skip

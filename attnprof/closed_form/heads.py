@@ -109,14 +109,14 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
     return Optimum(equation, lowest[0] if lowest else None, not branches.decided)
 
 
-def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
+def trend(optimum: Optimum, d_model: int, values: Sequence[int]) -> str:
     """Return how a cost goes with the head count: ``falls for every h up to 512``.
 
     It is derived for every h if the cost is one polynomial, else compared at the divisors.
     """
-    if found.general and found.equation:
-        inside = [r for r in positive_roots(found.equation) if r.crosses and 1 < r.at < d_model]
-        slope = value_at(found.equation, Fraction(1 + d_model, 2))
+    if optimum.general and optimum.equation:
+        inside = [r for r in positive_roots(optimum.equation) if r.crosses and 1 < r.at < d_model]
+        slope = value_at(optimum.equation, Fraction(1 + d_model, 2))
         if not inside and slope:
             return f"{'falls' if slope > 0 else 'rises'} for every h up to {d_model}"
     steps = {(b > a) - (b < a) for a, b in pairwise(values)}
@@ -127,17 +127,17 @@ def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
     return f"{words[steps.pop()]} over {over}"
 
 
-def root_text(found: Optimum) -> str | None:
+def root_text(optimum: Optimum) -> str | None:
     """Return the optimum in radicals, if its equation has at most degree three; else None.
 
     Roots that need complex numbers on the way are left out.
     """
     from sympy import I, Poly, Symbol, roots
 
-    if found.root is None or not 1 < len(found.equation) <= 4:
+    if optimum.root is None or not 1 < len(optimum.equation) <= 4:
         return None
-    for form in roots(Poly(list(reversed(found.equation)), Symbol("d"))):
-        if not form.has(I) and abs(float(form) - float(found.root.at)) < 1e-9 * found.root.at:
+    for form in roots(Poly(list(reversed(optimum.equation)), Symbol("d"))):
+        if not form.has(I) and abs(float(form) - float(optimum.root.at)) < 1e-9 * optimum.root.at:
             return str(form)
     return None
 

@@ -91,7 +91,7 @@ def _all_pieces(
     return result
 
 
-def _check_pieces(found: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
+def _check_pieces(pieces: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
     """Return the pieces, each compared with integers at its first length.
 
     At length 1 tensors broadcast instead of being summed, and a cost may take another path: that
@@ -103,20 +103,20 @@ def _check_pieces(found: list[Piece], difference: CostDifference, head_dim: int)
         counted = difference(piece.first, head_dim)
         return bool(value_of(piece.terms, piece.first, head_dim) == counted)
 
-    start = found[0]
+    start = pieces[0]
     if start.first == 1 and not agrees(start):
         longer = start.end is None or start.end.at >= 2
         one = _one_length(1, difference(1, head_dim), head_dim)
-        found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]
-    for place, (piece, after) in enumerate(pairwise(list(found))):
+        pieces = [one, *([replace(start, first=2)] if longer else []), *pieces[1:]]
+    for place, (piece, after) in enumerate(pairwise(list(pieces))):
         value = value_of(piece.terms, piece.first, head_dim)
         single = piece.end is not None and piece.end.at == piece.first
         if single and value != value_of(after.terms, piece.first, head_dim):
-            found[place] = _one_length(piece.first, value, head_dim)
-    for piece in found:
+            pieces[place] = _one_length(piece.first, value, head_dim)
+    for piece in pieces:
         if not agrees(piece):
             raise NotPiecewisePolynomialError(f"integers disagree at length {piece.first}")
-    return found
+    return pieces
 
 
 def _one_length(length: int, value: int, head_dim: int) -> Piece:
@@ -303,10 +303,10 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     return bisected(at, known, places), None
 
 
-def _last_form(found: Crossings, given: int, axis: CrossoverAxis) -> str | None:
+def _last_form(crossings: Crossings, given: int, axis: CrossoverAxis) -> str | None:
     """Return a closed form of the last crossing, from a polynomial that vanishes there, or None."""
-    root = found.roots[-1]
-    for run in reversed(found.runs[-2:]):
+    root = crossings.roots[-1]
+    for run in reversed(crossings.runs[-2:]):
         if run.piece and run.piece.general:
             for terms in _factors(run.piece.terms, axis):
                 roots = positive_roots(at_width(terms, given))

@@ -313,10 +313,10 @@ class TimeSearch:
         first, last = max(before, default=low), min(after, default=high)
         return TimeCrossing(crossing.at, crossing.low or float(first), crossing.high or float(last))
 
-    def _inside_ends(self, found: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
+    def _inside_ends(self, crossing: TimeCrossing, ends: tuple[int, int]) -> TimeCrossing | None:
         """Return the crossing if it is between the ends, else one where the order changes."""
-        if ends[0] <= found.at <= ends[1]:
-            return found
+        if ends[0] <= crossing.at <= ends[1]:
+            return crossing
         inside = [(a, b) for a, b in self._brackets() if ends[0] <= a and b <= ends[1]]
         if not inside:  # measured closely, the order does not change
             return None

@@ -70,7 +70,7 @@ def _patterns(made: Any) -> list[Benchmark]:
     def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
         return lambda n: partial(run, *(ones(n) for _ in range(operands)))
 
-    found = {
+    patterns = {
         "fill": with_(lambda x: x.fill_(1.0), 1), "in place": with_(lambda x: x.mul_(1.0), 1),
         "unary": with_(lambda x: x * 1.0, 1), "binary": with_(torch.mul, 2),
         "binary in place": with_(lambda x, y: x.mul_(y), 2),
@@ -78,7 +78,7 @@ def _patterns(made: Any) -> list[Benchmark]:
     return [
         *(
             Benchmark(name, (sizes.entries,), make, sizes.entries[-1], NEAR, often=True)
-            for name, make in found.items()
+            for name, make in patterns.items()
         ),
         Benchmark("strided", (sizes.runs, STRIDES), transposed, sizes.most),
     ]

@@ -124,7 +124,7 @@ def default_path() -> Path:
     return Path(base) / "attnprof" / "calibration.json"
 
 
-def save(found: Calibration, path: Path, *, force: bool = False) -> None:
+def save(calibration: Calibration, path: Path, *, force: bool = False) -> None:
     """Add a calibration to a whole file, format by format; ``force`` overwrites what is none.
 
     Formats of the same device and threads that were calibrated before stay, those of another
@@ -139,11 +139,11 @@ def save(found: Calibration, path: Path, *, force: bool = False) -> None:
             if not force:
                 raise
             there = []
-        kept = [entry for entry in there if (entry["name"], entry["threads"]) != found.key]
+        kept = [entry for entry in there if (entry["name"], entry["threads"]) != calibration.key]
         for entry in there:
-            if entry not in kept and entry.get("version") == version_of(found.device):
-                found = _together(Calibration.from_dict(entry), found)
-        data = {"schema": SCHEMA, "ceilings": [*kept, found.to_dict()]}
+            if entry not in kept and entry.get("version") == version_of(calibration.device):
+                calibration = _together(Calibration.from_dict(entry), calibration)
+        data = {"schema": SCHEMA, "ceilings": [*kept, calibration.to_dict()]}
         write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
@@ -168,8 +168,8 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
 def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
     """Return the last calibration of a device by words of its name, like ``H200``."""
     kept = entries(default_path() if path is None else path)
-    found = [Calibration.from_dict(entry) for entry in kept if names(name, entry["name"])]
-    return next((one for one in reversed(found) if one.tables), None)
+    same = [Calibration.from_dict(entry) for entry in kept if names(name, entry["name"])]
+    return next((one for one in reversed(same) if one.tables), None)
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
@@ -178,13 +178,13 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return []
     advice = _advice(path)
     data = read_json(path, REPORT_LIMIT, advice)
-    found = data.get("ceilings") if isinstance(data, dict) else None
-    if not isinstance(found, list) or data.get("schema") != SCHEMA:
+    listed = data.get("ceilings") if isinstance(data, dict) else None
+    if not isinstance(listed, list) or data.get("schema") != SCHEMA:
         raise RequestError(f"{path} is no calibration; {advice}")
-    for number, entry in enumerate(found):
+    for number, entry in enumerate(listed):
         if why := _why_no_entry(entry):
             raise RequestError(f"{path} is no calibration: ceilings[{number}] {why}; {advice}")
-    return found
+    return listed
 
 
 def _advice(path: Path) -> str:

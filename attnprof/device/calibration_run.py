@@ -90,29 +90,29 @@ def calibrate(
             tables[dtype], twice = bench.tables()
             differences += twice
             references += bench.references
-    found = Calibration(
+    calibration = Calibration(
         known, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if any(references) else None,
         reference_s=exp(usual_of(references)) if any(references) else None,
         processors=processors(device), conditions=conditions_now(),
     )  # fmt: skip
-    return replace(found, checks=_checks(found))
+    return replace(calibration, checks=_checks(calibration))
 
 
-def _checks(found: Calibration) -> dict[str, SelfCheck]:
+def _checks(calibration: Calibration) -> dict[str, SelfCheck]:
     """Return how far predictions by a calibration are off, by number format."""
-    predictor, checks = Predictor(found), {}
-    measure = partial(measure_in_new_process, threads=found.threads)
-    if found.device.startswith("cuda"):
-        measure = partial(measure_here, clock=cuda_clock(torch, found.device))
-    for dtype in found.tables:
+    predictor, checks = Predictor(calibration), {}
+    measure = partial(measure_in_new_process, threads=calibration.threads)
+    if calibration.device.startswith("cuda"):
+        measure = partial(measure_here, clock=cuda_clock(torch, calibration.device))
+    for dtype in calibration.tables:
         times = predictor.times(dtype)
 
         def predicted(request: PointRequest, most_s: float, times: Times = times) -> float:
             return times.of(operations_of(request, most_s))
 
-        if check := checked(predicted, drawn_points(dtype, found.device), measure):
+        if check := checked(predicted, drawn_points(dtype, calibration.device), measure):
             checks[dtype] = check
     return checks
 
@@ -194,13 +194,13 @@ class _Bench:
             lacking = [key for key, own in references.items() if not enough(own, usual)]
             if not lacking:
                 return
-            found = {}
+            tables = {}
             tell("timing again what was disturbed", left_s=until - time.monotonic())
             for name, place in lacking:
                 if time.monotonic() < until:
-                    found[name, place] = taken = self._at(named[name], place)
+                    tables[name, place] = taken = self._at(named[name], place)
                     references[name, place] += [one.reference for one in taken]
-            yield found
+            yield tables
 
     def _places(self, one: Benchmark, turn: int) -> dict[Sizes, list[TimeReading]]:
         most = max(1.0, one.most * min(1.0, self.seconds / WHOLE_S))

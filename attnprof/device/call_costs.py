@@ -83,20 +83,20 @@ class CallCosts:
         """
         more, most = self._shares
         recent: list[Hashable] = []
-        found, last, passed = list[float](), dict[Hashable, int](), 0
+        shares, last, passed = list[float](), dict[Hashable, int](), 0
         for turn in range(2):  # the first one tells what comes before each in the second
             for kind, own in zip(kinds, moved, strict=True):
                 others = recent.index(kind) if kind in last else len(recent)
                 if turn:
                     broken = min(1.0, (passed - last[kind]) / CODE_BYTES)
                     among = min(MOST_AMONG, others / (len(CALLS) - 1))
-                    found.append(among * (more + broken * (most - more)))
+                    shares.append(among * (more + broken * (most - more)))
                 if kind in last:
                     del recent[others]
                 recent.insert(0, kind)
                 passed += own
                 last[kind] = passed
-        return found
+        return shares
 
     @cached_property
     def _shares(self) -> tuple[float, float]:

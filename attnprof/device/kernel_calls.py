@@ -83,15 +83,15 @@ Form = tuple[str, tuple[int, ...], int]
 
 def kernel_call(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
     """Return an operation with the form that fits it."""
-    own = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
-    call = _Dispatched(own, args, tensors_of((args, kwargs)), tensors_of(out))
+    name = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
+    call = _Dispatched(name, args, tensors_of((args, kwargs)), tensors_of(out))
     form, sizes, runs = _form(call)
     given = {id(x) for x in call.inputs}
     looks = form == "view" and not call.name.startswith(_MAKES_ROOM)
     new = [] if looks else [x for x in call.results if id(x) not in given]
     shown = (call.results or call.inputs)[:1]
     return KernelCall(
-        own, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
+        name, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
         fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
         layout=layout_of(*_factors(call)) if form == "product" else PLAIN,
         operands=len(call.inputs),
@@ -135,8 +135,8 @@ def _rows(call: _Dispatched) -> Form:
         return "unary", (count,), 1
     columns = max(1, prod(x.shape[dim] for dim in over) if x.dim() else 1)
     rows = left if table == "sum" else max(1, count // columns)
-    own = f"outer {table}" if outer and table in OUTER else table
-    return own, (rows, max(1, count // rows)), 1
+    table_name = f"outer {table}" if outer and table in OUTER else table
+    return table_name, (rows, max(1, count // rows)), 1
 
 
 def _fourier(call: _Dispatched) -> Form:

@@ -24,10 +24,10 @@ class MachineState:
             f"this machine is about {self.slowdown:.1f} times slower now than when it was "
             "calibrated (other programs, or a lower clock)"
         )
-        found = [slower] if self.slowdown > 1 else []
+        remarks = [slower] if self.slowdown > 1 else []
         if self.different:
-            found.append(f"calibrated with {'; '.join(self.different)}: type attnprof calibrate")
-        return "; ".join(found)
+            remarks.append(f"calibrated with {'; '.join(self.different)}: type attnprof calibrate")
+        return "; ".join(remarks)
 
 
 def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> MachineState:

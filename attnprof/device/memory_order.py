@@ -11,8 +11,8 @@ def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     missing = len(shape) - x.dim()
     if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
         return None
-    own = (0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return (*[0] * missing, *own)
+    strides = (0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return (*[0] * missing, *strides)
 
 
 def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, int]:

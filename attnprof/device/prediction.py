@@ -87,8 +87,8 @@ def pricing(
         reading = MachineState() if on else read_machine(calibrated, conditions_now())
         predictor = Predictor(calibrated, kept, reading.slowdown)
         higher = "upper ends are as much higher" if reading.slowdown > 1 else ""
-        told = "; ".join(text for text in (predictor.made_of, str(reading), higher) if text)
-        return predictor.point, told, CHECKED if calibrated.checks else INTERVAL
+        remarks = "; ".join(text for text in (predictor.made_of, str(reading), higher) if text)
+        return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
         known = ", ".join(gpu.name for gpu in GPUS)
@@ -128,13 +128,13 @@ def calibration_of(
             )
         return there
     name, threads = str(environment["device_name"]), environment["threads"]
-    found = load(name, threads, path)
-    if found is None:
+    calibration = load(name, threads, path)
+    if calibration is None:
         raise CannotRunError(
             f"{name} with {plural(threads, 'thread')} was not calibrated: type attnprof calibrate"
             f"{f' --threads {threads}' if threads else ''} (a minute or two)"
         )
-    return found
+    return calibration
 
 
 def _answer(records: Sequence[PredictRecord]) -> str:
@@ -147,11 +147,11 @@ def _answer(records: Sequence[PredictRecord]) -> str:
     if not fastest:
         return ""
     stretches = [(name, list(own)) for name, own in groupby(fastest, key=fastest.__getitem__)]
-    told = joined(
+    sentences = joined(
         f"{name} at {own[0]:,}{f' to {own[-1]:,}' if len(own) > 1 else ''} tokens"
         for name, own in stretches
     )
-    return f"predicted to be fastest: {told}"
+    return f"predicted to be fastest: {sentences}"
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ class Predictor:
                     f"--dtype {dtype}"
                 ) from error
             fault_s = 0.0 if self.kept else self.calibration.fault_s
-            own = known[dtype], fault_s, ITEM_SIZES[dtype]
+            key = known[dtype], fault_s, ITEM_SIZES[dtype]
             on_gpu = device.startswith("cuda")
             self._times[dtype] = (
-                GpuTimes(*own, processors=self.calibration.processors) if on_gpu else Times(*own)
+                GpuTimes(*key, processors=self.calibration.processors) if on_gpu else Times(*key)
             )
         return self._times[dtype]
 

@@ -73,8 +73,8 @@ FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...]:
     """Return random products of all magnitudes, always the same: batch, m, n, k and layout."""
     draw = Random(0)  # noqa: S311 - which shapes, no secret
-    found = dict[tuple[int, ...], None]()
-    while len(found) < limits.count:
+    shapes = dict[tuple[int, ...], None]()
+    while len(shapes) < limits.count:
         batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
         m, n, k = (_size(draw) for _ in range(3))
         if draw.random() < 0.25:
@@ -101,8 +101,8 @@ def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...
             layout += AS_A_BATCH
         entries = batch * max(m * n, m * k, n * k)
         if entries <= limits.entries and batch * m * n * k <= limits.work:
-            found[batch, m, n, k, layout] = None
-    return tuple(found)
+            shapes[batch, m, n, k, layout] = None
+    return tuple(shapes)
 
 
 def _size(draw: Random) -> int:
@@ -252,14 +252,14 @@ def _fit(shares: Array) -> Array:
     """
     scale = np.maximum(np.sqrt((shares**2).mean(0)), 1e-300)
     columns = shares / scale
-    found, rows = np.zeros(columns.shape[1]), np.ones(len(columns))
+    factors, rows = np.zeros(columns.shape[1]), np.ones(len(columns))
     for _ in range(ROUNDS):
         weighed = columns * rows[:, None]
         gram, aim = weighed.T @ weighed, weighed.T @ rows
         for _ in range(SWEEPS):
             for j in np.flatnonzero(gram.diagonal() > 0):
-                found[j] = max(0.0, found[j] + (aim[j] - gram[j] @ found) / gram[j, j])
-        total = np.maximum(columns @ found, 1e-3)
+                factors[j] = max(0.0, factors[j] + (aim[j] - gram[j] @ factors) / gram[j, j])
+        total = np.maximum(columns @ factors, 1e-3)
         rows = 1 / np.sqrt(total * (1 + (np.log(total) / FAR_OFF) ** 2))
-    weights: Array = found / scale
+    weights: Array = factors / scale
     return weights

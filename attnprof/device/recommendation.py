@@ -89,19 +89,19 @@ def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | Non
     shared = {field.name for field in fields(RecommendRecord)} & {
         field.name for field in fields(PredictRecord)
     }
-    told: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
+    traits: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
     try:
-        found = _predicted(request, predict)
+        predicted = _predicted(request, predict)
         needed = needed_bytes(request)
     except AttnprofError as refusal:
         asked = {name: getattr(request, name) for name in shared if hasattr(request, name)}
-        return RecommendRecord(**asked, **told, skipped=str(refusal))
-    values = {name: value for name, value in asdict(found).items() if name in shared}
+        return RecommendRecord(**asked, **traits, skipped=str(refusal))
+    values = {name: value for name, value in asdict(predicted).items() if name in shared}
     fits = most is None or needed <= most
     why = None if fits else f"needs {format_bytes(needed)}, there are {format_bytes(most or 0)}"
     return RecommendRecord(
-        **{**values, "skipped": why}, **told, peak_bytes=found.peak_bytes_predicted, fits=fits,
-        rank=0 if fits else None,
+        **{**values, "skipped": why}, **traits, peak_bytes=predicted.peak_bytes_predicted,
+        fits=fits, rank=0 if fits else None,
     )  # fmt: skip
 
 
@@ -114,11 +114,11 @@ def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
             break
         asked = lengths if len(lengths) > 1 else [request.seq_len]
         try:
-            found = [predict(replace(request, seq_len=n), MOST_S) for n in asked]
+            predictions = [predict(replace(request, seq_len=n), MOST_S) for n in asked]
         except CannotRunError as refusal:
             refusals.append(refusal)
             continue
-        return found[0] if len(found) == 1 else _farther(request, *found)
+        return predictions[0] if len(predictions) == 1 else _farther(request, *predictions)
     raise refusals[0]
 
 
@@ -206,10 +206,10 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     turns = [one for one in stretches if one["exact"] not in (None, first.mechanism)]
     if exact and turns:
         ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
-        told = (
+        sentences = (
             f"{one['exact']} ({' to '.join(own)} tokens)"
             for one, own in zip(turns, ends, strict=True)
         )
-        said.append(f"elsewhere the fastest exact one is {joined(told)}")
+        said.append(f"elsewhere the fastest exact one is {joined(sentences)}")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}."

@@ -34,9 +34,9 @@ def with_roofline(report: Report, path: Path | None = None) -> Report:
         _placed(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
         for record in report.records
     ]
-    told = asdict(ceilings)
-    told = {"device": told.pop("name"), **told}
-    return replace(report, records=records, summary={**report.summary, "roofline": told})
+    fields = asdict(ceilings)
+    fields = {"device": fields.pop("name"), **fields}
+    return replace(report, records=records, summary={**report.summary, "roofline": fields})
 
 
 def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:

@@ -98,10 +98,10 @@ def usual_of(references: Sequence[float]) -> float:
     The fastest at which a share of all readings was made: where neighbours come and go, what they
     leave is the same at all times, and how slow they make it is not. Raises ValueError for none.
     """
-    found = sorted(references)
-    for place, fastest in enumerate(found):
-        alike = found[place : bisect_right(found, fastest + log(SAME_SPEED))]
-        if len(alike) >= UNDISTURBED * len(found):
+    ordered = sorted(references)
+    for place, fastest in enumerate(ordered):
+        alike = ordered[place : bisect_right(ordered, fastest + log(SAME_SPEED))]
+        if len(alike) >= UNDISTURBED * len(ordered):
             return median(alike)
     raise ValueError("no references")
 
@@ -113,8 +113,8 @@ def _shares(clouds: Mapping[Place, _Cloud], kinds: Mapping[Place, Hashable]) -> 
         squares[kinds[place]] += cloud.squares
         products[kinds[place]] += cloud.products
     alike = {kind: products[kind] / squares[kind] if squares[kind] else 0.0 for kind in squares}
-    found = {
+    shares = {
         place: (one.products + TRUSTED * alike[kinds[place]]) / (one.squares + TRUSTED)
         for place, one in clouds.items()
     }
-    return {place: min(1.5, max(0.0, share)) for place, share in found.items()}
+    return {place: min(1.5, max(0.0, share)) for place, share in shares.items()}

@@ -97,14 +97,14 @@ class Times:
     def of(self, work: Demand) -> float:
         """Return the seconds of a call; RequestError where tables tell of none, or of no end."""
         between = self.between(work).values()
-        found = sum(map(self.seconds, work.operations)) + sum(seconds for _, seconds in between)
+        total_s = sum(map(self.seconds, work.operations)) + sum(seconds for _, seconds in between)
         kernels = sum(o.form != "view" for o in work.operations)
-        if kernels and not 0 < found < inf:
+        if kernels and not 0 < total_s < inf:
             raise RequestError(
-                f"the calibration gives {found:g} s for {plural(kernels, 'operation')}, which is "
+                f"the calibration gives {total_s:g} s for {plural(kernels, 'operation')}, which is "
                 "no time: type attnprof calibrate"
             )
-        return found
+        return total_s
 
     def between(self, work: Demand) -> dict[str, tuple[int, float]]:
         """Return what comes between the operations: how often, and all seconds of it.
@@ -199,10 +199,10 @@ class Times:
         if form in self.tables:
             moved = self.tables[form].at((count * o.item_bytes / self.entry_bytes,))
             moved -= min(moved, self.tables[form].at((1,)))
-        found = self._overhead_s(o) + max(moved, self._arithmetic_s(o, count))
+        seconds = self._overhead_s(o) + max(moved, self._arithmetic_s(o, count))
         if strided:
-            return max(found, self._strided_s(o.sizes[0], max(o.sizes[1], 2), o.runs))
-        return self._broken_s(found, o.runs, count / o.runs) if o.runs > 1 else found
+            return max(seconds, self._strided_s(o.sizes[0], max(o.sizes[1], 2), o.runs))
+        return self._broken_s(seconds, o.runs, count / o.runs) if o.runs > 1 else seconds
 
     def _strided_s(self, length: int, stride: int, runs: int) -> float:
         """Return the seconds of runs of entries that lie apart, measured with ``stride`` runs."""
@@ -214,9 +214,9 @@ class Times:
 
     def _overhead_s(self, o: KernelCall) -> float:
         """Return the seconds of a call on next to nothing; a number is made a tensor first."""
-        own = self._of(o)
-        alone = self.tables[own].at((1,))
-        made = own.removeprefix("of ") in OF_MADE
+        overhead_s = self._of(o)
+        alone = self.tables[overhead_s].at((1,))
+        made = overhead_s.removeprefix("of ") in OF_MADE
         return alone if made or o.operands < 2 else min(alone, self.tables["binary"].at((1,)))
 
     def _arithmetic_s(self, o: KernelCall, entries: int) -> float:
@@ -224,11 +224,11 @@ class Times:
 
         Such an operation only waits for memory, which has tables of its own.
         """
-        own, plain = (
+        whole, plain = (
             table.at((entries,)) - table.at((1,))
             for table in (self.tables[self._of(o)], self.tables["of mul"])
         )
-        return own if own > AS_CHEAP * plain else 0.0
+        return whole if whole > AS_CHEAP * plain else 0.0
 
     def _fused(self, o: KernelCall) -> float:
         """Return the seconds of a fused kernel, which a calibration times whole."""

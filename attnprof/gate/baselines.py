@@ -88,8 +88,8 @@ def load_baseline(path: str | Path) -> Baseline:
     hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found}); {hint}")
+        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise RequestError(f"{path} is not an {SCHEMA} report (it says: {schema}); {hint}")
     if (command := data.get("command")) != "baseline":
         raise RequestError(f"{path} is a report of '{command}', not of baseline; {hint}")
     try:
@@ -104,9 +104,9 @@ def load_baseline(path: str | Path) -> Baseline:
         # timed where it has times, with formulas where it has them
         formulas = bool(record.formulas or record.no_formula)
         cases.append(Case(request, record.rule, bool(record.times_s), formulas))
-        found = {item: getattr(record, item) for item in _COUNTED}
+        schema = {item: getattr(record, item) for item in _COUNTED}
         more = {"sizes": request.workload.by_symbol(), "as_guessed": name in as_guessed}
-        counted[name] = Counted.from_dict({**found, **more})
+        counted[name] = Counted.from_dict({**schema, **more})
     times = {name: record.times_s for name, record in records.items()}
     return Baseline(cases, counted, times, data["summary"]["fingerprint"], data["summary"])
 

@@ -172,15 +172,15 @@ def _counts_of_run(request: PointRequest) -> Counted:
     return Counted(metrics, operations, sizes=sizes)
 
 
-def _with_formulas(found: Counted, request: PointRequest) -> Counted:
+def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
     """Return the counts with closed forms over the request's sizes, or why there are none."""
-    ones = {name: size for name, size in found.sizes.items() if size == 1}
+    ones = {name: size for name, size in counts.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
     for given in ({}, ones) if ones else ({},):
         try:
             target = target_of(request).fixed(**given)
-            new, left = _agreeing_formulas(_forms(target, found.sizes, request.phase), found)
+            new, left = _agreeing_formulas(_forms(target, counts.sizes, request.phase), counts)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))
             break
@@ -192,7 +192,7 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
             break
     missing = ", ".join(name for name in QUANTITIES if name not in formulas)
     return replace(
-        found,
+        counts,
         formulas={name: formulas[name] for name in QUANTITIES if name in formulas},
         no_formula=f"{missing}: {'; '.join(dict.fromkeys(reasons))}" if missing else "",
     )
@@ -206,7 +206,7 @@ def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForm
     return derived(target, [phase], sizes_above_one).phases[phase]
 
 
-def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
+def _agreeing_formulas(forms: "PhaseForms", counts: Counted) -> tuple[dict[str, str], list[str]]:
     """Return, as text, formulas that agree with the run's counts; and why others are missing."""
     from attnprof.trace.report.records import text, value_at
 
@@ -217,7 +217,7 @@ def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, s
         written = text(expression)
         if written is None:
             reasons = reasons or ["none was found"]
-        elif value_at(expression, found.sizes) == found.metrics[name]:
+        elif value_at(expression, counts.sizes) == counts.metrics[name]:
             texts[name] = written
         else:
             reasons.append("the closed form does not hold at this shape")
@@ -226,7 +226,7 @@ def _agreeing_formulas(forms: "PhaseForms", found: Counted) -> tuple[dict[str, s
 
 def _reason(error: Exception) -> str:
     from attnprof.trace.run.limits import TooLongError
-    from attnprof.trace.solve.reasons import value_reason
+    from attnprof.trace.solve.small_runs import value_reason
 
     if isinstance(error, TooLongError):
         return f"it runs {error}, which is too long to follow: gate it at a shorter length"

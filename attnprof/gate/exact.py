@@ -16,7 +16,7 @@ from attnprof.gate.changes import Change, changes
 from attnprof.gate.counts import Counted
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
-from attnprof.trace.sizes import evaluate
+from attnprof.trace.sizes import chosen, evaluate
 from attnprof.units import format_count
 
 #: How many changes an explanation names; the others are counted.
@@ -247,23 +247,6 @@ def difference(
         text += f": {_HERE[here]} at this shape, {_HERE[long]} for longer sequences"
     sign = 1 if 1 in (here, long) else min(here, long) or large
     return {1: rules.REGRESSED, -1: rules.IMPROVED, 0: rules.OK}[sign], text
-
-
-def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
-    """Return an expression with each Max, Min and Piecewise replaced by the branch taken.
-
-    ``at`` are sizes by name; ``kinds`` restricts which of the three are replaced.
-    """
-    import sympy
-
-    def branch(node: Any) -> Any:
-        if isinstance(node, sympy.Piecewise):
-            return next(value for value, condition in node.args if evaluate(condition, at))
-        value = evaluate(node, at)
-        return next(arg for arg in node.args if evaluate(arg, at) == value)
-
-    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
-    return expression.replace(lambda node: isinstance(node, kinds), branch)
 
 
 def _names(expression: Any) -> set[str]:

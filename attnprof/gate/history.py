@@ -127,8 +127,8 @@ def _run(path: Path) -> SavedResult:
         (case, metric): value for case, metric, value in _values(report)
         if case and isinstance(value, int | float) and math.isfinite(value) and value >= 0
     }  # fmt: skip
-    found = object_in(report.summary, "fingerprint", f"{path}: summary")
-    said = {name: value for name, value in found.items() if name != "attnprof"}
+    fingerprint = object_in(report.summary, "fingerprint", f"{path}: summary")
+    said = {name: value for name, value in fingerprint.items() if name != "attnprof"}
     machine = f"not known ({path.name})"  # it is alone
     if said:  # the device's name, and a few letters of all that was said
         text = json.dumps(said, sort_keys=True).encode()

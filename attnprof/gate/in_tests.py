@@ -101,14 +101,14 @@ class TestGate:
             return self._accept_or_raise(case, self._file_name, records, grouped)
 
     def _accept_or_raise(
-        self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
+        self, case: Case, base: str, records: list[CheckRecord], causes: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
         """Return the records, or raise an error that lists the causes.
 
         :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
         has no counts.
         """
-        lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in found]
+        lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in causes]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations

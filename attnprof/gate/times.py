@@ -87,22 +87,22 @@ def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Jud
     return Judgement(verdict, ratio, below, above, len(values))
 
 
-def power(found: Judgement, rule: Rule, slowdown: float) -> float:
+def power(judgement: Judgement, rule: Rule, slowdown: float) -> float:
     """Return the chance that as many processes at this noise show a ``slowdown`` (0.1)."""
-    bounded = NormalDist().cdf(_margin(rule.bound, slowdown) / found.error - _Z)
-    pointed = NormalDist().cdf(_margin(rule.point, slowdown) / found.error)
+    bounded = NormalDist().cdf(_margin(rule.bound, slowdown) / judgement.error - _Z)
+    pointed = NormalDist().cdf(_margin(rule.point, slowdown) / judgement.error)
     return min(bounded, pointed)
 
 
-def processes_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
+def processes_for(judgement: Judgement, rule: Rule, slowdown: float) -> int | None:
     """Return how many processes make that chance 99 %; None if the rule never fails it."""
     needed = (
         (_margin(rule.bound, slowdown), _Z + _Z_SURE), (_margin(rule.point, slowdown), _Z_SURE)
     )  # fmt: skip
     if any(margin <= 0 for margin, _ in needed):
         return None
-    most = max((found.error * errors / margin) ** 2 for margin, errors in needed)
-    return max(found.processes, math.ceil(found.processes * most))
+    most = max((judgement.error * errors / margin) ** 2 for margin, errors in needed)
+    return max(judgement.processes, math.ceil(judgement.processes * most))
 
 
 def _margin(threshold: float, slowdown: float) -> float:
@@ -178,7 +178,7 @@ def block_calls(call_s: float) -> int:
 
 
 def _one_process(
-    baseline: RunningTree, current: RunningTree, request: PointRequest, found: Race, calls: int,
+    baseline: RunningTree, current: RunningTree, request: PointRequest, running: Race, calls: int,
     chance: random.Random,
 ) -> int:  # fmt: skip
     """Add the pairs of a fresh process of each side; return the calls in a block."""
@@ -195,10 +195,10 @@ def _one_process(
                 raise TreeError(
                     "a block of calls took no time at all: the clock cannot tell them apart"
                 )
-            found.log_ratios.append(math.log(new / old))
-            found.wall_log_ratios.append(math.log(new_wall / old_wall))
-            found.baseline_s.append(old / calls)
-            found.current_s.append(new / calls)
+            running.log_ratios.append(math.log(new / old))
+            running.wall_log_ratios.append(math.log(new_wall / old_wall))
+            running.baseline_s.append(old / calls)
+            running.current_s.append(new / calls)
     finally:
         for side in sides:
             side.close()

@@ -101,7 +101,7 @@ def _directory_of(
     working: Path, directory: Path, place: Path, path: str, commit: str
 ) -> Path | None:
     """Return the ``.git`` folder of a submodule that holds a commit; None where none does."""
-    found = [_git_folder(working)]
+    folders = [_git_folder(working)]
     if (place / ".gitmodules").is_file():
         listed = git(
             place, "config", "-z", "-f", str(place / ".gitmodules"), "--get-regexp",
@@ -113,8 +113,8 @@ def _directory_of(
             place, "rev-parse", "--git-common-dir", settings=_git_environment(directory, place)
         )
         for home in (directory, place / common):
-            found += [home / "modules" / name for name in names if ".." not in name]
-    for folder in found:
+            folders += [home / "modules" / name for name in names if ".." not in name]
+    for folder in folders:
         if folder is not None and folder.is_dir():
             try:
                 whole = f"{commit}^{{commit}}"
@@ -337,8 +337,8 @@ class RunningTree:
         """Return the processor and wall seconds of ``calls`` calls of the open module."""
         with self._failing():
             self._pool.send({"calls": calls})
-        found = self._answer()
-        return float(found["cpu_s"]), float(found["wall_s"])
+        answer = self._answer()
+        return float(answer["cpu_s"]), float(answer["wall_s"])
 
     def close(self) -> None:
         """End the open module's process; nothing if there is none."""

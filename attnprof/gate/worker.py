@@ -94,8 +94,8 @@ def _code_of(name: str) -> _Line:
         getattr(module, "__file__", None) for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in _OWN
     ]  # fmt: skip
-    own = _outside_packages([file])
-    return {"file": own[0] if own else "", "files": _outside_packages(others)}
+    outside = _outside_packages([file])
+    return {"file": outside[0] if outside else "", "files": _outside_packages(others)}
 
 
 def _outside_packages(files: Sequence[Any]) -> list[str]:

@@ -134,8 +134,8 @@ class SmallModule:
             whole = self.output[..., :STEPS, :]
             yield "the whole causal pass", self.decoded(), whole, ALLOWED[dtype]
         if kind == "training" and (copy := self.copied(replace(self.request, dtype=other))):
-            found = (self.gradients(self.module, self.inputs), self.gradients(*copy))
-            yield f"{other} in its gradients", *found, allowed
+            gradients = (self.gradients(self.module, self.inputs), self.gradients(*copy))
+            yield f"{other} in its gradients", *gradients, allowed
 
     def ran(self, module: Any, inputs: Sequence[Any]) -> Any:
         """Return a module's output for these inputs."""
@@ -259,7 +259,7 @@ def distance_from_standard(request: PointRequest) -> float | None:
     with torch.no_grad():
         exact = attended(registry.get("standard"), "standard", 0)
         try:
-            own = attended(spec, request.mechanism, request.seed)
+            result = attended(spec, request.mechanism, request.seed)
         except RequestError:
             return None
-    return float((own - exact).norm() / exact.norm())
+    return float((result - exact).norm() / exact.norm())

@@ -63,8 +63,8 @@ def count_with_torch(request: PointRequest, *, meta: bool = False) -> TorchCount
         watch, executed, calls = watch_products()
         with FlopCounterMode(display=False) as counter, watch:
             subject.call()
-    found = counter.get_flop_counts().get("Global", {})
-    counted = Counter({str(operation): int(count) for operation, count in found.items()})
+    counts = counter.get_flop_counts().get("Global", {})
+    counted = Counter({str(operation): int(count) for operation, count in counts.items()})
     return TorchCount(counted, executed, calls)
 
 
@@ -108,8 +108,8 @@ def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
             uncounted = Counter(analysis.unsupported_ops()) + real
     except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
         return FvcoreCount(failed=error_text(error)[:160])
-    found = Counter({name: int(count) for name, count in macs.items() if count})
-    return FvcoreCount(found, uncounted, batched.total())
+    counts = Counter({name: int(count) for name, count in macs.items() if count})
+    return FvcoreCount(counts, uncounted, batched.total())
 
 
 def _counting_rule(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:

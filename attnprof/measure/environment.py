@@ -84,8 +84,8 @@ def dated_environment(device: str) -> dict[str, Any]:
 
 def fingerprint(device: str) -> dict[str, Any]:
     """Return the environment that times depend on, and attnprof's version."""
-    found = describe_environment(device)
-    return {name: found[name] for name in (*TITLES, "attnprof")}
+    environment = describe_environment(device)
+    return {name: environment[name] for name in (*TITLES, "attnprof")}
 
 
 def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
@@ -113,10 +113,10 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Return the NVIDIA driver's version from the kernel; None where it has none."""
     try:
-        found = re.search(r"Kernel Module.*?([0-9]+\.[0-9.]+)", path.read_text(encoding="utf-8"))
+        match = re.search(r"Kernel Module.*?([0-9]+\.[0-9.]+)", path.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -22,14 +22,14 @@ COUNTER = "FlopCounterMode, meta tensors"
 
 def subjects(names: Sequence[str]) -> list[GrowthCase]:
     """Return every mechanism with its defaults and variants: one head, its core if it has one."""
-    found = []
+    cases = []
     workload = Workload(1, 1, HEAD_DIM)
     for name in names:
         default = registry.get(name)
         settings = [{}, *(v.params for v in default.variants if v.params)]
         scope = "core" if default.abilities.attend else "layer"
-        found += [GrowthCase(default.with_params(some), workload, scope) for some in settings]
-    return found
+        cases += [GrowthCase(default.with_params(some), workload, scope) for some in settings]
+    return cases
 
 
 def verify(

@@ -35,10 +35,10 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     moved = int(total.bytes_moved)
     counted = isinstance(request.spec, UserModule)  # no closed form of ours: what its code shows
     kind = "derived" if counted else "formula"
-    own: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
-    own |= {f"flops_{kind}": int(total.flops), f"matmul_flops_{kind}": int(total.matmul_flops)}
+    sizes: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
+    sizes |= {f"flops_{kind}": int(total.flops), f"matmul_flops_{kind}": int(total.matmul_flops)}
     return replace(
-        blank(request), **own, parameters=int(table.parameters),
+        blank(request), **sizes, parameters=int(table.parameters),
         peak_bytes_predicted=int(table.peak()), bytes_moved=moved,
         arithmetic_intensity=total.flops / moved if moved else None,
     )  # fmt: skip
@@ -230,13 +230,13 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
 
 
 def with_times(
-    record: ProfileRecord, found: MedianEstimate, conditions: Mapping[str, Any]
+    record: ProfileRecord, estimate: MedianEstimate, conditions: Mapping[str, Any]
 ) -> ProfileRecord:
     """Return the record with the median, its interval, and the values that follow from them."""
     flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
     return replace(
-        record, median_s=found.median_s, ci_low_s=found.low_s, ci_high_s=found.high_s,
-        quantiles_s=quantiles_of(record.times_s), noisy=noise(found.noisy, conditions),
+        record, median_s=estimate.median_s, ci_low_s=estimate.low_s, ci_high_s=estimate.high_s,
+        quantiles_s=quantiles_of(record.times_s), noisy=noise(estimate.noisy, conditions),
         conditions=dict(conditions),
-        flops_per_s=flops / found.median_s if found.median_s and flops is not None else None,
+        flops_per_s=flops / estimate.median_s if estimate.median_s and flops is not None else None,
     )  # fmt: skip

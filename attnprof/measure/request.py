@@ -98,8 +98,8 @@ def is_module(name: str) -> bool:
         return False
     from attnprof.user_code import loaded
 
-    found = loaded(name)
-    return not (isinstance(found, type) and issubclass(found, Mechanism))
+    value = loaded(name)
+    return not (isinstance(value, type) and issubclass(value, Mechanism))
 
 
 def built(module: UserModule, workload: Workload) -> Any:

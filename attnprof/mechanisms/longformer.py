@@ -90,9 +90,11 @@ class Longformer(Mechanism):
         elif front:
             yield Block(front[0], (slice(0, n),))
         rows, after = block_rows(self.window), self._after(causal)
-        for own, seen, columns in in_band(q, self._others(n), rows, self.window, after, g):
-            mask = masks[-1][: own.stop - own.start, columns]
-            yield Block(own, (*front, seen), mask, g)
+        for rows_of_block, seen, columns in in_band(
+            q, self._others(n), rows, self.window, after, g
+        ):
+            mask = masks[-1][: rows_of_block.stop - rows_of_block.start, columns]
+            yield Block(rows_of_block, (*front, seen), mask, g)
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
         """The document's listing, (n, n): True where a row must not look."""

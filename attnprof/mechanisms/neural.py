@@ -86,17 +86,17 @@ class Neural(Mechanism):
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The down-projections and the scorer, shared by all heads and all pairs."""
         d, (reduced, *hidden) = sizes.head_dim, self.widths(sizes.head_dim)
-        found: dict[str, Weight | None] = {}
+        weights: dict[str, Weight | None] = {}
         for which in ("query", "key") if self.down_dim is not None else ():
-            found[f"{which}_down"] = _weight(d, d, reduced)
-            found[f"{which}_down_bias"] = _weight(d, reduced)
+            weights[f"{which}_down"] = _weight(d, d, reduced)
+            weights[f"{which}_down_bias"] = _weight(d, reduced)
         inputs = 2 * reduced
         for name, width in zip(("hidden", "second"), hidden, strict=False):
-            found[f"{name}_weight"] = _weight(inputs, width, inputs)
-            found[f"{name}_bias"] = _weight(inputs, width)
+            weights[f"{name}_weight"] = _weight(inputs, width, inputs)
+            weights[f"{name}_bias"] = _weight(inputs, width)
             inputs = width
         return {
-            **found,
+            **weights,
             "score_weight": _weight(inputs, 1, inputs),
             "score_bias": _weight(inputs, 1),
         }

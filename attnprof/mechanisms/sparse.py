@@ -97,11 +97,11 @@ class Sparse(Mechanism):
         full = costs.floor_div(n, stride)
         last = n - full * stride
         if self.pattern == "fixed" and w.causal:
-            own = costs.exact_div(full * stride * (stride + 1) + last * (last + 1), 2)
-            return own + stride * costs.exact_div(full * (full - 1), 2) + last * full
+            inside = costs.exact_div(full * stride * (stride + 1) + last * (last + 1), 2)
+            return inside + stride * costs.exact_div(full * (full - 1), 2) + last * full
         if self.pattern == "fixed":
-            own = full * stride * stride + last * last
-            return own + stride * full * costs.maximum(0, full - 1) + last * full
+            inside = full * stride * stride + last * last
+            return inside + stride * full * costs.maximum(0, full - 1) + last * full
         reach = costs.minimum(stride - 1, n - 1)
         side = n * reach - costs.exact_div(reach * (reach + 1), 2)
         # tokens a multiple of the stride before each row

@@ -133,12 +133,13 @@ def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
         return None
     formulas = _by_layer(run.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
-    inside = list(filter(run.holds, others))
-    for sizes in inside:
-        numbers = _by_layer(count(target, sizes, "forward"))
-        if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
-            raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
-    return CacheForms(formulas, {}, run.domain, run.holds) if inside else None
+    sizes = next(filter(run.holds, others), None)
+    if sizes is None:
+        return None
+    numbers = _by_layer(count(target, sizes, "forward"))
+    if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
+        raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
+    return CacheForms(formulas, {}, run.domain, run.holds)
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:

@@ -143,12 +143,13 @@ def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[
 
     A call says what died before it, which may be another call's now.
     """
-    freed = [*(call.gives for call in calls[1:]), 0]
-    ordered, before = list[Call](), calls[0].gives if calls else 0
+    freed = [*((call.gives, call.died) for call in calls[1:]), (0, ())]
+    ordered, before = list[Call](), (calls[0].gives, calls[0].died) if calls else (0, ())
     for n, module in places:
         call = calls[n]
-        same = call.gives == before and call.module == module
-        ordered.append(call if same else replace(call, gives=before, module=module))
+        same = (call.gives, call.died) == before and call.module == module
+        gives, died = before
+        ordered.append(call if same else replace(call, gives=gives, died=died, module=module))
         before = freed[n]
     return ordered
 

@@ -111,11 +111,17 @@ def _with_logits(subject: WholeModel, name: str) -> WholeModel:
 
 
 def run_of(
-    subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0
+    subject: WholeModel,
+    phase: str,
+    sizes: Mapping[str, int],
+    limit_s: float = 0.0,
+    *,
+    few: bool = False,
 ) -> PhaseRun:
     """Return a run of all layers at the asked sizes.
 
-    One that takes long is made from a run of the first layers, if the others are built alike.
+    One that takes long is made from a run of the first layers, if the others are built alike; with
+    ``few``, so is one that may be short: another phase's run shows that such layers cost the same.
     Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor time, and
     more than two minutes.
     """
@@ -125,7 +131,9 @@ def run_of(
     asked = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            return PhaseRun(phase, *counted(target, asked, phase, held=False), name=name)
+            run = run_by_few(subject, phase, asked) if few else None
+            run = run or counted(target, asked, phase, held=False)
+            return PhaseRun(phase, *run, name=name)
     except TooLongError:
         pass
     except RequestError as error:

@@ -13,6 +13,7 @@ from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.forms import ModelForms, at_layers
 from attnprof.models.memory import training_memory, ungraded_note, weights_met
 from attnprof.models.parts import PARTS
+from attnprof.models.peaks import peak_fields
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
@@ -126,7 +127,7 @@ def model_report(
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
-        "phases": {run.name: _method_fields(run) for run in runs},
+        "phases": {run.name: _phase_fields(run, sizes) for run in runs},
         "logits": {run.name: logits for run in runs if (logits := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
@@ -163,7 +164,7 @@ def _runs(
     for phase in phases:
         tell(f"running {subject.name}: {phase}")
         try:
-            runs.append(run_of(subject, phase, sizes, limit_s))
+            runs.append(run_of(subject, phase, sizes, limit_s, few=bool(runs)))
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
@@ -188,6 +189,11 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
     """Return the numbers of layers that formulas have symbols for."""
     numbers = [run.forms.layers for run in runs if run.forms is not None]
     return {name: number for layers in numbers for name, number in layers.items()}
+
+
+def _phase_fields(run: PhaseRun, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return how formulas of a phase were found, and what it holds at its peak."""
+    return {**_method_fields(run), "peak": peak_fields(run.trace, run.phase, run.forms, sizes)}
 
 
 def _method_fields(run: PhaseRun) -> dict[str, Any]:

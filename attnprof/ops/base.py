@@ -256,8 +256,8 @@ class Base:
         return self._sharing(shape, layout, self.held, backward)
 
     def _sharing(self, shape: Shape, layout: Layout, held: Any, backward: Backward | None) -> Self:
-        own = self.label, True, self.whole
-        out = type(self)(self.counter, shape, layout, held, self.item_size, *own)
+        key = self.label, True, self.whole
+        out = type(self)(self.counter, shape, layout, held, self.item_size, *key)
         if self.counter.grad and backward and self.requires_grad:
             out.attach([self], backward)
         return out

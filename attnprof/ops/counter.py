@@ -152,10 +152,10 @@ def variable(operation: str) -> str:
 def _stored(code: CodeType, offset: int) -> str:
     """Where the next instruction puts the result, with spaces for underscores."""
     following = (item for item in dis.get_instructions(code) if item.offset > offset)
-    found = next((item for item in following if item.opname not in _SILENT), None)
-    if found is None or not found.opname.startswith(("STORE_FAST", "RETURN_VALUE", "POP_TOP")):
+    stored = next((item for item in following if item.opname not in _SILENT), None)
+    if stored is None or not stored.opname.startswith(("STORE_FAST", "RETURN_VALUE", "POP_TOP")):
         return ""
-    name = found.argval if found.opname.startswith("STORE_FAST") else code.co_name
+    name = stored.argval if stored.opname.startswith("STORE_FAST") else code.co_name
     name = name[0] if isinstance(name, tuple) else name  # two stores as one instruction
     return str(name).strip("_").replace("_", " ")
 

@@ -28,15 +28,15 @@ class Function:
 
     def run(self, *operands: Any, keep: bool, **settings: Any) -> tuple[Any, tuple[Any, ...]]:
         """The forward pass: results, and what is saved."""
-        told = {"keep": keep} if self._takes_keep else {}
-        return self.forward(*operands, **told, **settings)
+        options = {"keep": keep} if self._takes_keep else {}
+        return self.forward(*operands, **options, **settings)
 
     def run_back(
         self, saved: tuple[Any, ...], *grads: Any, needs: tuple[bool, ...], **settings: Any
     ) -> tuple[Any, ...]:
         """The backward pass: a gradient for each operand."""
-        told = {"needs": needs} if self._takes_needs else {}
-        return self.backward(saved, *grads, **told, **settings)
+        options = {"needs": needs} if self._takes_needs else {}
+        return self.backward(saved, *grads, **options, **settings)
 
     def __call__(self, *operands: Any, **settings: Any) -> Any:
         """The result of the forward pass, with the backward pass attached to it."""

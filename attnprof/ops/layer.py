@@ -311,19 +311,19 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
-    own = spec.has_own_layer()
-    host: Any = OwnText() if own else CountedCore()
+    has_layer = spec.has_own_layer()
+    host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes
     for name, told in spec.core_weights(sizes).items():
         setattr(host, name, told and weights.add(*told.shape, drawn=told.drawn))
     if scope == "core":
         return host, weights
-    if not own:
+    if not has_layer:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
-        shown = name if own else MAPS[name]
+        shown = name if has_layer else MAPS[name]
         setattr(host, name, partial(Tensor.linear, weight=weight, bias=bias, name=shown))
     return host, weights
 

@@ -241,10 +241,10 @@ class Layout:
         return self.in_rows(shape, 2)[0]
 
     def _by_case(self, outcome: Decide) -> Found:
-        found = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
-        layout = Layout(tuple((known, strides) for known, _, strides in found))
-        several = len(found) > 1
-        return _met([known for known, flag, _ in found if flag]) if several else found[0][1], layout
+        cases = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
+        layout = Layout(tuple((known, strides) for known, _, strides in cases))
+        several = len(cases) > 1
+        return _met([known for known, flag, _ in cases if flag]) if several else cases[0][1], layout
 
 
 class _UnknownError(Exception):
@@ -277,10 +277,10 @@ def _is_many(size: Number, known: Known) -> Number:
     """1 where a size is above one: a number, or what the case knows of a product's factors."""
     if not is_symbolic(size):
         return more_than_one(size)
-    told, factors = dict(known), factors_of(size)
-    if any(told.get(factor) for factor in factors):
+    facts, factors = dict(known), factors_of(size)
+    if any(facts.get(factor) for factor in factors):
         return 1
-    unknown = next((factor for factor in factors if factor not in told), None)
+    unknown = next((factor for factor in factors if factor not in facts), None)
     if unknown is not None:
         raise _UnknownError(unknown)
     return more_than_one(int(size.xreplace(dict.fromkeys(factors, 1))))

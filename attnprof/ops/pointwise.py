@@ -118,10 +118,10 @@ def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T
 
     def backward(grad: T) -> list[T | None]:
         factors = saved[1], saved[0]
-        found = [f and entrywise(f"{name}: grad", TIMES, grad, f) for f in factors]
+        grads = [f and entrywise(f"{name}: grad", TIMES, grad, f) for f in factors]
         return [
             to and summed_to(f"{name}: grad", to, shape)
-            for to, shape in zip(found, shapes, strict=True)
+            for to, shape in zip(grads, shapes, strict=True)
         ]
 
     return entrywise(name, TIMES, x, other, backward=backward, into=into)

@@ -93,8 +93,8 @@ class Shaped(Base):
     def expand(self, *sizes: Any) -> Self:
         """Stretched along new dimensions in front and those of one entry, without memory."""
         old, shape = self.shape, shapes.sizes(sizes)
-        own = (1,) * (len(shape) - self.dim()) + old
-        full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, own, strict=True))
+        padded = (1,) * (len(shape) - self.dim()) + old
+        full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, padded, strict=True))
         layout = self.layout.stretched(old, shape)
         return self.alias(
             full, layout, lambda grad: [shapes.summed_to("stretched: grad", grad, old)]
@@ -193,8 +193,8 @@ class Shaped(Base):
 
     def repeat(self, *times: Any) -> Self:
         """A copy so many times over in each dimension, new ones in front; no gradient."""
-        own = (1,) * (len(times) - self.dim()) + self.shape
-        shape = tuple(many * size for many, size in zip(times, own, strict=True))
+        padded = (1,) * (len(times) - self.dim()) + self.shape
+        shape = tuple(many * size for many, size in zip(times, padded, strict=True))
         return self.result(variable("repeated"), shape, Cost(), [self])
 
     def new_empty(self, *shape: Any) -> Self:

@@ -66,8 +66,8 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     """
     name = f"{x.label} in rows" if x.label else name
     old = x.shape
-    told = [size for size in shape if not is_literally(size, -1)]
-    new = tuple(_left(old, told) if is_literally(size, -1) else size for size in shape)
+    given = [size for size in shape if not is_literally(size, -1)]
+    new = tuple(_left(old, given) if is_literally(size, -1) else size for size in shape)
     empty = costs.same_size(x.count, 0)
     flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
     return x.where(

@@ -199,18 +199,18 @@ class Check:
 
     def answer(self) -> ReproduceRecord:
         """The verdict on what is printed, and what it rests on."""
-        said, found = self.published, self.ours()
-        agrees = self.agree(self._checked(said), self._checked(found))
+        said, ours = self.published, self.ours()
+        agrees = self.agree(self._checked(said), self._checked(ours))
         matches = agrees and not self.lacking
         verdict, why = (MATCH, self.note) if matches else (self.otherwise, self.why)
         if "{" in why:
-            why = why.format(published=said, ours=found, **self.facts(said, found))
+            why = why.format(published=said, ours=ours, **self.facts(said, ours))
         if self.lacking:
             words = "is what is printed" if agrees else "is not what is printed"
             told = f"the document does not give {self.lacking}; that {words}"
             verdict, why = NOT_REPRODUCIBLE, f"{told}; {why}" if why else told
         return ReproduceRecord(
-            claim=self.claim, published=said, ours=found, verdict=verdict, basis=self.basis,
+            claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
             why=why, how=self._told(),
         )  # fmt: skip
 

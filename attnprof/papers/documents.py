@@ -144,15 +144,15 @@ def find_documents(names: Iterable[str]) -> list[Document]:
 
 def find_claims(names: Iterable[str]) -> list[str]:
     """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
-    known, found = {claim.casefold(): claim for claim in claims()}, {}
+    known, chosen = {claim.casefold(): claim for claim in claims()}, {}
     for name in names:
         if name.casefold() not in known:
             of_document = [claim for claim in claims() if claim[:4] == name[:4]]
-            told = closest(name, of_document or list(claims()))
-            told = told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
-            raise RequestError(f"there is no claim '{name}': {told}")
-        found[known[name.casefold()]] = True
-    return list(found)
+            hint = closest(name, of_document or list(claims()))
+            hint = hint if len(hint) < 200 else "type attnprof reproduce --all to see all ids"
+            raise RequestError(f"there is no claim '{name}': {hint}")
+        chosen[known[name.casefold()]] = True
+    return list(chosen)
 
 
 def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":

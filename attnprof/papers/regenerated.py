@@ -83,11 +83,11 @@ def tables_of(
     for a column stands beside it. ``rows`` makes the rows of tables that are not of this form,
     ``gaps`` values for gaps in the notes.
     """
-    told = _texts(number, "tables.toml")
-    named = told.get("notes", {})
+    texts = _texts(number, "tables.toml")
+    named = texts.get("notes", {})
 
     def table(key: str) -> Table:
-        its, values = told[key], gaps[key]() if key in gaps else {}
+        its, values = texts[key], gaps[key]() if key in gaps else {}
         notes = (" ".join(named.get(note, note).split()) for note in its.get("notes", ()))
         made = rows[key]() if key in rows else [
             {name: _shown(row, how, ours.get(key, {}).get(name)) for name, how in columns.items()}
@@ -95,7 +95,7 @@ def tables_of(
         ]  # fmt: skip
         return Table(its["title"], made, tuple(note.format(**values) for note in notes))
 
-    return {key: partial(table, key) for key in told if key != "notes"}
+    return {key: partial(table, key) for key in texts if key != "notes"}
 
 
 def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) -> Any:
@@ -109,12 +109,12 @@ def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) 
 
 def described(number: str, statements: Iterable[Statement]) -> tuple[Described, ...]:
     """What a document says of its figures, in the words of its ``figures.toml``."""
-    found = []
+    descriptions = []
     for name, agrees, gaps in statements:
         texts = {part: " ".join(text.split()) for part, text in _texts(number)[name].items()}
         filled = {part: text.format(**gaps) for part, text in texts.items()}
-        found.append(Described(**filled, agrees=bool(agrees)))
-    return tuple(found)
+        descriptions.append(Described(**filled, agrees=bool(agrees)))
+    return tuple(descriptions)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
 
     Claims that were not replayed keep theirs; an error is no verdict and is never accepted.
     """
-    found = {record.claim: record.verdict for record in records if record.verdict in VERDICTS}
+    verdicts = {record.claim: record.verdict for record in records if record.verdict in VERDICTS}
     written = []
     for number, its in DOCUMENTS.items():
-        new = {claim: verdict for claim, verdict in found.items() if claim.startswith(number)}
+        new = {claim: verdict for claim, verdict in verdicts.items() if claim.startswith(number)}
         if new:
             whole, stream = {**committed(number), **new}, io.StringIO()
             rows = [(claim, whole[claim]) for claim in claims() if claim in whole]
@@ -96,22 +96,22 @@ def answer(verdicts: Sequence[str]) -> str:
              "not-reproducible": ("cannot be reproduced",) * 2, ERROR: ("has no verdict",
              "have no verdict")}  # fmt: skip
     counts = {verdict: verdicts.count(verdict) for verdict in words}
-    told = (f"{n} {words[verdict][n > 1]}" for verdict, n in counts.items() if n)
-    return f"{len(verdicts)} claim{'s' * (len(verdicts) > 1)}: {', '.join(told)}"
+    phrases = (f"{n} {words[verdict][n > 1]}" for verdict, n in counts.items() if n)
+    return f"{len(verdicts)} claim{'s' * (len(verdicts) > 1)}: {', '.join(phrases)}"
 
 
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
     """Counts by document, and where the verdicts are not the committed ones."""
     counts: dict[str, Any] = {}
     for number, its in DOCUMENTS.items():
-        own = [record for record in records if record.document == number]
-        verdicts = [record.verdict for record in own]
-        if own:
+        of_document = [record for record in records if record.document == number]
+        verdicts = [record.verdict for record in of_document]
+        if of_document:
             counts[number] = {
                 "title": its.title,
-                "claims": len(own),
+                "claims": len(of_document),
                 **{verdict: verdicts.count(verdict) for verdict in (*VERDICTS, ERROR)},
-                "readings": sum(record.basis == READING for record in own),
+                "readings": sum(record.basis == READING for record in of_document),
             }
     return {
         "answer": answer([record.verdict for record in records]),

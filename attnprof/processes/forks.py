@@ -123,8 +123,8 @@ def kill(pid: int) -> None:
 
 def end_descendants(keep: Container[int] = ()) -> None:
     """Kill and reap all processes below this one, but for the children in ``keep``."""
-    own, end = os.getpid(), time.monotonic() + PATIENCE_S
-    while left := [child for child in children(own) if child not in keep]:
+    this_process, end = os.getpid(), time.monotonic() + PATIENCE_S
+    while left := [child for child in children(this_process) if child not in keep]:
         for pid in [*left, *(below for child in left for below in descendants(child))]:
             kill(pid)
         for child in left:

@@ -143,9 +143,9 @@ class Pool:
 
     def ended(self, limit_s: float) -> Ended:
         """Wait for the last order's process; return how it ended and drop its answers."""
-        while "ended" not in (found := self.answer(limit_s)):
+        while "ended" not in (message := self.answer(limit_s)):
             pass
-        return Ended(**found["ended"])
+        return Ended(**message["ended"])
 
     def answer(self, limit_s: float, number: int | None = None) -> dict[str, Any]:
         """Return the next line of order ``number``, by default of the last one."""

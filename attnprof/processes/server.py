@@ -77,8 +77,8 @@ def _next(orders: int) -> _Line | None:
         if not piece:
             return None
         line += piece
-    found: _Line = json.loads(line)
-    return found
+    message: _Line = json.loads(line)
+    return message
 
 
 def _say(answers: int, number: int, answer: _Line) -> None:

@@ -54,7 +54,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     for module in _MODULES if name in __all__ else ():
-        found = import_module(f"attnprof.record.{module}")
-        if hasattr(found, name):
-            return getattr(found, name)
+        module_of_name = import_module(f"attnprof.record.{module}")
+        if hasattr(module_of_name, name):
+            return getattr(module_of_name, name)
     raise AttributeError(f"module 'attnprof.record' has no attribute '{name}'")

@@ -143,12 +143,12 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    parsed = dict(pairs)
+    if len(parsed) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"'{twice[:40]}' is there twice")
-    return found
+    return parsed
 
 
 def read_json(

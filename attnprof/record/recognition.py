@@ -120,7 +120,7 @@ def _commands_with_header(line: str) -> list[str]:
         heads = {
             name: [heading(*one) for one in kind.columns()] for name, kind in record_kinds().items()
         }
-        return [name.split()[0] for name, own in heads.items() if _in_order(cells, own)]
+        return [name.split()[0] for name, header in heads.items() if _in_order(cells, header)]
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
@@ -128,8 +128,8 @@ def _commands_with_header(line: str) -> list[str]:
     # columns that a later version added are missing in an older file
     known = {name: [field for field, _ in kind.columns()] for name, kind in record_kinds().items()}
     return [
-        name.split()[0] for name, own in known.items()
-        if cells[:1] == own[:1] and set(cells) <= set(own) and 2 * len(cells) >= len(own)
+        name.split()[0] for name, header in known.items()
+        if cells[:1] == header[:1] and set(cells) <= set(header) and 2 * len(cells) >= len(header)
     ]  # fmt: skip
 
 
@@ -183,9 +183,9 @@ class Destinations:
         """Return the names by which an output of this command and flag is recognised."""
         flag = told.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING
-        own = {f"{self.command} {flag}"}
-        own |= {self.command} if flag not in ("--junit", "--badge", "--plot") else set()
-        return own | ({"figure"} if draws else set())
+        marks = {f"{self.command} {flag}"}
+        marks |= {self.command} if flag not in ("--junit", "--badge", "--plot") else set()
+        return marks | ({"figure"} if draws else set())
 
 
 def _is_input(told: str) -> RequestError:

@@ -75,9 +75,9 @@ class Report:
     @classmethod
     def from_json(cls, data: Any, where: str) -> "Report":
         """Return the report of a JSON value, each record checked; ``where`` is for messages."""
-        told = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        if told != SCHEMA or not isinstance(data, dict):
-            raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(told)})")
+        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        if schema != SCHEMA or not isinstance(data, dict):
+            raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(schema)})")
         command, rows = data.get("command"), data.get("records")
         kind = record_kinds().get(command) if isinstance(command, str) else None
         if kind is None or not isinstance(command, str):
@@ -146,7 +146,7 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     """
     if not isinstance(row, dict):
         raise RequestError(f"{where} is {shown(row)}, not an object")
-    found = {}
+    values = {}
     for item, hint, default in _fields(kind):  # type: ignore[arg-type] # classes are hashable
         if item.name not in row:
             if not fits(default, hint):
@@ -161,8 +161,8 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
             for one in inner if isinstance(value, (list, dict)) else [value]:
                 if isinstance(one, (int, float)) and one < least:
                     raise RequestError(f"{where}: {item.name} is {shown(one)}, below {least}")
-        found[item.name] = value
-    return kind(**found)
+        values[item.name] = value
+    return kind(**values)
 
 
 @cache
@@ -268,8 +268,8 @@ def records_html(command: str, records: Sequence[Record]) -> str:
 def stage_row(stage: Any, held: Any) -> dict[str, Any]:
     """Return a stage of a cost table as one row."""
     counts = {name: getattr(stage.cost, name) for name in (*stage.cost.__slots__, "flops")}
-    own = ("name", "part", "shape", "allocates", "frees", "workspace")
-    return {**{name: getattr(stage, name) for name in own}, **counts, "held": held}
+    columns = ("name", "part", "shape", "allocates", "frees", "workspace")
+    return {**{name: getattr(stage, name) for name in columns}, **counts, "held": held}
 
 
 def stages_html(table: Any) -> str:
@@ -284,8 +284,8 @@ def stages_html(table: Any) -> str:
         (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, held)
         for name, shape, cost, held in rows
     )
-    told = f"{table.parameters:,} parameters; the total's bytes held are the peak"
-    return html_table(columns, cells, "Cost by stage", [told, *table.notes])
+    caption = f"{table.parameters:,} parameters; the total's bytes held are the peak"
+    return html_table(columns, cells, "Cost by stage", [caption, *table.notes])
 
 
 def data_frame(columns: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> Any:

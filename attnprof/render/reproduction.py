@@ -252,9 +252,9 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
 def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:
     """Return the files in a folder of reports that a replay would write."""
     names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
-    own = [path for number in numbers for name in names
+    paths = [path for number in numbers for name in names
            for path in sorted((folder / number).glob(name))]  # fmt: skip
-    return [*sorted(folder.glob("reproduction.md")), *own]
+    return [*sorted(folder.glob("reproduction.md")), *paths]
 
 
 def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
@@ -274,8 +274,8 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
         except AttnprofError as error:
             image, failed[f"figure {name}, drawn"] = None, str(error)
         figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)
-    own = [record for record in report.of(ReproduceRecord) if record.document == number]
-    write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
+    of_document = [record for record in report.of(ReproduceRecord) if record.document == number]
+    write_whole(folder / "claims.csv", render_csv(Report(report.command, of_document)))
     left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
     readme = filled(
         "folder.md", {**FILTERS, "cells": count_cells}, number=number, tables=tables,

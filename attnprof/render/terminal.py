@@ -67,8 +67,8 @@ class FittedTable:
         bounds, whole = self._bounds(body, wrapped, room), self._bounds(body, names)
         parts = self._split_columns(places, room, bounds[1])
         if len(parts) > 1 and (same := self._constant_columns({n: cells[n] for n in places})):
-            told = (f"{names[n]} {text}".replace("\n", " ") for n, text in same.items())
-            yield Hanging(f"In every row: {', '.join(told)}.")
+            texts = (f"{names[n]} {text}".replace("\n", " ") for n, text in same.items())
+            yield Hanging(f"In every row: {', '.join(texts)}.")
             parts = self._split_columns([n for n in places if n not in same], room, bounds[1])
         for part in parts:
             fits = _total_width([whole[1][n] for n in part]) <= room
@@ -265,6 +265,11 @@ def digits(*, exact: bool) -> Iterator[None]:
         yield
     finally:
         _exact.reset(token)
+
+
+def shows_all_digits() -> bool:
+    """Return whether numbers are drawn with all their digits, as :func:`digits` says."""
+    return _exact.get()
 
 
 def shown_value(value: Any, fmt: str) -> str:

@@ -231,15 +231,17 @@ def assumed(trace: Trace) -> tuple[str, ...]:
     import sympy
 
     each = dict.fromkeys(str(sympy.sympify(rows) / experts) for rows, experts in trace.routes)
-    told = "tokens are spread evenly over the experts: every expert gets"
-    return (*one_call, *(f"{told} {rows} rows" for rows in each))
+    start = "tokens are spread evenly over the experts: every expert gets"
+    return (*one_call, *(f"{start} {rows} rows" for rows in each))
 
 
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     """Return a sentence if kernels take memory of their own that the peak does not contain."""
     names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
-    told = f"the peak is at least this: what {', '.join(names)} takes inside itself is not known"
-    return (told,) if names else ()
+    sentence = (
+        f"the peak is at least this: what {', '.join(names)} takes inside itself is not known"
+    )
+    return (sentence,) if names else ()
 
 
 def bound(trace: Trace, phase: str, quantity: str) -> str:
@@ -255,11 +257,11 @@ def bound(trace: Trace, phase: str, quantity: str) -> str:
 
 def of_even_routing(trace: Trace) -> tuple[str, ...]:
     """Return a sentence on what uneven choices change, if tokens choose experts."""
-    told = (
+    sentence = (
         "peak and bytes moved are those of even routing; where some experts get more rows the peak "
         "is higher: by some per cent as a rule, by far more where most rows go to one expert"
     )
-    return (told,) if trace.routes else ()
+    return (sentence,) if trace.routes else ()
 
 
 def reservations(trace: Trace, phase: str) -> tuple[str, ...]:

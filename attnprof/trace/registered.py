@@ -63,8 +63,8 @@ def _installed() -> None:
         try:
             point.load()
         except Exception as error:
-            told = f"{registry.origin(point)} does not load: {error_text(error)}"
-            raise RequestError(told) from error
+            message = f"{registry.origin(point)} does not load: {error_text(error)}"
+            raise RequestError(message) from error
 
 
 def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Size]:
@@ -84,17 +84,17 @@ def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Si
         asked = ", ".join([*arguments, "out (if it likes)"])
         raise RequestError(f"{rule} does not take what it gets, {asked}: {error}") from error
     try:
-        found = function(*values, **more)
+        counts = function(*values, **more)
     except Exception as error:
         if type(error).__module__.startswith("torch."):
             raise
         raise RequestError(f"{rule} raised {error_text(error)}") from error
-    if not isinstance(found, Mapping) or not set(found) <= set(GIVES):
+    if not isinstance(counts, Mapping) or not set(counts) <= set(GIVES):
         raise RequestError(
-            f"{rule} gives {found!r:.80}; what it may give is a dictionary of numbers by kind: "
+            f"{rule} gives {counts!r:.80}; what it may give is a dictionary of numbers by kind: "
             f"{', '.join(GIVES)}"
         )
-    given = {kind: _whole(rule, kind, value) for kind, value in found.items()}
+    given = {kind: _whole(rule, kind, value) for kind, value in counts.items()}
     if products := given.get("matmul_flops"):
         for kind in KINDS[:2]:
             given[kind] = given.get(kind, 0) + _halved(products)

@@ -65,8 +65,8 @@ def nbytes(tensor: "Tensor") -> Size:
 
 def storage_bytes(tensor: "Tensor") -> Size:
     """Return the bytes of the storage a tensor lies in, expanded, so that equal ones look alike."""
-    found = size_of(tensor.untyped_storage().nbytes())
-    return found if isinstance(found, int) else _expanded(found)
+    size = size_of(tensor.untyped_storage().nbytes())
+    return size if isinstance(size, int) else _expanded(size)
 
 
 @lru_cache(maxsize=4096)
@@ -141,6 +141,23 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
             return False
 
     return related
+
+
+def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
+    """Return an expression with each Max, Min and Piecewise replaced by the branch taken.
+
+    ``at`` are sizes by name; ``kinds`` restricts which of the three are replaced.
+    """
+    import sympy
+
+    def branch(node: Any) -> Any:
+        if isinstance(node, sympy.Piecewise):
+            return next(value for value, condition in node.args if evaluate(condition, at))
+        value = evaluate(node, at)
+        return next(arg for arg in node.args if evaluate(arg, at) == value)
+
+    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
+    return expression.replace(lambda node: isinstance(node, kinds), branch)
 
 
 def _power(base: Value, exponent: Value) -> Value:

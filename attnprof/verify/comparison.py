@@ -32,8 +32,8 @@ ONE = 1e-2
 def value(expression: Any, shape: SizeValues) -> int | float:
     """The expression at sizes: an int where it is whole, nan where it has no value."""
     try:
-        found = evaluate(expression, shape)
-        return int(found) if found == int(found) else float(found)
+        result = evaluate(expression, shape)
+        return int(result) if result == int(result) else float(result)
     except (ArithmeticError, ValueError, TypeError):  # 1/(N - 128) at 128, an overflow
         return nan
 
@@ -131,10 +131,10 @@ def _lengths(
 ) -> Iterator[list[dict[str, int]]]:
     """SizeValues that grow along a ray, a list a way to end a length, where our formula holds."""
     most = max(ray.values())
-    own = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
+    shapes = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
         for fixed in (dict.fromkeys(shape, FEW), shape):
-            grown = [{**fixed, **{n: 2**x + ending(x) for n, x in bits.items()}} for bits in own]
+            grown = [{**fixed, **{n: 2**x + ending(x) for n, x in bits.items()}} for bits in shapes]
             if all(holds(sizes) for sizes in grown):
                 yield grown
                 break
@@ -163,21 +163,21 @@ def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> An
     given = [mpmath.mpf(sizes[name]) for name in names]
     try:
         below = mpmath.mpf(under(*given))
-        found = mpmath.mpf(over(*given)) / below if below else mpmath.inf
+        ratio = mpmath.mpf(over(*given)) / below if below else mpmath.inf
     except (ArithmeticError, ValueError, TypeError):
         return None
-    return found if found >= 0 else None
+    return ratio if ratio >= 0 else None
 
 
 def _exponents(expression: Any) -> list[Any]:
     """Exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
-    found = []
+    exponents = []
     for part in expression.atoms(sympy.Pow, sympy.exp):
         exponent = part.as_base_exp()[1]
         logs = {log: sympy.Dummy() for log in exponent.atoms(sympy.log)}
         if exponent.free_symbols & exponent.xreplace(logs).free_symbols:
-            found.append(exponent)
-    return found
+            exponents.append(exponent)
+    return exponents
 
 
 def _settles(ratios: Sequence[Any]) -> bool | None:
@@ -231,27 +231,27 @@ def compared(
     missing = sympy.sympify(ours) - printed
     missing = sympy.expand(missing) if _is_short(missing) else missing
     equal, how = _equal(missing, printed, ours, shapes)
-    difference, told = (None, how) if equal else _difference(missing, printed, ours, shapes)
+    difference, sentence = (None, how) if equal else _difference(missing, printed, ours, shapes)
     if up_to == EXACT and not growing:
-        return Comparison(equal, difference, told)
+        return Comparison(equal, difference, sentence)
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _has_rounding(mine) or _has_rounding(theirs):
         if up_to == EXACT or equal:
-            return Comparison(equal, difference, told)
+            return Comparison(equal, difference, sentence)
         same = same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
         words = {
             True: "ours over printed goes to one",
             False: "ours over printed does not go to one",
             None: "undecided whether ours over printed goes to one",
         }
-        return Comparison(same, difference, f"{words[same]}, {VALUES}: {told}")
+        return Comparison(same, difference, f"{words[same]}, {VALUES}: {sentence}")
     same = same_terms(theirs, mine)
     if up_to == LEADING and not same:
-        told = f"the leading terms are {total(mine)}, not {total(theirs)}"
+        sentence = f"the leading terms are {total(mine)}, not {total(theirs)}"
     elif up_to == LEADING and not equal:
-        told = f"beyond the leading terms {told}"
+        sentence = f"beyond the leading terms {sentence}"
     agrees = same if up_to == LEADING else equal
-    return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
+    return Comparison(agrees, difference, sentence, str(total(theirs)), str(total(mine)), same)
 
 
 def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:

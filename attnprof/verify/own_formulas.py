@@ -80,20 +80,20 @@ class Own:
     @property
     def pinned(self) -> dict[str, int]:
         """Sizes for which alone the formula holds, as the domain says: ``N = 11``."""
-        found = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
-        return {match[1]: int(match[2]) for match in found if match}
+        matches = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
+        return {match[1]: int(match[2]) for match in matches if match}
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
         mixes = product((2, 8192), repeat=len(self.symbols))
         corners = (dict(zip(self.symbols, mix, strict=True)) for mix in mixes)
         usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
-        found: list[dict[str, int]] = []
+        shapes: list[dict[str, int]] = []
         for shape in (*self.verified_at, *usual, *corners):
             sizes = {name: {**shape, **fixed}[name] for name in self.symbols}
-            if sizes not in found and (shape in self.verified_at or self.fits(sizes)):
-                found.append(sizes)
-        return found
+            if sizes not in shapes and (shape in self.verified_at or self.fits(sizes)):
+                shapes.append(sizes)
+        return shapes
 
     def gives(self, quantity: str, shape: Mapping[str, int], printed: Any) -> bool:
         """Whether a quantity has the value that another formula has at a shape."""
@@ -155,23 +155,23 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
 
     target = _target(source)
     known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
-    found = derived(target, list(phases), known)
+    derivation = derived(target, list(phases), known)
     return {
         phase: Own(
             forms=_with_macs({name: form.expression for name, form in forms.formulas.items()}),
-            symbols=found.symbols,
+            symbols=derivation.symbols,
             domain=forms.domain,
             method=forms.method,
             verified_at=tuple(
-                {name: run[name] for name in found.symbols if name in run}
+                {name: run[name] for name in derivation.symbols if name in run}
                 for run in forms.verified_at
             ),
             uncounted=forms.uncounted,
-            notes=tuple(found.notes),
+            notes=tuple(derivation.notes),
             numbers=_with_macs({name: form.value for name, form in forms.formulas.items()}),
             holds=forms.holds,
         )
-        for phase, forms in found.phases.items()
+        for phase, forms in derivation.phases.items()
     }
 
 

@@ -66,8 +66,8 @@ class Printed:
 # -- its formula -----------------------------------------------------------------------
 def without_bound(text: str) -> tuple[str, str]:
     """What stands inside ``O(…)``, ``Θ(…)`` or ``Ω(…)``, and that letter; none without a bound."""
-    found = _BOUND.fullmatch(text)
-    return (found["inside"], found["kind"]) if found else (text, "")
+    match = _BOUND.fullmatch(text)
+    return (match["inside"], match["kind"]) if match else (text, "")
 
 
 def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
@@ -78,15 +78,15 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
     try:
         tree = parse(text, longest=LONGEST)
         check_sides(tree)
-        found = expression_of(tree, meanings=meanings)
-        check_size(found)
+        expression = expression_of(tree, meanings=meanings)
+        check_size(expression)
     except FormulaError as error:
         beside = re.search(r"(\d)\s*([A-Za-z_(])", text)
         hint = f" (between {beside[1]} and {beside[2]} a * may be missing)" if beside else ""
         raise RequestError(
             f"formula '{short(text)}' cannot be read: {error}{hint}; {_HOW}"
         ) from error
-    return found
+    return expression
 
 
 def names_in(expression: Any) -> set[str]:
@@ -106,7 +106,7 @@ def check_names(expression: Any, known: Sequence[str], text: str) -> None:
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
     """``n=N; D=h*d`` as a mapping; several add up; RequestError for what is no name and formula."""
-    found = {}
+    symbols = {}
     for text in (part for whole in texts for part in _BETWEEN.split(whole)):
         if not text.strip():
             continue
@@ -115,8 +115,8 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
             raise RequestError(
                 f"--where {short(text.strip())}: type a name, '=' and sizes, like D=h*d"
             )
-        found[name_of(name)] = meaning
-    return found
+        symbols[name_of(name)] = meaning
+    return symbols
 
 
 # -- a table of them -------------------------------------------------------------------

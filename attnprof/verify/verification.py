@@ -43,12 +43,12 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     RequestError for a formula that cannot be read, and for unknown names and quantities.
     """
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
-    found: dict[Source, dict[str, Own]] = {}
+    formulas: dict[Source, dict[str, Own]] = {}
     for source in dict.fromkeys(row.printed.source for row in ready):
         asked = [row.printed for row in ready if row.printed.source == source]
         phases = list(dict.fromkeys(row.phase for row in asked))
-        found[source] = in_row(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
-    return [_record(row, found[row.printed.source][row.printed.phase]) for row in ready]
+        formulas[source] = in_row(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
+    return [_record(row, formulas[row.printed.source][row.printed.phase]) for row in ready]
 
 
 def answer(records: Sequence[VerificationRecord]) -> str:

@@ -14,12 +14,12 @@ from attnprof.trace.events import Call, Trace, peak
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.accounts import Worst
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.reach import LONG, check_large_corner
-from attnprof.trace.solve.worst import Worst
 from tests.oracles.memory import allocator_peak
 
 B, C, N, d, h, rest = map(symbol, ("B", "C", "N", "d", "h", "N mod C"))

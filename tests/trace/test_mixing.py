@@ -20,11 +20,10 @@ from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import reach
-from attnprof.trace.solve.accounts import account
+from attnprof.trace.solve.accounts import account, families
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.families import families
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import small_sizes
 

@@ -20,7 +20,7 @@ from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import _refined, plan_for
-from attnprof.trace.solve.probes import holds_beyond
+from attnprof.trace.solve.reach import holds_beyond
 from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
 
 N, d = symbol("N"), symbol("d")

@@ -125,14 +125,14 @@ class Journal:
 def check_journal(path: Path) -> None:
     """Raise RequestError if a path exists and is no journal, by kind, size and beginning."""
     try:
-        found = path.stat()
+        state = path.stat()
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {why_of(error)}; {_HOW}") from error
-    kind = kind_of_file(found.st_mode)
-    if kind or found.st_size > JOURNAL_LIMIT:
-        what = kind or f"{found.st_size:,} bytes large, {JOURNAL_LIMIT:,} are read at most"
+    kind = kind_of_file(state.st_mode)
+    if kind or state.st_size > JOURNAL_LIMIT:
+        what = kind or f"{state.st_size:,} bytes large, {JOURNAL_LIMIT:,} are read at most"
         raise RequestError(f"{path} is {what}, no results file of a sweep; {_HOW}")
     with path.open("rb") as stream:
         begin = stream.read(len(_BEGIN) + len(BOM_UTF8))
@@ -152,8 +152,8 @@ def parsed(data: bytes, path: Path, how: str = "") -> Iterator[dict[str, Any]]:
         try:
             entry = json_of(text_of(line))
         except ValueError as error:
-            told = f"{path} line {number} is no record of a sweep ({error}){how}"
-            raise RequestError(told) from error
+            message = f"{path} line {number} is no record of a sweep ({error}){how}"
+            raise RequestError(message) from error
         known = isinstance(entry, dict) and entry.get("schema") == SCHEMA
         if not known or not isinstance(entry.get("key"), str):
             raise RequestError(f"{path} line {number} is no record of a sweep{how}")

@@ -87,8 +87,8 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
         **totals,
         differences=list(dict.fromkeys(notes)),
     )
-    found = estimate_over_processes([record.times_s for record in timed])
-    return with_times(together, found, conditions)
+    estimate = estimate_over_processes([record.times_s for record in timed])
+    return with_times(together, estimate, conditions)
 
 
 #: Fields in which two curves must agree to be compared.

@@ -59,7 +59,7 @@ class ExactAttention:
             scores = self._scores(slice(first, first + step), slice(None))
             total = scores.logsumexp(-1)
             parts.append(((scores - total.unsqueeze(-1)).exp() @ values, total))
-        self.output, self.log_sums = (torch.cat(found, 2) for found in zip(*parts, strict=True))
+        self.output, self.log_sums = (torch.cat(pieces, 2) for pieces in zip(*parts, strict=True))
 
     def _scores(self, rows: slice, columns: slice) -> Tensor:
         q, k = self.given.q[:, :, rows], self.keys[:, :, columns]

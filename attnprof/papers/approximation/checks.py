@@ -118,7 +118,7 @@ def error_power(feature_map: Features = listed) -> float:
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)
-    found = []
+    powers = []
     for count in COUNTS:
         total = 0.0
         for _ in range(DRAWS):
@@ -126,8 +126,8 @@ def error_power(feature_map: Features = listed) -> float:
             scores = feature_map(directions, q) @ feature_map(directions, k).T
             weights = scores / scores.sum(-1, keepdim=True)
             total += float((weights - exact).square().sum() / exact.square().sum())
-        found.append((total / DRAWS) ** 0.5)
-    return fitted(COUNTS, found)
+        powers.append((total / DRAWS) ** 0.5)
+    return fitted(COUNTS, powers)
 
 
 CLAIMS = "complexity_claims"
@@ -148,9 +148,9 @@ def mechanism_id(row: dict[str, str]) -> str:
 def claimed_text(mechanism: str) -> str:
     """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
     rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
-    found = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
-    assert found, rows[mechanism]
-    return found[1]
+    match = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert match, rows[mechanism]
+    return match[1]
 
 
 def claimed_order(mechanism: str) -> str:
@@ -250,14 +250,14 @@ def heads_and_parameters() -> dict[str, int]:
 
 def lengths_it_runs_at() -> dict[str, bool]:
     """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
-    runs, found = attention("linformer", TOKENS, 2), {}
+    runs, lengths = attention("linformer", TOKENS, 2), {}
     for tokens in (TOKENS, TEST_TOKENS):
-        x, found[f"{tokens} tokens"] = _normal(1, tokens, 2), True
+        x, lengths[f"{tokens} tokens"] = _normal(1, tokens, 2), True
         try:
             runs(x, x, x)
         except RuntimeError:  # torch's: the shapes of a product do not fit
-            found[f"{tokens} tokens"] = False
-    return found
+            lengths[f"{tokens} tokens"] = False
+    return lengths
 
 
 def has_global_tokens() -> bool:
@@ -283,13 +283,13 @@ def masked() -> dict[str, bool]:
 
 def unbound() -> list[str]:
     """The listing's names that are needed before anything binds them."""
-    found = []
+    names = []
     for row in DOCUMENT.rows("listing_names"):
         needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
         bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
         if not row["bound_line"] or bound > needed:
-            found.append(row["name"])
-    return found
+            names.append(row["name"])
+    return names
 
 
 def loss_at_the_teacher() -> float:

@@ -55,8 +55,8 @@ class Corpus:
         placed = torch.stack(
             (torch.where(swapped, right, left), torch.where(swapped, left, right)), -1
         ).view(count, -1)
-        own = torch.Generator().manual_seed(self.seed)
-        one, other = (torch.randperm(words, generator=own) for _ in range(2))
+        generator = torch.Generator().manual_seed(self.seed)
+        one, other = (torch.randperm(words, generator=generator) for _ in range(2))
         target = torch.where(dialect, one[placed], other[placed])
         place = torch.arange(tokens)
         inside = place < length
@@ -180,18 +180,18 @@ def _fair(
 
     teacher = _started(TEACHER, "standard", "fair", scale, seed)
     _train(teacher, batches(), cross_entropy, scale.steps, scale.rate, tell)
-    found = [teacher]
+    students = [teacher]
     for name in CLASSES:
         student = _started(name, name, "fair", scale, seed + 2)
         loss = partial(_distilled, partial(answers, teacher.model))
         _train(student, batches(), loss, scale.steps, scale.rate, tell)
-        found.append(student)
+        students.append(student)
     made = torch.Generator().manual_seed(seed + 3)
     short, long = (
         Examples(*corpus.pairs(scale.tested, tokens, made))
         for tokens in (scale.tokens, 2 * scale.tokens)
     )
-    return found, short, long
+    return students, short, long
 
 
 def _printed(
@@ -204,7 +204,7 @@ def _printed(
         return Examples(torch.randn(BATCH, tokens, scale.width, generator=made), target)
 
     short, long = examples(scale.tokens), examples(2 * scale.tokens)
-    found = []
+    rows = []
     goal: Tensor | None = None
     for place, name in enumerate(CLASSES):
         teaches = name == "standard"  # each model starts from weights of its own, as listed
@@ -217,8 +217,8 @@ def _printed(
         _train(one, endless, loss, scale.printed_steps, RATE, tell, patience)
         if teaches:
             goal = answers(one.model, short)
-        found.append(one)
-    return found, short, long
+        rows.append(one)
+    return rows, short, long
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
@@ -236,8 +236,8 @@ def answers(model: Any, examples: Examples) -> Tensor:
 
 
 def _logits(model: Any, examples: Examples) -> Tensor:
-    found: Tensor = model(*examples.called_with)
-    return found.flatten(0, 1)
+    logits: Tensor = model(*examples.called_with)
+    return logits.flatten(0, 1)
 
 
 def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
@@ -247,8 +247,8 @@ def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
 
 def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
-    own, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
-    return F.kl_div(own, its, reduction="batchmean", log_target=True)
+    student, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
+    return F.kl_div(student, its, reduction="batchmean", log_target=True)
 
 
 def _mixed(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:

@@ -68,13 +68,13 @@ class Results:
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> list[tuple[str, float]]:
         """Models that have the field, the least first; the teacher left out."""
-        found = [
+        ranked = [
             (row.model, float(getattr(row, field)))
             for (its, model, tokens), row in self.rows.items()
             if its == setting and model != TEACHER and tokens == self.scale.tokens * (1 + long)
             and getattr(row, field) is not None
         ]  # fmt: skip
-        return sorted(found, key=lambda pair: pair[1])
+        return sorted(ranked, key=lambda pair: pair[1])
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
         """Models with a field's values, the least first, of each setting."""
@@ -198,7 +198,7 @@ def merged(
     groups: dict[tuple[str, str, int], list[DistillRecord]] = defaultdict(list)
     for row in rows:
         groups[row.setting, row.model, row.seq_len].append(row)
-    records = [_median(found) for found in groups.values()]
+    records = [_median(group) for group in groups.values()]
     summary = {"scale": asdict(scale), "claims": outcomes(records, scale)}
     return Report("tradeoff --distill", records, summary, environment)
 
@@ -214,7 +214,7 @@ def _evaluated(
     trained: Sequence[Trained], examples: Sequence[Examples], scale: ExperimentSizes, *, timed: bool
 ) -> list[DistillRecord]:  # fmt: skip
     """A record a model and length; the models of a length are timed in turns."""
-    found: list[DistillRecord] = []
+    evaluated: list[DistillRecord] = []
     shorter: dict[str, float] = {}
     for given, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
         goal = None
@@ -224,7 +224,7 @@ def _evaluated(
                 model = one.model if tokens == scale.tokens else stretched(one, tokens)
                 logits = answers(model, given)
             except AttnprofError as error:  # it is made for one length
-                found.append(_row(one, tokens, skipped=str(error)))
+                evaluated.append(_row(one, tokens, skipped=str(error)))
                 continue
             goal = logits if one.name == TEACHER else goal
             assert goal is not None
@@ -236,11 +236,11 @@ def _evaluated(
                 numbers["mse_before"] = _before(one, given, goal)
             elif shorter[one.name]:
                 numbers["mse_ratio"] = numbers["mse_teacher"] / shorter[one.name]
-            calls[len(found)] = partial(model, *given.called_with)
-            found.append(_row(one, tokens, **numbers))
+            calls[len(evaluated)] = partial(model, *given.called_with)
+            evaluated.append(_row(one, tokens, **numbers))
         if timed:
-            found = _with_times(found, calls)
-    return found
+            evaluated = _with_times(evaluated, calls)
+    return evaluated
 
 
 def stretched(one: Trained, tokens: int) -> Any:
@@ -285,23 +285,23 @@ def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
 def _with_times(
     rows: Sequence[DistillRecord], calls: Mapping[int, Callable[[], Any]]
 ) -> list[DistillRecord]:
-    found = list(rows)
+    timed = list(rows)
     for place, its in time_calls(calls, TIMED).items():
-        found[place] = replace(
-            found[place], median_s=its.median_s, ci_low_s=its.low_s, ci_high_s=its.high_s
+        timed[place] = replace(
+            timed[place], median_s=its.median_s, ci_low_s=its.low_s, ci_high_s=its.high_s
         )
-    return found
+    return timed
 
 
 def _median(rows: Sequence[DistillRecord]) -> DistillRecord:
     """One record of repetitions: medians, and the range of the cross-entropy."""
     first = rows[0]
-    found: dict[str, Any] = {"seeds": len(rows)}
+    fields: dict[str, Any] = {"seeds": len(rows)}
     for name in _MEDIANS:
         values = [value for row in rows if (value := getattr(row, name)) is not None]
-        found[name] = median(values) if values else None
-    found["steps"] = round(found["steps"])
+        fields[name] = median(values) if values else None
+    fields["steps"] = round(fields["steps"])
     entropies = [row.cross_entropy for row in rows if row.cross_entropy is not None]
     if entropies:
-        found |= {"cross_entropy_low": min(entropies), "cross_entropy_high": max(entropies)}
-    return replace(first, **found)
+        fields |= {"cross_entropy_low": min(entropies), "cross_entropy_high": max(entropies)}
+    return replace(first, **fields)

@@ -63,10 +63,10 @@ def subject(label: str) -> growth.GrowthCase:
 @cache
 def exponents(mechanism: str) -> tuple[float, float, float]:
     """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
-    found = [record.found_exponent for record in growth.closed_form_growth(subject(mechanism))]
+    measured = [record.found_exponent for record in growth.closed_form_growth(subject(mechanism))]
     order = claimed_order(mechanism)
     claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
-    flops, peak = (round(exponent, 2) for exponent in found if exponent is not None)
+    flops, peak = (round(exponent, 2) for exponent in measured if exponent is not None)
     return round(claim, 2), flops, peak
 
 
@@ -125,8 +125,8 @@ def projections() -> FigureData:
     power = exponent(rows, "queries")
     exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
-    told = described("003", [("products", exact, {"power": power})])
-    return FigureData(rows, told, {"d_model": WIDTH, "attention_above_from": meeting})
+    description = described("003", [("products", exact, {"power": power})])
+    return FigureData(rows, description, {"d_model": WIDTH, "attention_above_from": meeting})
 
 
 def heads() -> FigureData:
@@ -145,10 +145,10 @@ def heads() -> FigureData:
         count: fitted(longer, [_layer(n, count)["attention"] for n in longer])
         for count in (1, HEADS)
     }
-    told = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
+    orders = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
     same = len({row["scores and values"] for row in rows}) == 1
     said: list[Statement] = [
-        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": told}),
+        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": orders}),
         ("width", same, {"heads": HEADS, "width": WIDTH // HEADS}),
     ]
     return FigureData(
@@ -221,12 +221,12 @@ def results() -> FigureData:
     rows = []
     for name, here in seconds.items():
         key = "standard_mha" if name == "standard" else name
-        ratio, told = ratios.get(key), speeds.get(name)
+        ratio, speed = ratios.get(key), speeds.get(name)
         rows.append({
             "model": name, "final_true_ce": losses.get(key),
             "generalization_ratio": None if ratio == FAILED else ratio,
-            "failed": ratio == FAILED, "seconds_printed": told, "seconds": here,
-            "relative_printed": told and told / speeds["performer"],
+            "failed": ratio == FAILED, "seconds_printed": speed, "seconds": here,
+            "relative_printed": speed and speed / speeds["performer"],
             "relative": here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
     *_, slowest = by_time = sorted(seconds, key=lambda name: seconds[name])

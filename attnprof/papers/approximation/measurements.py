@@ -58,17 +58,17 @@ def growth() -> list[dict[str, Any]]:
         its = counted_growth(subject(label), SHORT)
         counts |= {(label, n): count for n, count in zip(its.seq_lens, its.values, strict=True)}
     report = measure_points(list(asked.values()), isolate=False)
-    found = []
+    rows = []
     for (label, length), record in zip(asked, report.records, strict=True):
         assert isinstance(record, ProfileRecord)
         time_s = estimate_median(record.cpu_times_s or [])
-        found.append({
+        rows.append({
             "mechanism": label, "seq_len": length, "median_s": time_s.median_s,
             "ci_low_s": time_s.low_s, "ci_high_s": time_s.high_s,
             "peak_bytes": record.peak_bytes_measured,
             "matmul_flops": counts.get((label, length)),
         })  # fmt: skip
-    return found
+    return rows
 
 
 MEASUREMENTS: dict[str, Callable[[], Any]] = {"model_times": model_times, "growth": growth}

@@ -90,17 +90,17 @@ def saved_by_super() -> dict[str, Any]:
 
 def share_saved() -> str:
     """One less Super's parameters in Table 6 over those of standard attention."""
-    full, own = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
-    return str(1 - Fraction(own, full))
+    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
+    return str(1 - Fraction(fewer, full))
 
 
 def shares_apart(_: Any, ours: Any) -> dict[str, Any]:
     """The numbers behind that share, and the length that Super's layer has by them."""
-    full, own = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
+    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
     width = values.EXPERIMENTS["CIFAR100"].d_model
     return {
-        "full": full, "own": own, "less": full - own, "share": float(Fraction(ours)),
-        "quarter": full // 4, "tokens": values.implied_seq_len(own, width), "width": width,
+        "full": full, "own": fewer, "less": full - fewer, "share": float(Fraction(ours)),
+        "quarter": full // 4, "tokens": values.implied_seq_len(fewer, width), "width": width,
     }  # fmt: skip
 
 
@@ -136,8 +136,8 @@ def heatmaps() -> Report:
 
 def excess(statistic: str) -> dict[str, float]:
     """Mean or max excess in percent, by head count."""
-    found: dict[str, float] = heatmaps().summary[f"{statistic}_excess_percent"]
-    return found
+    percent: dict[str, float] = heatmaps().summary[f"{statistic}_excess_percent"]
+    return percent
 
 
 def quoted(source: str, statistic: str) -> dict[str, float]:

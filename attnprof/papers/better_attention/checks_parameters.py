@@ -34,12 +34,12 @@ def stated_length(dataset: str, mechanism: str, published: Any, ours: Any) -> di
     """What a layer has where a table prints another number, and the length that this needs."""
     width, _, length = EXPERIMENTS[dataset]
     heads = next(name for name in ours if published.get(name) != ours[name])
-    said, found = published.get(heads) or 0, ours[heads]
+    said, count = published.get(heads) or 0, ours[heads]
     needed = values.implied_seq_len(said, width) if mechanism == "super" else None
     if needed is None:
-        return {"told": f"a layer of width {width} has {found:,}"}
+        return {"told": f"a layer of width {width} has {count:,}"}
     token = ": its patches and a class token" if needed == (length or 0) + 1 else ""
-    stated = f"the stated context length {length} gives {found:,}"
+    stated = f"the stated context length {length} gives {count:,}"
     return {"told": f"{stated}; {said:,} needs l = {needed}{token}"}
 
 
@@ -50,10 +50,10 @@ def abbreviated(count: int) -> int:
 
 
 def _table_1(count: Callable[[dict[str, str]], int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    table: dict[str, dict[str, int]] = {}
     for row in rows("1"):
-        found.setdefault(row["dataset"], {})[row["attention"]] = count(row)
-    return found
+        table.setdefault(row["dataset"], {})[row["attention"]] = count(row)
+    return table
 
 
 def patches(_: Any, ours: Any) -> dict[str, Any]:
@@ -113,15 +113,15 @@ def fitting_heads() -> list[int]:
 
 def classifier(*_: Any) -> dict[str, Any]:
     """Which classifier with a hidden layer explains all totals of Table 7."""
-    found = fitting_heads()
-    told = "no classifier with one hidden layer gives all four"
-    if found:
-        units = ", ".join(map(str, found))
-        told = (
+    fitting = fitting_heads()
+    sentence = "no classifier with one hidden layer gives all four"
+    if fitting:
+        units = ", ".join(map(str, fitting))
+        sentence = (
             f"a classifier with one hidden layer of {units} units gives all four (cut off, as in "
             "Table 1)"
         )
-    return {"mlp": MLP_WIDTH, "told": told}
+    return {"mlp": MLP_WIDTH, "told": sentence}
 
 
 def totals() -> dict[str, float]:

@@ -50,15 +50,15 @@ def printed_ranks(table: str) -> Nested:
 def recomputed_ranks(table: str) -> Nested:
     """The same from the values: one more than the number of better ones; equal values share."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
-    found: Nested = {label(row): {} for row in ranked}
+    ranks: Nested = {label(row): {} for row in ranked}
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
         less = column.endswith(LESS_IS_BETTER)
         values = [(row, _value(row, column)) for row in ranked if row[column]]
         for row, own in values:
             rivals = [value for other, value in values if other["dataset"] == row["dataset"]]
             better = sum(value < own if less else value > own for value in rivals)
-            found[label(row)][column] = 1 + better
-    return found
+            ranks[label(row)][column] = 1 + better
+    return ranks
 
 
 def _value(row: dict[str, str], column: str) -> float:
@@ -69,13 +69,13 @@ def _value(row: dict[str, str], column: str) -> float:
 
 def differences(published: Nested, ours: Nested) -> dict[str, str]:
     """Where two nested dicts differ, in words."""
-    found = (
+    differing = (
         f"{row}, {column}: printed {published.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
         for column, value in values.items()
         if published.get(row, {}).get(column) != value
     )
-    return {"differences": "; ".join(found)}
+    return {"differences": "; ".join(differing)}
 
 
 def _main_rows() -> list[dict[str, str]]:
@@ -116,13 +116,13 @@ def improves_with_heads(table: str) -> dict[str, bool]:
 
 def with_heads(table: str, published: Any, ours: dict[str, bool]) -> dict[str, str]:
     """Accuracy and loss by head count of the mechanisms that do not improve, in words."""
-    told = []
+    sentences = []
     for name in (name for name in ours if ours[name] != published.get(name)):
-        own = _by_heads(table, name)
-        lines = [", ".join(row[column] for row in own) for column in ("acc_pct", "loss")]
-        told.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
+        by_heads = _by_heads(table, name)
+        lines = [", ".join(row[column] for row in by_heads) for column in ("acc_pct", "loss")]
+        sentences.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
     heads = ", ".join(sorted({row["h"] for row in rows(table)}))
-    return {"heads": heads, "lines": "; ".join(told)}
+    return {"heads": heads, "lines": "; ".join(sentences)}
 
 
 RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
@@ -177,8 +177,8 @@ def mnist_lead(over: str = "") -> float:
     points = {
         row["attention"]: float(row["acc_pct"]) for row in rows("1") if row["dataset"] == "MNIST"
     }
-    own = points.pop("super")
-    return own - (points[over] if over else max(points.values()))
+    super_points = points.pop("super")
+    return super_points - (points[over] if over else max(points.values()))
 
 
 def digits_exchanged(*_: Any) -> dict[str, float]:

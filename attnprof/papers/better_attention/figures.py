@@ -167,16 +167,16 @@ def diagram() -> FigureData:
         for name in MECHANISMS
     }
     full = maps["standard"]
-    found = {
+    diagrams = {
         "omitted-by-optimised": (full - maps["optimised"], {"V"}),
         "omitted-by-efficient": (full - maps["efficient"], {"V", "K"}),
         "added-by-super": (maps["super"] - full, {"V"}),
     }
     others = len(MECHANISMS) - 1
     said: list[Statement] = [("modifications", others == 4, {"others": others})]
-    for name, (changed, on) in reversed(found.items()):
-        told = ", ".join(f"{block} on {place}" for block, place in sorted(changed)) or "none"
-        said.insert(0, (name, {place for _, place in changed} == on, {"maps": told}))
+    for name, (changed, on) in reversed(diagrams.items()):
+        changes = ", ".join(f"{block} on {place}" for block, place in sorted(changed)) or "none"
+        said.insert(0, (name, {place for _, place in changed} == on, {"maps": changes}))
     return FigureData(rows, described("000", said))
 
 
@@ -227,8 +227,8 @@ def _said_of_widths(
         all(len({b[name] - a[name] for a, b in pairwise(rows)}) == 1 for name in MECHANISMS)
         for rows in (printed, exact)
     )
-    told = {"eq24": "linear" if eq24_is else "not linear"}
-    yield "growth", eq24_is, {**told, "products": "linear" if products_are else "quadratic"}
+    words = {"eq24": "linear" if eq24_is else "not linear"}
+    yield "growth", eq24_is, {**words, "products": "linear" if products_are else "quadratic"}
     first, second = printed[:2]
     wide = (second["d_m"] - first["d_m"]) * first["l"]
     slopes = [(second[name] - first[name]) // wide for name in ("standard", "super", "efficient")]
@@ -240,9 +240,9 @@ def _said_of_widths(
     same, exactly = (
         all(row["super"] == row["optimised"] for row in rows) for rows in (printed, exact)
     )
-    told = {"eq24": "the same" if same else "not the same"}
+    words = {"eq24": "the same" if same else "not the same"}
     yield "optimised", same, {
-        **told, "products": "the same" if exactly else "the same for l = d_m alone"
+        **words, "products": "the same" if exactly else "the same for l = d_m alone"
     }  # fmt: skip
     yield "lengths", checks_formulas.shape_is_free_of_length(), {
         "saved": saved, "elsewhere": elsewhere, "largest": LARGEST, "stated": STATED, "other": OTHER
@@ -279,10 +279,10 @@ def heatmap() -> FigureData:
     exact = checks_formulas.exact_excess()
     falls = exact["falls with the heads"]
     counted = {"most": exact["at most"], "less": "less" if falls else "not less"}
-    told = described(
+    description = described(
         "000", [*means, *largest, ("counted", exact["at most"] <= 67 and falls, counted)]
     )
-    return FigureData(rows, told, {"summary": report.summary, "grid": checks_formulas.GRID})
+    return FigureData(rows, description, {"summary": report.summary, "grid": checks_formulas.GRID})
 
 
 def surfaces() -> FigureData:
@@ -297,7 +297,7 @@ def surfaces() -> FigureData:
     more = sympy.factor(multiply_adds("super") - multiply_adds("standard"))
     fewer = [row["standard"] - row["efficient"] for row in (first, last)]
     shares = [_less([row], "efficient") for row in (first, last)]
-    told = described("000", [
+    description = described("000", [
         ("order", ordered, {
             "so": "so" if ordered else "not so", "points": len(printed),
             "equal": "equal" if ordered else "not equal",
@@ -310,7 +310,7 @@ def surfaces() -> FigureData:
             "more": more, "dearer": len(dearer), "points": len(exact),
         }),
     ])  # fmt: skip
-    return FigureData([*printed, *exact], told, {"drawn": EQ24, "h": ONE_HEAD})
+    return FigureData([*printed, *exact], description, {"drawn": EQ24, "h": ONE_HEAD})
 
 
 FIGURES = {

@@ -27,16 +27,16 @@ DATASETS = {"3": "NMT", "7": "ImageNet", **{table: data for data, table in BY_HE
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
     """A table's rows, by its number: ``rows("5")``; each says its dataset; of one mechanism."""
-    found = DOCUMENT.rows(TABLES[table])
-    for row in found:
+    table_rows = DOCUMENT.rows(TABLES[table])
+    for row in table_rows:
         row.setdefault("dataset", DATASETS.get(table, ""))
-    return [row for row in found if attention in ("", row["attention"])]
+    return [row for row in table_rows if attention in ("", row["attention"])]
 
 
 def value(table: str, column: str, attention: str, **where: str) -> float:
     """One number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
-    found = rows(table, attention)
-    (row,) = (row for row in found if all(row[name] == text for name, text in where.items()))
+    matching = rows(table, attention)
+    (row,) = (row for row in matching if all(row[name] == text for name, text in where.items()))
     return number(row[column])
 
 
@@ -134,5 +134,5 @@ def implied_seq_len(count: float, d_model: int) -> int | None:
 @cache
 def counter(count: Callable[[str], Any], mechanism: str) -> Callable[[int, int, int], int]:
     """One of the counts above as a function of whole l, d_m and h."""
-    found: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
-    return found
+    function: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
+    return function

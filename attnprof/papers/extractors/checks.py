@@ -35,8 +35,8 @@ def definition(sublayer: str, workload: Workload) -> Any:
 def counts(cost: Any) -> dict[str, Any]:
     """A dot product of k terms has k-1 additions, a sum of k values too."""
     additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
-    found = (cost.multiplications, additions, cost.divisions, cost.exponentials)
-    return dict(zip(COUNTS, found, strict=True))
+    amounts = (cost.multiplications, additions, cost.divisions, cost.exponentials)
+    return dict(zip(COUNTS, amounts, strict=True))
 
 
 @cache
@@ -66,9 +66,9 @@ def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int
     whole = Workload(window, heads, width // heads)
     steps = [whole.with_(seq_len=t, phase="decode") for t in range(1, window + 1)]
     counted = [counts(definition(sublayer, step).total) for step in steps]
-    found = {name: sum(int(count[name]) for count in counted) for name in COUNTS}
+    sums = {name: sum(int(count[name]) for count in counted) for name in COUNTS}
     parameters = int(definition(sublayer, whole).parameters)
-    return {**found, "params": parameters, "total_ops": sum(found.values())}
+    return {**sums, "params": parameters, "total_ops": sum(sums.values())}
 
 
 #: A token at the end of Table 7's window, with the figures' own two heads.
@@ -93,7 +93,7 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
 
     ``way`` are the steps on the longest way to a step and itself, ``chain`` their operations.
     """
-    found: dict[str, dict[str, Any]] = {}
+    stages: dict[str, dict[str, Any]] = {}
     for stage in definition(sublayer, TOKEN):
         cost = stage.cost
         taken = {
@@ -102,15 +102,15 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
             "exp": cost.exponentials,
             "cum": cost.dot_outputs + cost.reduction_outputs,
         }
-        waits = [name for name in WAITS_FOR.get(stage.name, ()) if name in found]
-        last = max(waits[::-1], key=lambda name: len(found[name]["chain"]), default=None)
-        way, chain = (found[last]["way"], found[last]["chain"]) if last else ([], [])
+        waits = [name for name in WAITS_FOR.get(stage.name, ()) if name in stages]
+        last = max(waits[::-1], key=lambda name: len(stages[name]["chain"]), default=None)
+        way, chain = (stages[last]["way"], stages[last]["chain"]) if last else ([], [])
         kinds = [name for name, count in taken.items() if count]
-        found[stage.name] = {
+        stages[stage.name] = {
             "step": stage.name, "waits": waits, "cost": cost, "operations": ";".join(kinds),
             "way": [*way, stage.name], "chain": [*chain, *kinds],
         }  # fmt: skip
-    return list(found.values())
+    return list(stages.values())
 
 
 def last_step(sublayer: str) -> dict[str, Any]:
@@ -177,37 +177,37 @@ def column(name: str) -> dict[str, int]:
 
 def misprint(row: _Row, printed: Any, ours: Any) -> dict[str, Any]:
     """What a closed form has too few, and whether the terms printed above it are right."""
-    missing, terms, told = sympy.factor(formula(ours) - formula(printed)), terms_of(row), ""
+    missing, terms, remark = sympy.factor(formula(ours) - formula(printed)), terms_of(row), ""
     if same_formula(terms, ours):
-        told = f", though the terms printed above it add up to {terms}"
+        remark = f", though the terms printed above it add up to {terms}"
     if row["quantity"] == "add" and same_formula(str(missing), "(n - 1)*(t - 1)"):
-        told += ". The softmax's t - 1 additions stand there for each head and were added up once"
-    return {"missing": missing, "told": told}
+        remark += ". The softmax's t - 1 additions stand there for each head and were added up once"
+    return {"missing": missing, "told": remark}
 
 
 def printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
     """The closed forms that tables print, by sublayer and quantity, put another way."""
-    found: _Forms = {name: {} for name in SUBLAYERS}
+    forms: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
             form = formula(row["closed_form_printed"])
-            found[row["sublayer"]][row["quantity"]] = str(put(form))
-    return found
+            forms[row["sublayer"]][row["quantity"]] = str(put(form))
+    return forms
 
 
 def other_sums(published: Any, ours: Any) -> dict[str, str]:
     """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
     at = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
-    told = []
+    sentences = []
     for name, quantity in ((n, q) for n in ours for q in ours[n]):
-        said, found = (formula(forms[name][quantity]) for forms in (published, ours))
-        if not same_formula(said, found):
-            told.append(
-                f"{name} {quantity}: the steps come to {found} instead of {said}, "
-                f"{int(found.subs(at)):,} instead of {int(said.subs(at)):,} "
+        said, derived = (formula(forms[name][quantity]) for forms in (published, ours))
+        if not same_formula(said, derived):
+            sentences.append(
+                f"{name} {quantity}: the steps come to {derived} instead of {said}, "
+                f"{int(derived.subs(at)):,} instead of {int(said.subs(at)):,} "
                 f"at d = l = {SIZE}, n = {HEADS}"
             )
-    return {"sums": "; ".join(told)}
+    return {"sums": "; ".join(sentences)}
 
 
 def ratio_of_me(quantity: str) -> float:
@@ -252,8 +252,8 @@ def always_more(larger: Any, smaller: Any) -> bool:
 
 def less_computation() -> dict[str, bool]:
     """Return whether self-attention always takes more operations, by sublayer."""
-    own = operations("self_attention")
-    return {name: always_more(own, operations(name)) for name in ("he", "we", "me")}
+    attention = operations("self_attention")
+    return {name: always_more(attention, operations(name)) for name in ("he", "we", "me")}
 
 
 def more_than_me() -> dict[str, bool]:

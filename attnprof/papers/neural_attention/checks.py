@@ -58,10 +58,10 @@ def projection(name: str) -> int | None:
 
 def workload(task: str, phase: str = "forward") -> Workload:
     """One sample of a task through one attention layer."""
-    told = settings(task)
-    heads = int(told["heads"])
+    sizes = settings(task)
+    heads = int(sizes["heads"])
     return Workload(
-        int(told["seq_len"]), heads, exact_div(int(told["d_model"]), heads), phase=phase,
+        int(sizes["seq_len"]), heads, exact_div(int(sizes["d_model"]), heads), phase=phase,
         causal=task == "nlp",
     )  # fmt: skip
 
@@ -140,8 +140,8 @@ def accuracies(dataset: str) -> dict[str, float]:
 
 def gain(dataset: str) -> float:
     """Accuracy gained against the dot product, in percentage points."""
-    found = accuracies(dataset)
-    return round(found["d'=2"] - found["dot"], 6)
+    by_model = accuracies(dataset)
+    return round(by_model["d'=2"] - by_model["dot"], 6)
 
 
 def least_memory(task: str, name: str, batch: int | None = None) -> float:
@@ -149,11 +149,11 @@ def least_memory(task: str, name: str, batch: int | None = None) -> float:
 
     These are kept by all layers for the backward pass; both in float32.
     """
-    told, sizes = settings(task), workload(task)
-    size = int(told["batch"]) if batch is None else batch
+    task_settings, sizes = settings(task), workload(task)
+    size = int(task_settings["batch"]) if batch is None else batch
     if name != "dot":
         return size_of_c(task, name, size)
-    entries = size * int(told["layers"]) * sizes.num_heads * sizes.seq_len**2
+    entries = size * int(task_settings["layers"]) * sizes.num_heads * sizes.seq_len**2
     return float(entries * sizes.item_size / 1e9)
 
 
@@ -290,12 +290,12 @@ def graph_dimensions() -> dict[str, int]:
 def growth() -> dict[str, int]:
     """The power of n in the leading term of each row's operations."""
     n, h, d = sympy.symbols("n h d", positive=True)
-    found = {}
+    factors = {}
     for name in ROWS:
         cost = attention(name).cost(Workload(n, h, d), "core")
         terms = leading_terms(cost.flops, ["n"]) or []
-        found[name] = max(int(term.along({"n": 1})[0]) for term in terms)
-    return found
+        factors[name] = max(int(term.along({"n": 1})[0]) for term in terms)
+    return factors
 
 
 PRINTED: Printed = {

@@ -61,12 +61,12 @@ def surfaces() -> FigureData:
         for a, b, c, d in zip(x.flat, y.flat, dot.flat, neural.flat, strict=True)
     ]
     dimensions = graph_dimensions()
-    told = described("001", [
+    description = described("001", [
         ("paraboloid", np.allclose(bend, 2), {"least": bend.min(), "most": bend.max()}),
         ("edges", 0 < kinks.mean() < 1, {"share": kinks.mean()}),
         ("manifolds", dimensions["graph"] == 3, dimensions),
     ])  # fmt: skip
-    return FigureData(rows, told, {"points": POINTS, "neurons": NEURONS})
+    return FigureData(rows, description, {"points": POINTS, "neurons": NEURONS})
 
 
 def pair_tensor() -> FigureData:
@@ -80,11 +80,11 @@ def pair_tensor() -> FigureData:
     copies = Counter(row["holds"] for row in rows)
     gaps = {"n": TOKENS, "twice": 2 * REDUCED, "values": len(rows)}
     copied = {"n": TOKENS, "values": len(copies), "times": max(copies.values())}
-    told = described("001", [
+    description = described("001", [
         ("shape", len(rows) == TOKENS**2 * 2 * REDUCED, gaps),
         ("copies", set(copies.values()) == {TOKENS}, copied),
     ])  # fmt: skip
-    return FigureData(rows, told, {"tokens": TOKENS, "reduced": REDUCED})
+    return FigureData(rows, description, {"tokens": TOKENS, "reduced": REDUCED})
 
 
 def operands() -> tuple[Any, Any]:
@@ -106,10 +106,10 @@ def score_matrix() -> FigureData:
     whole = scorer(np.concatenate(pairs, -1))
     same = np.allclose(whole.flat, [row["score"] for row in rows])
     gaps = {"n": TOKENS, "shape": " x ".join(map(str, whole.shape))}
-    told = described("001", [
+    description = described("001", [
         ("scores", whole.shape == (TOKENS, TOKENS), gaps), ("shared", same, {}),
     ])  # fmt: skip
-    return FigureData(rows, told, {"tokens": TOKENS})
+    return FigureData(rows, description, {"tokens": TOKENS})
 
 
 FIGURES: dict[str, PaperFigure] = {

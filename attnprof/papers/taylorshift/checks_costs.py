@@ -45,10 +45,10 @@ def printed(source: str) -> Any:
 @cache
 def stages(mechanism: str) -> dict[str, Any]:
     """FLOPs of each stage of a mechanism's definition, one head."""
-    found: dict[str, Any] = {}
+    by_stage: dict[str, Any] = {}
     for stage in registry.get(mechanism).definition(Workload(N, 1, D), "core"):
-        found[stage.name] = found.get(stage.name, 0) + stage.cost.flops
-    return found
+        by_stage[stage.name] = by_stage.get(stage.name, 0) + stage.cost.flops
+    return by_stage
 
 
 def direct_flops() -> Any:

@@ -33,8 +33,8 @@ def average(model: str) -> float:
 
 def ahead_of(model: str) -> list[str]:
     """Datasets on which TaylorShift's printed accuracy is higher."""
-    own, other = accuracies()[MODEL], accuracies()[model]
-    return [name for name in other if own[name] > other[name]]
+    theirs, other = accuracies()[MODEL], accuracies()[model]
+    return [name for name in other if theirs[name] > other[name]]
 
 
 def column(name: str) -> dict[int, float]:
@@ -56,8 +56,10 @@ def common_head_width() -> int:
 
 def losses() -> dict[str, float]:
     """Datasets on which TaylorShift is below the Transformer, and by how much."""
-    own, other = accuracies()[MODEL], accuracies()[BASELINE]
-    return {name: round(other[name] - own[name], 1) for name in other if own[name] < other[name]}
+    theirs, other = accuracies()[MODEL], accuracies()[BASELINE]
+    return {
+        name: round(other[name] - theirs[name], 1) for name in other if theirs[name] < other[name]
+    }
 
 
 def deltas() -> dict[str, float]:
@@ -70,18 +72,18 @@ def deltas() -> dict[str, float]:
 
 def gain(model: str) -> float:
     """What a model's accuracy gains from ImageNet Ti to S."""
-    own = accuracies()[model]
-    return round(own["imagenet_s"] - own["imagenet_ti"], 6)
+    accuracy = accuracies()[model]
+    return round(accuracy["imagenet_s"] - accuracy["imagenet_ti"], 6)
 
 
 def fewest_wins() -> dict[str, str | float]:
     """The linear model that TaylorShift is ahead of on the fewest datasets, and how."""
     names = {model: ahead_of(model) for model in LINEAR_MODELS}
     model = min(names, key=lambda name: len(names[name]))
-    own, other = accuracies()[MODEL], accuracies()[model]
-    ties = [name for name in other if own[name] == other[name]]
+    theirs, other = accuracies()[MODEL], accuracies()[model]
+    ties = [name for name in other if theirs[name] == other[name]]
     ahead, level = ", ".join(names[model]), ", ".join(ties)
-    return {"model": model, "ahead": ahead, "level": level, "both": own[ties[0]]}
+    return {"model": model, "ahead": ahead, "level": level, "both": theirs[ties[0]]}
 
 
 def normalised_reaches_plain() -> bool:
@@ -142,15 +144,15 @@ def box_products(said: Any, found: Any) -> dict[str, Any]:
 
 def by_width(name: str) -> dict[str, float]:
     """A column of the measured crossovers at Table 2's widths, by ``d=8`` and so on."""
-    found = measured("004", "crossovers")
-    known = zip(found["d"], found[name], strict=True)
+    rows = measured("004", "crossovers")
+    known = zip(rows["d"], rows[name], strict=True)
     return {f"d={d}": value for d, value in known if d in WIDTHS}
 
 
 def reached(name: str = "N0hat") -> list[dict[str, float]]:
     """The widths whose crossing in time was measured; none is continued to."""
-    found = measured("004", "crossovers")
-    columns = zip(found["d"], found["N0"], found[name], strict=True)
+    rows = measured("004", "crossovers")
+    columns = zip(rows["d"], rows["N0"], rows[name], strict=True)
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
 
 
@@ -174,8 +176,8 @@ def tokens_by_memory() -> int:
 def delays() -> dict[str, str]:
     """How much later than N0 each width's crossing in time was, and the law for all of them."""
     rows, law = reached(), delay(reached())
-    found, width = measured("004", "crossovers"), {row["d"] for row in rows}
-    beyond = ", ".join(f"d={d}" for d in found["d"] if d not in width)
+    results, width = measured("004", "crossovers"), {row["d"] for row in rows}
+    beyond = ", ".join(f"d={d}" for d in results["d"] if d not in width)
     return {
         "each": ", ".join(f"d={r['d']} {(r['at'] - r['N0']) / r['d']:+.1f}" for r in rows),
         "left": f"; {beyond} crosses beyond what was timed and is left out" if beyond else "",
@@ -198,8 +200,8 @@ def by_default() -> str:
 
 def memory_shares() -> dict[str, float]:
     """Measured memory of the efficient encoder over the standard one's, by length."""
-    found = measured("004", "encoder")
-    ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
+    results = measured("004", "encoder")
+    ratios = dict(zip(results["seq_len"], results["memory_ratio"], strict=True))
     return {length: round(ratios[int(length)], 4) for length in SHARES}
 
 

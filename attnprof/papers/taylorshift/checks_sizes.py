@@ -263,7 +263,7 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
 
     draws = min(samples, max(DRAWN // (n * d), FEWEST // d))
     queries = -(-samples // draws)
-    found: dict[tuple[str, str], list[Any]] = {}
+    points: dict[tuple[str, str], list[Any]] = {}
     for name, product in _products(d, n, draws, queries, generator):
         ones, normal, sphere = product.split([1, d, d], -1)
         for kind, columns in zip(KINDS, (normal, sphere), strict=True):
@@ -274,8 +274,8 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
                 vectors = {"Y_denom": ones, "Y": columns / ones}
             for expression, rows in vectors.items():
                 sizes = rows.norm(dim=-1).mean(-1)  # of each draw: queries share its keys
-                found.setdefault((expression, kind), []).append(sizes)
-    for (expression, kind), parts in found.items():
+                points.setdefault((expression, kind), []).append(sizes)
+    for (expression, kind), parts in points.items():
         sizes = torch.cat(parts)
         yield {
             "expression": expression, "values": kind, "norm": float(sizes.mean()),

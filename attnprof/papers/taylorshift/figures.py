@@ -61,19 +61,21 @@ _Rows = Sequence[Mapping[str, Any]]
 
 def heads() -> FigureData:
     """Figure 1: one head; columns by d, time above memory."""
-    found = measured("004", "crossovers")
+    results = measured("004", "crossovers")
     marks: list[dict[str, Any]] = []
-    for place, d in enumerate(found["d"]):
-        direct = [r for r in found["curves"] if r["d"] == d and r["form"] == DIRECT]
+    for place, d in enumerate(results["d"]):
+        direct = [r for r in results["curves"] if r["d"] == d and r["form"] == DIRECT]
         for name, field in CROSSOVERS.items():
-            length = found[name][place]
-            own = [r for r in direct if (r["allocator"] == DEFAULT) == name.endswith("default")]
-            at = height(own, field, length) if length is not None else None
+            length = results[name][place]
+            of_allocator = [
+                r for r in direct if (r["allocator"] == DEFAULT) == name.endswith("default")
+            ]
+            at = height(of_allocator, field, length) if length is not None else None
             marks.append({"d": d, "name": name, "field": field, "seq_len": length, "value": at})
-    facts = {"marks": marks, "widths": [d for d in found["d"] if d in WIDTHS],
-             "where": found["where"], "longest": dict(zip(found["d"], found["longest"],
+    facts = {"marks": marks, "widths": [d for d in results["d"] if d in WIDTHS],
+             "where": results["where"], "longest": dict(zip(results["d"], results["longest"],
                                                           strict=True))}  # fmt: skip
-    return FigureData(found["curves"], described("004", _said_of_heads(found)), facts)
+    return FigureData(results["curves"], described("004", _said_of_heads(results)), facts)
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
@@ -92,8 +94,8 @@ def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Statement]:
     yield from map(_law, ("N0hat", "N0hat_default"))
     most = float(quoted("N1hat_vs_N1_max_error_pct"))
     errors = {d: 100 * (hat / n1 - 1) for d, _, n1, _, hat in columns}
-    told = {"most": most, "errors": _listed({d: f"{e:+.1f} %" for d, e in errors.items()})}
-    yield "memory", all(abs(error) <= most + 0.05 for error in errors.values()), told
+    words = {"most": most, "errors": _listed({d: f"{e:+.1f} %" for d, e in errors.items()})}
+    yield "memory", all(abs(error) <= most + 0.05 for error in errors.values()), words
     both = [(d, n0, n1) for d, _, _, n0, n1 in columns if n0 is not None]
     pairs = _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both})
     yield "order", all(n1 < n0 for _, n0, n1 in both), {"both": pairs}
@@ -102,16 +104,16 @@ def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Statement]:
 
 def _law(name: str) -> Statement:
     """How far crossings in time lie above N0, each with its interval, and the law's factor."""
-    found, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
+    results, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
     ending = name.removeprefix("N0hat")
     law = delay(checks_quoted.reached(name))
-    ends = zip(*(found[k] for k in ("d", "N0", name, f"N0hat_low{ending}", f"N0hat_high{ending}")),
-               strict=True)  # fmt: skip
+    names = ("d", "N0", name, f"N0hat_low{ending}", f"N0hat_high{ending}")
+    ends = zip(*(results[k] for k in names), strict=True)
     each = {d: _times_d(d, n0, at, low, high) for d, n0, at, low, high in ends if at is not None}
-    told = f"{law['factor']:.1f}·d"
+    words = f"{law['factor']:.1f}·d"
     if law["low"] is not None:
-        told += f", from {law['low']:.1f}·d to {law['high']:.1f}·d with 95 %"
-    gaps = {"setting": SETTINGS[name], "factor": factor, "told": told, "each": _listed(each)}
+        words += f", from {law['low']:.1f}·d to {law['high']:.1f}·d with 95 %"
+    gaps = {"setting": SETTINGS[name], "factor": factor, "told": words, "each": _listed(each)}
     return "law", within(relative=ABOUT)(law["factor"], factor), gaps
 
 
@@ -137,37 +139,42 @@ def _listed(values: Mapping[Any, str]) -> str:
 
 def _growth(curves: _Rows) -> Statement:
     """Exponents of the times' growth where they are longest: in the widest column."""
-    widest, found, ends = max(row["d"] for row in curves), {}, (0, 0)
+    widest, exponents, ends = max(row["d"] for row in curves), {}, (0, 0)
     for form in (DIRECT, EFFICIENT):
-        own = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
-        times = {row["seq_len"]: row["time_s"] for row in own}
+        of_form = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
+        times = {row["seq_len"]: row["time_s"] for row in of_form}
         last = max(times)
         before = min((n for n in times if n < last), key=lambda n: abs(log(2 * n / last)))
-        found[form], ends = log(times[last] / times[before]) / log(last / before), (before, last)
-    agrees = all(within(absolute=EXPONENT)(found[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1)))
-    gaps = {"direct": found[DIRECT], "efficient": found[EFFICIENT], "d": widest}
+        exponents[form], ends = (
+            log(times[last] / times[before]) / log(last / before),
+            (before, last),
+        )
+    agrees = all(
+        within(absolute=EXPONENT)(exponents[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1))
+    )
+    gaps = {"direct": exponents[DIRECT], "efficient": exponents[EFFICIENT], "d": widest}
     return "growth", agrees, {**gaps, "first": ends[0], "last": ends[1]}
 
 
 def encoders() -> FigureData:
     """Figure 2: an encoder with d = 32 in three versions."""
-    found = measured("004", "encoder")
-    known = {(row["allocator"], row["seq_len"]): row for row in found["curves"]
+    results = measured("004", "encoder")
+    known = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
              if row["mechanism"] == STANDARD}  # fmt: skip
     rows = [
         {**row, **{f"{word}_ratio": row[field] / known[row["allocator"], row["seq_len"]][field]
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
-        for row in found["curves"]
+        for row in results["curves"]
     ]  # fmt: skip
     crossovers = {
         name: int(quoted(f"sec52_{word}_crossover_tokens"))
         for name, word in (("memory", "memory"), ("time", "speed"))
     }
-    ours = {name: found[f"{name}_crossover"] for name in crossovers}
-    ours["time_default"] = found["time_crossover_default"]
+    ours = {name: results[f"{name}_crossover"] for name in crossovers}
+    ours["time_default"] = results["time_crossover_default"]
     printed = {"crossovers": crossovers, "memory_shares": SHARES}
-    facts = {"printed": printed, "ours": ours, "model": found["model"], "where": found["where"]}
-    return FigureData(rows, described("004", _said_of_encoders(rows, found, crossovers)), facts)
+    facts = {"printed": printed, "ours": ours, "model": results["model"], "where": results["where"]}
+    return FigureData(rows, described("004", _said_of_encoders(rows, results, crossovers)), facts)
 
 
 def _said_of_encoders(
@@ -209,25 +216,25 @@ def _with_ends(found: Mapping[str, Any], name: str, ending: str) -> str:
 def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
     """A law in numbers: as printed for no kind of V, else by the moments of the draws."""
     text = formula(printed_laws()[expression]) if kind is None else law(expression, kind)
-    found: Callable[[float, float], float] = sympy.lambdify((N, D), text, "math")
-    return found
+    function: Callable[[float, float], float] = sympy.lambdify((N, D), text, "math")
+    return function
 
 
 @cache
 def _rows() -> tuple[dict[str, Any], ...]:
     """Every sampled norm with the law that is printed, the one by moments, and their errors."""
-    found = []
+    rows = []
     for row in measured("004", "norms"):
         at = (row["seq_len"], row["d"])
         printed = _function(row["expression"], None)(*at)
         ours = _function(row["expression"], row["values"])(*at)
-        found.append({
+        rows.append({
             **row, "law_printed": printed, "law": ours,
             "error_printed": abs(printed / row["norm"] - 1),
             "error": abs(ours / row["norm"] - 1),
             "sampling_error": row["standard_error"] / row["norm"],
         })  # fmt: skip
-    return tuple(found)
+    return tuple(rows)
 
 
 def norms() -> FigureData:
@@ -253,16 +260,17 @@ def _said_of_norms() -> Iterator[Statement]:
         ratios.setdefault(key, {})[d] = fit["constant"] / limit
     for name, text in printed_laws().items():
         power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
-        own = ratios[name, NORMAL]
-        least, most = min(own.values()), max(own.values())
+        ratio_values = ratios[name, NORMAL]
+        least, most = min(ratio_values.values()), max(ratio_values.values())
         yield "grows", 1 - least <= ALIKE and most - 1 <= ALIKE, {
             "name": name, "law": text, "constants": ", ".join(constants[name, NORMAL]),
-            "power": power, "widths": ", ".join(map(str, own)), "least": least, "most": most,
+            "power": power, "widths": ", ".join(map(str, ratio_values)), "least": least,
+            "most": most,
         }  # fmt: skip
     off = {name: list(ratios[name, SPHERE].values()) for name in ("QK^T V", "Y")}
-    told = (f"{min(v):.2f} to {max(v):.2f} of the law for {name}" for name, v in off.items())
+    ranges = (f"{min(v):.2f} to {max(v):.2f} of the law for {name}" for name, v in off.items())
     agrees = all(abs(ratio - 1) <= ALIKE for values in off.values() for ratio in values)
-    yield "drawn", agrees, {"ratios": " and ".join(told)}
+    yield "drawn", agrees, {"ratios": " and ".join(ranges)}
 
 
 def _said_of_errors() -> Iterator[Statement]:

@@ -56,7 +56,7 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
     longest one timed. ``N1hat`` is exact: the first length at which the efficient form's measured
     peak is not above the direct form's.
     """
-    found: dict[str, Any] = {"where": where(), "d": [], "N0": [], "N1": [], "N1hat": []}
+    columns: dict[str, Any] = {"where": where(), "d": [], "N0": [], "N1": [], "N1hat": []}
     rows: list[dict[str, Any]] = []
     for d in widths:
         column = {"d": d, **first_lengths(d), "N1hat": memory_crossing(d)}
@@ -65,11 +65,11 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
         column |= known
         rows += ({"d": d, **row} for row in curves)
         for key, value in column.items():
-            found.setdefault(key, []).append(value)
+            columns.setdefault(key, []).append(value)
     peaks = {(r["form"], r["d"], r["seq_len"]): 0 for r in rows}
     peaks = {key: _peak(*key) for key in peaks}
-    found["curves"] = [{**r, "peak_bytes": peaks[r["form"], r["d"], r["seq_len"]]} for r in rows]
-    return found
+    columns["curves"] = [{**r, "peak_bytes": peaks[r["form"], r["d"], r["seq_len"]]} for r in rows]
+    return columns
 
 
 def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
@@ -85,8 +85,8 @@ def memory_crossing(d: int) -> int:
     """The first length at which the efficient form's measured peak is not the larger one."""
     direct, efficient = map(get, FORMS)
     meeting = Meeting(direct, efficient, Workload(1, 1, d))
-    found = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
-    row: Any = found.records[0]
+    report = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
+    row: Any = report.records[0]
     return int(row.first_seq_len)
 
 

@@ -47,7 +47,7 @@ def crossings(
         first, second = times(length, enough(budget))
         return first, second
 
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for setting in ALLOCATORS:
         search, ending = TimeSearch(compare, usual, guesses, most_s), ENDINGS[setting]
@@ -56,14 +56,14 @@ def crossings(
         last = search.crossings[-1] if search.crossings else None
         at, low, high = (last.at, last.low, last.high) if last else (None, None, None)
         guesses = [at] if at else guesses
-        found |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
-        found |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
-        found |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
+        fields |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
+        fields |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
+        fields |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
         for length, seen in sorted(search.seen.items()):
             for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
                 row = {"allocator": setting, "form": name, "seq_len": length, **clocked(sample)}
                 rows.append(row)
-    return found, rows
+    return fields, rows
 
 
 def usual(length: int) -> int:
@@ -94,12 +94,12 @@ def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     weights = [row["d"] ** 2 / row["at"] ** 2 for row in rows]
     each = [(row["at"] - row["N0"]) / row["d"] for row in rows]
     factor = sum(w * c for w, c in zip(weights, each, strict=True)) / sum(weights)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "factor": factor, "low": None, "high": None,
         "shares": [weight / sum(weights) for weight in weights],
     }  # fmt: skip
     if freedom := len(rows) - 1:
         rest = sum(w * (c - factor) ** 2 for w, c in zip(weights, each, strict=True))
         reach = student_quantile(freedom) * sqrt(rest / freedom / sum(weights))
-        found |= {"low": factor - reach, "high": factor + reach}
-    return found
+        fields |= {"low": factor - reach, "high": factor + reach}
+    return fields

@@ -34,8 +34,8 @@ def draw_compare(report: Report) -> style.Figure:
     unit, memory = series.peak_memory(records, "peak_bytes")
     panels = {"FLOPs": ("flops", 1.0, ticks.with_prefix()),
               memory: ("peak_bytes", unit, ticks.plain)}  # fmt: skip
-    what, told = "FLOPs and peak memory", "by the closed forms"
-    return series.draw_over(records, "seq_len", "sequence length", what, panels, told)
+    what, basis = "FLOPs and peak memory", "by the closed forms"
+    return series.draw_over(records, "seq_len", "sequence length", what, panels, basis)
 
 
 def draw_crossover(report: Report) -> style.Figure:
@@ -69,9 +69,9 @@ def draw_crossover(report: Report) -> style.Figure:
     what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
     title = f"{what} of {' and '.join(looks)} over {_axis(over)}, and where they are equal"
     style.draw_legend(figure, looks, kinds, title, marked=True)
-    told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
+    notes = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     model = [f"model {name}" for name in [report.summary.get("model")] if name]
-    style.caption(figure, f"ratio: {' / '.join(looks)}", *model, *told, style.sources_of(records))
+    style.caption(figure, f"ratio: {' / '.join(looks)}", *model, *notes, style.sources_of(records))
     return figure
 
 
@@ -284,9 +284,9 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
     level_of = accumulate(int(r.change_point) for r in members)
     for _, level in groupby(zip(level_of, members, strict=True), key=lambda pair: pair[0]):
-        own = [record for _, record in level]
-        ends = [own[0].run - 0.4, own[-1].run + 0.4]
-        axes.plot(ends, [own[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
+        shown = [record for _, record in level]
+        ends = [shown[0].run - 0.4, shown[-1].run + 0.4]
+        axes.plot(ends, [shown[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
     # the same runs in every panel, and room above for what the marks say
     low, high = min(values), max(values)
     span, middle = max(high - low, LEAST_SPAN * high, 1e-12), (low + high) / 2
@@ -327,7 +327,11 @@ def draw_model(report: Report) -> style.Figure:
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
         phases = summary.get("phases", {}).values()
-        why = [own["missing"] for own in phases if own.get("missing") and "N" in summary["at"]]
+        why = [
+            phase_fields["missing"]
+            for phase_fields in phases
+            if phase_fields.get("missing") and "N" in summary["at"]
+        ]
         raise RequestError(
             f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
             f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"

@@ -133,8 +133,8 @@ def draw_heatmap(report: Report) -> style.Figure:
     grid = PanelGrid(titles, less="--heads 1,2,4,8", period=1, least=least, square=True)
     panels = [axes for (axes,) in grid.panels]
     for axes, count in zip(panels, heads, strict=True):
-        own = cells[cells["num_heads"] == count]
-        table = own.pivot(index="seq_len", columns="d_model", values="ratio")
+        shown = cells[cells["num_heads"] == count]
+        table = shown.pivot(index="seq_len", columns="d_model", values="ratio")
         table = table.reindex(index=rows, columns=columns)
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
     grid.label("model width d_model", "sequence length")
@@ -203,5 +203,5 @@ def _title(report: Report, heads: int) -> str:
     mean, largest = (report.summary[f"{it}_excess_percent"][str(heads)] for it in ("mean", "max"))
     if mean is None:
         return f"{plural(heads, 'head')}, no values"
-    told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
-    return f"{plural(heads, 'head')}, mean {', max '.join(told)}"
+    percents = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
+    return f"{plural(heads, 'head')}, mean {', max '.join(percents)}"

@@ -79,8 +79,10 @@ def _surface(records: Records) -> style.Figure:
     titles, tables = [], []
     for title, shown in facets(known, *_AXES):
         for curve in others:
-            own, its = (_table(of.within(shown).records, lengths, widths) for of in (curve, base))
-            tables.append(own / its)
+            values, its = (
+                _table(of.within(shown).records, lengths, widths) for of in (curve, base)
+            )
+            tables.append(values / its)
             titles.append(", ".join(filter(None, (curve.label, title))))
     grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
     scale = Scale.of(np.array(tables))

@@ -47,8 +47,8 @@ def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Se
     """
     settings, groups = varying_params(records), dict[str, list[Any]]()
     for record in records:
-        told = settings[record.mechanism] if by_params else ()
-        words = [f"{key}={record.params[key]}" for key in told if key in record.params]
+        names = settings[record.mechanism] if by_params else ()
+        words = [f"{key}={record.params[key]}" for key in names if key in record.params]
         groups.setdefault(", ".join([record.mechanism, *words]), []).append(record)
     looks = style.looks({label: its[0].mechanism for label, its in groups.items()})
     return [
@@ -62,10 +62,13 @@ def varying_params(records: Records) -> dict[str, list[str]]:
     """Return by mechanism the parameters in which its records differ."""
     values: dict[str, dict[str, set[str]]] = {}
     for record in records:
-        own = values.setdefault(record.mechanism, {})
+        of_mechanism = values.setdefault(record.mechanism, {})
         for name, value in record.params.items():
-            own.setdefault(name, set()).add(str(value))
-    return {name: [k for k, its in own.items() if len(its) > 1] for name, own in values.items()}
+            of_mechanism.setdefault(name, set()).add(str(value))
+    return {
+        name: [k for k, its in of_mechanism.items() if len(its) > 1]
+        for name, of_mechanism in values.items()
+    }
 
 
 def need(records: Sequence[Any], why: str) -> None:
@@ -256,11 +259,11 @@ def rug(
         if not failed:
             continue
         places = [getattr(record, axis) for record in failed]
-        told = any(words in failed[0].skipped for words in ("memory", "does not fit"))
+        says_memory = any(words in failed[0].skipped for words in ("memory", "does not fit"))
         most = 2 * letters(axes) - 14  # two lines; the legend has the whole name
         name = curve.label if len(curve.label) <= most else curve.label.rpartition(":")[2]
         name = name if len(name) <= most else f"{name[:most]}…"
-        text = figure_text(f"{name}: {'OOM' if told else 'no result'}")
+        text = figure_text(f"{name}: {'OOM' if says_memory else 'no result'}")
         line += note(axes, text, line, curve.look["color"]) - 1
         # beside each other where there is room
         reach = (len(text) + 2) / letters(axes)

@@ -120,8 +120,8 @@ def _draw_distilled(report: Report) -> style.Figure:
     panels = style.split(figure, len(shown) * len(settings), 1.5)
     places = [(setting, field) for setting in settings for field in shown]
     for axes, (setting, field) in zip(panels, places, strict=True):
-        own = [r for r in records if r.setting == setting]
-        _panel(axes, own, field, tokens, models, looks)
+        of_setting = [r for r in records if r.setting == setting]
+        _panel(axes, of_setting, field, tokens, models, looks)
         axes.set_title(f"{SHORT[setting]}: {PANELS[field][0]}", fontsize=style.SMALL)
     marks = [
         {"color": style.GREY, "marker": "o", "linestyle": "none", "label": f"{tokens} tokens"},

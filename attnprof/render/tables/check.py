@@ -94,11 +94,11 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    told = {name: rules.without_repeats(gate.named(rows, report)) for name, rows in cases.items()}
-    changed = [record for rows in told.values() for record in rows]
+    named = {name: rules.without_repeats(gate.named(rows, report)) for name, rows in cases.items()}
+    changed = [record for rows in named.values() for record in rows]
     quiet = [
         [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
-        for name, rows in cases.items() if not told[name]
+        for name, rows in cases.items() if not named[name]
     ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
@@ -183,8 +183,8 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
     """Yield how many levels begin where; then a table a case, a row a level."""
     summary, rows = report.summary, _change_points(report)
     changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
-    found = f"{changes} in {summary['series']:,} series of {runs}."
-    yield Text(found if rows else f"Nothing changed: {found}", "bold")
+    sentence = f"{changes} in {summary['series']:,} series of {runs}."
+    yield Text(sentence if rows else f"Nothing changed: {sentence}", "bold")
     yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
     columns: dict[str, Cell] = {

@@ -92,17 +92,17 @@ def cost_tables(
     records, convention = report.of(CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        told = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
+        title = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
         plain = latex and not rows[0].skipped
-        yield f"% {told}" if plain else Text(told, style="bold")
+        yield f"% {title}" if plain else Text(title, style="bold")
         if rows[0].skipped:
             yield Text(f"skipped: {rows[0].skipped}\n")
         elif latex:
             yield from _latex(rows)
         elif symbolic:
             yield _closed_forms(rows)
-            told = f"{domain(rows[0])} (for sizes of 1, too: --full)" if domain else "all sizes"
-            yield Text(f"Holds for {told}.\n")
+            title = f"{domain(rows[0])} (for sizes of 1, too: --full)" if domain else "all sizes"
+            yield Text(f"Holds for {title}.\n")
         else:
             yield from _numbers(rows, quantities, convention)
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
@@ -274,9 +274,9 @@ def list_tables(report: Report) -> list[RenderableType]:
     )  # fmt: skip
     for record in report.of(MechanismRecord):
         claims = (record.time_order, record.memory_order, record.causal, record.decode)
-        told = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
+        cells = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
         skipped = [*[MISSING] * 5, record.skipped]
-        table.add_row(record.mechanism, *(skipped if record.skipped else told))
+        table.add_row(record.mechanism, *(skipped if record.skipped else cells))
     return [table, *map(Hanging, report.summary.get("notes", ()))]
 
 

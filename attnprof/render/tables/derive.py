@@ -164,8 +164,8 @@ def _modules_table(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     values = any(row["flops_value"] is not None for row in found)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
     right = headings[1:] if values else []
-    told = "Own peak: the most that is held at once of what it made itself."
-    table = FittedTable("module", *headings, title="by module", right=right, caption=told)
+    caption = "Own peak: the most that is held at once of what it made itself."
+    table = FittedTable("module", *headings, title="by module", right=right, caption=caption)
     for row in module_rows(found):
         numbers = ("flops", "parameters", "peak_bytes")
         cells: list[str | Text]
@@ -196,8 +196,8 @@ def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         times = f" ×{row['times']}" if row["times"] > 1 else ""
         yield {**row, "module": f"{row['module'] or 'all'}{times}"}
         if holds and row["flops_itself"] != "0":
-            own = {"flops": row["flops_itself"], "flops_value": row["flops_itself_value"]}
-            yield {**dict.fromkeys(row), **own, "module": "  itself"}
+            renamed = {"flops": row["flops_itself"], "flops_value": row["flops_itself_value"]}
+            yield {**dict.fromkeys(row), **renamed, "module": "  itself"}
 
 
 def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:

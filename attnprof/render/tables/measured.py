@@ -65,12 +65,12 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
     """Return the conditions that all points share; the others have columns."""
     first, where, columns = records[0], report.environment, varying(records)
-    own = first.d_model is None and first.num_heads is None
+    of_module = first.d_model is None and first.num_heads is None
     texts = {
         "phase": first.phase, "causal": "causal" * first.causal,
         "compiled": "compiled" * first.compiled, "scope": f"scope {first.scope}",
         "batch_size": f"batch {first.batch_size}",
-        "d_model": "sizes of its own" if own else f"d_model {first.d_model}",
+        "d_model": "sizes of its own" if of_module else f"d_model {first.d_model}",
         "num_heads": "" if first.num_heads is None else f"{first.num_heads} heads",
         "dtype": first.dtype, "device": f"on {first.device}",
     }  # fmt: skip
@@ -102,14 +102,14 @@ def _grouped_texts(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
 def profile_notes(report: Report) -> list[str]:
     """Return notes on the points for stderr: checks, differences, noise."""
     records = report.of(ProfileRecord)
-    told = [(record, text) for record in records for text in _point_notes(record)]
+    notes = [(record, text) for record in records for text in _point_notes(record)]
     asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
     unknown = dict.fromkeys(
         name for name, record in asked
         if f"fvcore does not know {name} ×" not in " ".join(record.differences)
     )  # fmt: skip
     calls = f"fvcore has no rule for {', '.join(unknown)}; --format json tells their calls"
-    return [*_grouped_texts(told), *([calls] if unknown else [])]
+    return [*_grouped_texts(notes), *([calls] if unknown else [])]
 
 
 def _point_notes(record: ProfileRecord) -> Iterator[str]:

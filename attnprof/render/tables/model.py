@@ -15,6 +15,7 @@ from attnprof.render.terminal import (
     answer_line,
     floor,
     quantity_value,
+    shows_all_digits,
 )
 from attnprof.units import MISSING, format_value, quantity_text
 
@@ -40,8 +41,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
         yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
-        yield _totals_table(own)
-        yield from map(Hanging, _method_lines(found))
+        yield _totals_table(own, found["peak"])
+        yield from map(Hanging, (*_peak_lines(found["peak"], own), *_method_lines(found)))
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
@@ -90,15 +91,33 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _totals_table(rows: list[ModelRecord]) -> FittedTable:
+def _totals_table(rows: list[ModelRecord], peak: Mapping[str, Any]) -> FittedTable:
+    """Return the quantities of the whole model; of the peak's formula the branch of this shape."""
     table = FittedTable("quantity", "formula", "value", right=["value"])
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
         row = whole[name]
         least = floor(row.bound)
-        formula = FormulaText(f"{least}{row.expression}" if row.expression else "no formula")
+        here = name == "peak_bytes" and not shows_all_digits()
+        expression = peak["formula"] if here else row.expression
+        formula = FormulaText(f"{least}{expression}" if expression else "no formula")
         table.add_row(quantity_text(name), formula, f"{least}{quantity_value(row.value, name)}")
     return table
+
+
+def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[str]:
+    """Yield which tensors are most of the peak, as ``3.50 GiB in 32 × layers.*.mlp.up_proj``."""
+    held = [
+        f"{quantity_value(one['bytes'], 'bytes')} in {one['count']:,} × {one['module'] or 'whole'} "
+        f"({one['op']}{' backward' * (one['part'] == 'backward')}, {one['dtype']} "
+        f"{'×'.join(map(str, one['shape']))})"
+        for one in peak["tensors"]
+    ]
+    if held:
+        yield f"most at the peak: {'; '.join(held)}"
+    whole = next(r.expression for r in rows if (r.part, r.quantity) == ("total", "peak_bytes"))
+    if peak["formula"] != whole and not shows_all_digits():
+        yield "the peak's formula is that of this shape; all of its branches: --exact"
 
 
 def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -125,10 +125,12 @@ def _meanings(report: Report) -> Iterator[str]:
     said: dict[str, list[str]] = {}
     for name, (kind, why) in report.summary["relations"].items():
         if name in ran:
-            told = f"{kind}: {why}" if kind else "it does not say what it is to softmax attention"
-            said.setdefault(told, []).append(name)
-    for told, names in said.items():
-        yield f"{joined(names)}: {told}"
+            meaning = (
+                f"{kind}: {why}" if kind else "it does not say what it is to softmax attention"
+            )
+            said.setdefault(meaning, []).append(name)
+    for meaning, names in said.items():
+        yield f"{joined(names)}: {meaning}"
 
 
 SETTINGS = {

@@ -156,11 +156,11 @@ def _base(target: Target, length: int) -> dict[str, int]:
     return {name: {**_FIRST_SIZES, "N": length}.get(name, 16) for name in target.symbols}
 
 
-def _run(owner: Any, target: Target, sizes: Mapping[str, int], found: list[Use]) -> Any:
-    """Run a model up to its call of the owner: add that to ``found``, or return the error."""
-    with _watched(owner, found.append):
+def _run(owner: Any, target: Target, sizes: Mapping[str, int], uses: list[Use]) -> Any:
+    """Run a model up to its call of the owner: add that to ``uses``, or return the error."""
+    with _watched(owner, uses.append):
         failed = outcome(target, sizes, training=False, most=_OPERATIONS)
-    return failed if isinstance(failed, Exception) and not found else None
+    return failed if isinstance(failed, Exception) and not uses else None
 
 
 def _fitted_call(base: Mapping[str, int], runs: list[Use]) -> Use | None:

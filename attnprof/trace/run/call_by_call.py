@@ -86,25 +86,25 @@ class Calls:
         If every call changes some state, the next ones are compared, up to ``most`` calls in all.
         """
         trace, expected = self.recorder.trace, self._totals()
-        if told := _differences(expected, first):
-            trace.other_calls.append(f"the first call of a module costs {told}")
+        if difference := _differences(expected, first):
+            trace.other_calls.append(f"the first call of a module costs {difference}")
         recorded = trace.calls, trace.notes, trace.before
         operations, grown = len(trace.calls), 0
         trace.calls, trace.notes = [], []
         left, state = self._left_tensors(), self._state()
         for later in range(number + 1, most + 1):
             self.recorder.restart_for_next_call(left)
-            told = ""
+            difference = ""
             try:
                 self.call(self.recorder)
-                told = _differences(expected, self._totals())
-                told = told and f"call {later} of the same module costs {told}"
+                difference = _differences(expected, self._totals())
+                difference = difference and f"call {later} of the same module costs {difference}"
             except TooLongError:
                 break
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                told = f"call {later} of the same module raises {error_text(error)}"
-            if told:
-                trace.other_calls.append(told)
+                difference = f"call {later} of the same module raises {error_text(error)}"
+            if difference:
+                trace.other_calls.append(difference)
                 trace.is_steady = False
                 break
             kept, changed = self._left_tensors(), self._state()
@@ -124,21 +124,21 @@ class Calls:
     def _state(self) -> list[Any]:
         """Return plain values and lengths of containers, which show whether a call changed any."""
         parts = self.subject.modules() if isinstance(self.subject, torch.nn.Module) else ()
-        own = [value for part in parts for value in vars(part).values()]
-        plain = [value for value in own if isinstance(value, (int, float, str))]
-        sizes = [len(value) for value in own if isinstance(value, (dict, list, set, deque))]
+        values = [value for part in parts for value in vars(part).values()]
+        plain = [value for value in values if isinstance(value, (int, float, str))]
+        sizes = [len(value) for value in values if isinstance(value, (dict, list, set, deque))]
         return [plain, sizes, self.surroundings.state()]
 
 
 def _differences(expected: Any, found: Any) -> str:
     """Return in words what a call costs otherwise than expected, FLOPs and bytes before others."""
-    told = [
+    sentences = [
         f"{found.get(part, {}).get(name, 0)} {part} {name.replace('_', ' ')}, not {value}"
         for part, quantities in expected.items()
         for name, value in sorted(quantities.items(), key=lambda item: item[0] not in _FIRST)
         if value != found.get(part, {}).get(name, 0)
     ]
-    return "; ".join(told[:_SHOWN])
+    return "; ".join(sentences[:_SHOWN])
 
 
 def _bytes(tensors: Iterable[Any]) -> Any:
@@ -155,11 +155,11 @@ def _ungraded(subject: Any) -> frozenset[str]:
 def _flags(subject: Any) -> list[bool]:
     """Return a module's truth values, also in buffers: flags that show whether it is set up."""
     parts = subject.modules() if isinstance(subject, torch.nn.Module) else ()
-    found = list[bool]()
+    flags = list[bool]()
     for part in parts:
-        found += [value for value in vars(part).values() if isinstance(value, bool)]
+        flags += [value for value in vars(part).values() if isinstance(value, bool)]
         for buffer in part.buffers(recurse=False):
             has_value = not buffer.is_meta and getattr(buffer, "constant", buffer) is not None
             if has_value and buffer.dtype is torch.bool and buffer.dim() == 0:
-                found.append(bool(buffer))
-    return found
+                flags.append(bool(buffer))
+    return flags

@@ -65,6 +65,6 @@ def _of_torch(state: torch.Tensor, words: list[int]) -> torch.Tensor:
     """Return a state of torch's generator with these words, the first one next."""
     head = array("Q", [0]) + array("Q", array("i", [_WORDS, 1]).tobytes()) + array("Q", [0])
     raw = head.tobytes() + array("Q", words).tobytes()
-    found = bytearray(state.numpy().tobytes())
-    found[: len(raw)] = raw
-    return torch.frombuffer(found, dtype=torch.uint8).clone()
+    content = bytearray(state.numpy().tobytes())
+    content[: len(raw)] = raw
+    return torch.frombuffer(content, dtype=torch.uint8).clone()

@@ -122,10 +122,14 @@ def _fixed(condition: Any, sizes: frozenset[Any]) -> tuple[Any, int, int] | None
         return None
     difference = _unbounded(condition.lhs - condition.rhs).xreplace({part: quotient})
     factors = sympy.Mul.make_args(sympy.factor(difference))
-    told = [x for x in factors if not (x.is_positive or x.is_number)]
-    if len(told) != 1 or told[0].free_symbols != {quotient} or not _is_linear(told[0], quotient):
+    unknown = [x for x in factors if not (x.is_positive or x.is_number)]
+    if (
+        len(unknown) != 1
+        or unknown[0].free_symbols != {quotient}
+        or not _is_linear(unknown[0], quotient)
+    ):
         return None
-    value = -told[0].coeff(quotient, 0) / told[0].coeff(quotient, 1)
+    value = -unknown[0].coeff(quotient, 0) / unknown[0].coeff(quotient, 1)
     number, divisor, up = found
     (size,) = number.free_symbols
     if not value.is_Integer:

@@ -122,8 +122,8 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
     if follows and all(prod(map(as_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
-        for result, own in zip(results, tensors_in(values), strict=True):
-            setattr(result, _KEY, _Known(own, route))
+        for result, value in zip(results, tensors_in(values), strict=True):
+            setattr(result, _KEY, _Known(value, route))
     elif name.endswith("_") and operands and hasattr(operands[0], _KEY):
         delattr(operands[0], _KEY)
 
@@ -208,18 +208,18 @@ def _number_of(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
 
 def _shaped(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
     """Return results of the shapes that they have at the known values."""
-    found = _computed(func, args, kwargs)
+    values = _computed(func, args, kwargs)
     out = tuple(args[0].new_empty([name(n) for n in x.shape], dtype=x.dtype)
-                for x in tensors_in(found))  # fmt: skip
-    return out if isinstance(found, tuple) else out[0]
+                for x in tensors_in(values))  # fmt: skip
+    return out if isinstance(values, tuple) else out[0]
 
 
 def _places(mask: Any, name: Name) -> Any:
     values = _computed(torch.ops.aten.nonzero.default, (mask,), {})
     count = name(len(values))
-    found = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
-    setattr(found, _KEY, _Known(values, None))
-    return found
+    places = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
+    setattr(places, _KEY, _Known(values, None))
+    return places
 
 
 def _nonzero(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
@@ -295,7 +295,7 @@ def _one_hot() -> Callable[..., Any]:
         classes = most + 1 if num_classes == -1 else num_classes
         if least < 0 or most >= classes:
             raise RuntimeError("Class values must be smaller than num_classes.")  # torch's words
-        found = torch.zeros((*ids.shape, classes), dtype=torch.int64, device=ids.device)
-        return found.scatter_(-1, ids.unsqueeze(-1), 1)
+        rows = torch.zeros((*ids.shape, classes), dtype=torch.int64, device=ids.device)
+        return rows.scatter_(-1, ids.unsqueeze(-1), 1)
 
     return one_hot

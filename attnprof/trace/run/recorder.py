@@ -25,7 +25,7 @@ from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
-from attnprof.trace.run.choices import Choices
+from attnprof.trace.run.expert_rows import Choices
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.replays import STRIDED, Replays
 from attnprof.trace.run.submodules import Submodules
@@ -165,9 +165,9 @@ class Recorder(TorchDispatchMode):
             self._paused, self._node = False, node
             try:
                 if op := selects(node):  # which takes as much as the values say
-                    (line, module), own = self._place(sys._getframe()), f"aten.{op}"
+                    (line, module), name = self._place(sys._getframe()), f"aten.{op}"
                     self.trace.calls.append(Call(
-                        op, {}, 0, self.part, line, module=module, uncounted=own, scratch=own
+                        op, {}, 0, self.part, line, module=module, uncounted=name, scratch=name
                     ))  # fmt: skip
                 return gradients_of(node, found, grads[0])
             finally:
@@ -266,14 +266,14 @@ class Recorder(TorchDispatchMode):
 
     def _new_storages(self, results: list[Any]) -> list[_Held]:
         """Return the storages behind results that are new, and follow them from now on."""
-        found: list[_Held] = []
+        storages: list[_Held] = []
         for tensor in results:
             if key_of(tensor) not in self._known:
                 self._made += 1
                 held = _Held(tensor, self._made, storage_bytes(tensor))
                 self._known[held.key] = self._alive[held.weak] = held
-                found.append(held)
-        return found
+                storages.append(held)
+        return storages
 
     def _place(self, frame: FrameType) -> tuple[str, str]:
         """Return the user's line and the submodule; backward, those of the forward operation."""

@@ -3,11 +3,14 @@
 With N = 64*q + r and r below 64, ``N // 64`` is q whatever r is; ``N + (-N) % 64`` is whole blocks.
 """
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import sympy
+import torch
 from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
@@ -93,8 +96,10 @@ class Rests:
         for part in sorted(parts, key=sympy.count_ops):
             value = self._value(part)
             if value is not None:
-                found = expression.xreplace({part: value})
-                return self.rounded(sympy.expand(found) if isinstance(found, sympy.Expr) else found)
+                replaced = expression.xreplace({part: value})
+                return self.rounded(
+                    sympy.expand(replaced) if isinstance(replaced, sympy.Expr) else replaced
+                )
         return expression
 
     def _value(self, part: Any) -> Any | None:
@@ -148,3 +153,75 @@ class Rests:
     def _sized(self) -> set[Any]:
         """Blocks that are sizes: of 3 at least, as there is a rest of 2."""
         return {block for block in self.blocks.values() if block.is_Symbol}
+
+
+# -- speed up torch's arithmetic on symbolic sizes: keep results, answer trivial questions
+def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return an operation on two symbolic sizes that keeps its results for a run."""
+
+    def found(one: Any, other: Any) -> Any:
+        known = getattr(one.shape_env, "worked_out", None)
+        if known is None:
+            return operation(one, other)
+        asked = operation, one._expr, other._expr, one.pytype, other.pytype
+        if asked not in known:
+            known[asked] = node_in_blocks(operation(one, other))
+        return known[asked]
+
+    return found
+
+
+def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a question to a comparison, answered without torch if plainly true or false.
+
+    Most comparisons are of a size with itself.
+    """
+
+    def answered(node: Any, *place: Any) -> bool:
+        known = node._expr
+        return known is sympy.true or (known is not sympy.false and question(node, *place))
+
+    return answered
+
+
+# -- keep sizes symbolic that code makes tensors of and sizes again: quotients by ``torch.div``
+_div: Any = torch.div
+_ON_TENSORS: dict[str, Callable[[Any, Any], Any]] = {
+    "__add__": operator.add,
+    "__radd__": operator.add,
+    "__sub__": operator.sub,
+    "__mul__": operator.mul,
+    "__rmul__": operator.mul,
+}
+
+
+def patches() -> Iterator[Any]:
+    """Yield patches for the time of a symbolic run."""
+    yield patch.object(torch, "div", _divided)
+    for name, rule in _ON_TENSORS.items():
+        yield patch.object(torch.Tensor, name, _following_sizes(getattr(torch.Tensor, name), rule))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+
+
+def _divided(one: Any, other: Any, *, rounding_mode: Any = None, **how: Any) -> Any:
+    """Return ``torch.div``'s result; of two sizes, with their quotient remembered as its size."""
+    made = _div(one, other, rounding_mode=rounding_mode, **how)
+    if rounding_mode and _is_size(one) and _is_size(other):
+        made.item_memo = one // other
+    return made
+
+
+def _following_sizes(plain: Any, rule: Callable[[Any, Any], Any]) -> Any:
+    """Return an operation on tensors that gives a result with a size if the operand has one."""
+
+    def method(tensor: Any, other: Any) -> Any:
+        made = plain(tensor, other)
+        known = getattr(tensor, "item_memo", None) if _is_size(other) else None
+        if known is not None and isinstance(made, torch.Tensor):
+            made.item_memo = rule(known, other)  # type: ignore[attr-defined]
+        return made
+
+    return method

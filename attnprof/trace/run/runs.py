@@ -20,7 +20,6 @@ from attnprof.trace.run.call_by_call import Calls
 from attnprof.trace.run.chance import drawn
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
-from attnprof.trace.run.lazy import settle
 from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.submodules import Submodules
@@ -28,7 +27,7 @@ from attnprof.trace.run.surroundings import put_back_after
 from attnprof.trace.run.table_keys import check_tables
 from attnprof.trace.run.unsupported import refusing_unsupported_tensors
 from attnprof.trace.run.values import Values
-from attnprof.trace.run.worlds import fake_world, meta_world, real_world
+from attnprof.trace.run.worlds import fake_world, meta_world, real_world, settle
 from attnprof.trace.sizes import numel, size_of
 from attnprof.user_code import contained
 

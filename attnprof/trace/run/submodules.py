@@ -43,11 +43,11 @@ class Submodules:
         if self._owners:  # a kernel inside of one
             yield
             return
-        own = self.running
+        before = self.running
         mine = ((name, x) for name, part in self._named for x in part.parameters(recurse=False))
-        inside = f"{own}." if own else ""
+        inside = f"{before}." if before else ""
         self._owners = {key_of(x): name for name, x in mine if name.startswith(inside)}
-        self._inside.append(own)
+        self._inside.append(before)
         try:
             yield
         finally:

@@ -50,14 +50,14 @@ class Surroundings:
     """The state outside of a run's module that code may change, as it is before the run."""
 
     def __init__(self, root: Any) -> None:
-        own, installed = _modules(len(sys.modules))
-        names = tuple(map(id, chain.from_iterable(map(dict.values, map(vars, own)))))
+        users, installed = _modules(len(sys.modules))
+        names = tuple(map(id, chain.from_iterable(map(dict.values, map(vars, users)))))
         watched = _watched(len(sys.modules), names)
         watched[0] = watched[0].renewed()
         self._before = [watched[0], _Contents(_places(_users(root, _DEPTH), {}, _DEPTH))]
         caches = [found for before in self._before for found in before.caches]
         self._missed = [(found, found.cache_info().misses) for found in caches]
-        self._imported = len(own) + len(installed)
+        self._imported = len(users) + len(installed)
 
     def tensors(self) -> list[Any]:
         """Return the tensors that the run has left so far."""
@@ -147,13 +147,13 @@ def _modules(_imported: int) -> tuple[list[ModuleType], list[ModuleType]]:
     """Return the modules of the user's own code, and those of installed packages around torch."""
     foreign = [module for module in foreign_modules() if _package(module) != "attnprof"]
     of_torch = {_package(module) for module in foreign if "torch" in vars(module)}
-    own, installed = list[ModuleType](), list[ModuleType]()
+    users, installed = list[ModuleType](), list[ModuleType]()
     for module in foreign:
         if not (getattr(module, "__file__", None) or "").startswith(_PACKAGES):
-            own.append(module)
+            users.append(module)
         elif _package(module) in of_torch:
             installed.append(module)
-    return own, installed
+    return users, installed
 
 
 @lru_cache(maxsize=1)
@@ -207,25 +207,25 @@ def _users(value: Any, depth: int) -> Iterator[Any]:
 
 def _parts(value: Any) -> list[Any]:
     """Return the values that a value holds."""
-    found: list[Any] = []
+    parts: list[Any] = []
     if isinstance(value, dict):
-        found = list(dict.values(value))
+        parts = list(dict.values(value))
     elif isinstance(value, (list, set, deque, tuple)):
-        found = list(value)
+        parts = list(value)
     elif isinstance(value, CellType):
-        found = _contents(value)
+        parts = _contents(value)
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        found = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
+        parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
     elif isinstance(value, partial):
-        found = [value.func, *value.args, *value.keywords.values()]
+        parts = [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, type):
-        found = [x for name, x in vars(value).items() if name[:2] != "__"]
+        parts = [x for name, x in vars(value).items() if name[:2] != "__"]
     elif isinstance(value, (classmethod, staticmethod, MethodType, _lru_cache_wrapper)):
-        found = [getattr(value, "__func__", None) or getattr(value, "__wrapped__", None)]
+        parts = [getattr(value, "__func__", None) or getattr(value, "__wrapped__", None)]
     elif _is_object(value):
-        found = list(vars(value).values())
-    return found
+        parts = list(vars(value).values())
+    return parts
 
 
 def _is_object(value: Any) -> bool:

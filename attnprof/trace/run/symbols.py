@@ -23,8 +23,7 @@ from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.run.classes import SizeClasses
-from attnprof.trace.run.once import at_once, once_each
-from attnprof.trace.run.remainders import Rests, keeping_roots
+from attnprof.trace.run.remainders import Rests, at_once, keeping_roots, once_each
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -120,18 +119,18 @@ def symbolic_sizes(
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
-        own = environment.create_symbol(hint, source, DimDynamic.DYNAMIC)
-        sizes[name] = environment.create_symintnode(own, hint=hint, source=source)
-        names[own] = symbol(name)
-    owns = {known: own for own, known in names.items()}
+        symbols = environment.create_symbol(hint, source, DimDynamic.DYNAMIC)
+        sizes[name] = environment.create_symintnode(symbols, hint=hint, source=source)
+        names[symbols] = symbol(name)
+    owns = {known: symbols for symbols, known in names.items()}
     environment.classes = SizeClasses(frozenset(owns[symbol(name)] for name in classed))
     blocks = {owns[symbol(name)]: size.xreplace(owns) for name, size in (below or {}).items()}
-    for own, block in blocks.items():
+    for symbols, block in blocks.items():
         if block.is_Integer:
-            environment.constrain_symbol_range(own, 2, int(block) - 1)
+            environment.constrain_symbol_range(symbols, 2, int(block) - 1)
     if blocks or classed:  # else torch leaves expressions as they are
         environment._replacements_version_counter += 1
-    numbers = {own: sympy.Integer(hints[x.name]) for own, x in names.items()}
+    numbers = {symbols: sympy.Integer(hints[x.name]) for symbols, x in names.items()}
     environment.rests = Rests(blocks, numbers)
     return environment, sizes, names
 
@@ -143,8 +142,8 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
         for patched in _patches():
             stack.enter_context(patched)
         for module in foreign_modules():
-            own = module.__name__.partition(".")[0] == "attnprof"
-            names = {"range": _Range} | ({"int": _Integer} if integers and not own else {})
+            is_ours = module.__name__.partition(".")[0] == "attnprof"
+            names = {"range": _Range} | ({"int": _Integer} if integers and not is_ours else {})
             for name, kept in names.items() if not module.__name__.startswith(_OURS) else ():
                 if name not in vars(module):
                     stack.callback(delattr, module, name)
@@ -231,17 +230,17 @@ def foreign_modules() -> list[ModuleType]:
 
 
 def _number(node: Any, *_place: Any) -> float:
-    found = getattr(node.shape_env, "conversions", None)
-    return (found if isinstance(found, Conversions) else Conversions()).value(node)
+    conversions = getattr(node.shape_env, "conversions", None)
+    return (conversions if isinstance(conversions, Conversions) else Conversions()).value(node)
 
 
 _plain_int: Any = torch.SymInt.__int__
 
 
 def _int_of(size: Any) -> int:
-    found = getattr(size.node.shape_env, "conversions", None)
-    if isinstance(found, Conversions):
-        found.whole = True
+    conversions = getattr(size.node.shape_env, "conversions", None)
+    if isinstance(conversions, Conversions):
+        conversions.whole = True
     return int(_plain_int(size))
 
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
-from attnprof.trace.run import quotients
+from attnprof.trace.run import remainders
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 _META: Any = torch._C.DispatchKey.Meta
@@ -95,8 +95,8 @@ def _decided_attention(*args: Any, **kwargs: Any) -> Any:
 
 def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
     """Yield the modules and names under which a function of torch's is imported."""
-    own = {"torch", "sympy", "attnprof"}
-    places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in own]
+    left_out = {"torch", "sympy", "attnprof"}
+    places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
     for place in (torch.nn.functional, *places):
         names = vars(place).copy() if isinstance(place, ModuleType) else {}
         yield from ((place, name) for name, value in names.items() if value is function)
@@ -130,7 +130,7 @@ def as_under_numbers() -> Iterator[None]:
         patch.object(torch.Tensor, "unfold", _windows),
         patch.multiple(decompositions, **LAYERS),
     ):
-        for patched in quotients.patches():
+        for patched in remainders.patches():
             stack.enter_context(patched)
         for place, name in _import_places(_attention):
             stack.enter_context(patch.object(place, name, _decided_attention))

@@ -35,11 +35,11 @@ def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = [kind for kind, said in _KINDS.items() if re.search(said, str(error))]
+        kinds = [kind for kind, said in _KINDS.items() if re.search(said, str(error))]
         frames = traceback.extract_tb(error.__traceback__)
         if any("/torch/nested/" in frame.filename for frame in frames):  # jagged ones
-            found = ["nested"]
-        if not found:
+            kinds = ["nested"]
+        if not kinds:
             if name := not symbolic and _failed_operation(error, frames):
                 raise UnsupportedTensorError(
                     f"{name}, one of torch's higher-order operations, cannot be followed here"
@@ -48,9 +48,9 @@ def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
         line = line_of(error)
         place = f" ({line})" if line else ""
         padded = any(frame.filename.endswith("/nn/modules/transformer.py") for frame in frames)
-        advice = _PADDED if padded and found == ["nested"] else ""
+        advice = _PADDED if padded and kinds == ["nested"] else ""
         raise UnsupportedTensorError(
-            f"{found[0]} tensors are not supported{place}{advice}"
+            f"{kinds[0]} tensors are not supported{place}{advice}"
         ) from error
 
 

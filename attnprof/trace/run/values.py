@@ -51,12 +51,12 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
         return CountedOff(first) if whole else None
     if name not in (*_KEEP, "add", "sub"):
         return None
-    found = _ends(args[0], held)
+    ends = _ends(args[0], held)
     other = (0, 0) if name in _KEEP else _ends(args[1], held)
-    if found is None or other is None:
+    if ends is None or other is None:
         return None
     low, high = other if name != "sub" else (-other[1], -other[0])
-    return CountedOff(found[0] + low, found[1] + high, numel(out))
+    return CountedOff(ends[0] + low, ends[1] + high, numel(out))
 
 
 def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
@@ -70,8 +70,8 @@ def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
     elif name == "index":
         lookups = [(args[0], dim, index) for dim, index in enumerate(args[1]) if index is not None]
     for table, dim, index in lookups:
-        found, rows = _ends(index, held), table.shape[dim]
-        if found and (found[1] >= rows or found[0] < (-rows if name == "index" else 0)):
+        ends, rows = _ends(index, held), table.shape[dim]
+        if ends and (ends[1] >= rows or ends[0] < (-rows if name == "index" else 0)):
             raise IndexError("index out of range in self")  # torch's words
     if name == "slice" and len(args) == 4 and args[2] == 0:
         bool(args[0].shape[args[1]] <= args[3])  # of all rows it would be no operation
@@ -87,8 +87,8 @@ def _ends(value: Any, held: Storages) -> Ends | None:
     """Return the smallest and largest number of a tensor, or of a number, if known."""
     if not isinstance(value, torch.Tensor):
         return (value, value) if isinstance(value, int | torch.SymInt) else None
-    found = held.get(key_of(value))
-    return found.counted.ends(value) if found and found.counted else None
+    storage = held.get(key_of(value))
+    return storage.counted.ends(value) if storage and storage.counted else None
 
 
 # -- what code takes from values in a run on real tensors ---------------------------------

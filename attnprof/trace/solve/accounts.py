@@ -4,11 +4,13 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice, product
+from operator import mul
 from typing import Any
 
-from attnprof.algebra.maxima import plus, terms_of
+from attnprof.algebra.maxima import above, covering, dominates, plus, terms_of
 from attnprof.trace.events import KINDS, Call, Trace
 from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
 
@@ -90,15 +92,15 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
     of several sums gives one moment a sum.
     """
     now: Terms = {}
-    found = list[tuple[Any, list[Terms]]]()
+    moments = list[tuple[Any, list[Terms]]]()
     for place, call in enumerate(trace.calls):
         now = plus(plus(now, terms(call.gives), -1), terms(call.takes), 1)
         if phase in {"train", "decode", call.part}:
             key = place if aligned else key_of(call)
-            found.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
+            moments.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
     named: dict[Any, Terms] = {}
-    keys = [key for key, _ in found]
-    for names, (_, sides) in zip(_moment_names(keys, aligned=aligned), found, strict=True):
+    keys = [key for key, _ in moments]
+    for names, (_, sides) in zip(_moment_names(keys, aligned=aligned), moments, strict=True):
         for side, value in enumerate(sides):
             named |= {(key, (place, side), *turn): value for key, place, *turn in names}
     return named
@@ -106,10 +108,10 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
 
 def sides_of(size: Any) -> list[Terms]:
     """Return the sums that a size is the maximum of, ordered by their monomials."""
-    found = _sides(terms(size))
-    if len(found) == 1:
-        return found
-    return sorted(found, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
+    sides = _sides(terms(size))
+    if len(sides) == 1:
+        return sides
+    return sorted(sides, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
 
 
 def maxima_in(size: Any) -> list[Any]:
@@ -177,3 +179,169 @@ def with_sizes(call: Call, sizes: Mapping[Any, Any]) -> Call:
     alone = bool(held["takes"] or held["gives"]) or "takes" in sizes
     lives = {"born": born, "died": call.died} if alone else {"born": (), "died": ()}
     return replace(call, counts=counts, shape=(), **moved, **held, **lives)
+
+
+# -- find families: moments of several runs whose held bytes follow a polynomial from run to run
+#: By degree of a polynomial, the factors of the latest values whose sum is the next value.
+_NEXT = {1: (2, -1), 2: (3, -3, 1)}
+#: Runs that confirm a polynomial; last members that are tried for a kind of operation; longer runs
+#: in which a family has to have a member.
+_FURTHER, _MANY, _LONGER = 2, 4_000, 400
+#: Moments of one kind: the factors of the bytes held, and their place among how many.
+_Rows = set[tuple[tuple[Any, ...], tuple[int, ...]]]
+
+
+def families(
+    runs: Sequence[Mapping[Any, Terms]],
+    worst: Callable[[Mapping[Any, Terms]], Mapping[Any, Terms]],
+) -> Iterator[list[Terms]]:
+    """Yield the bytes held by each family's moments, one value a run; runs are in equal steps.
+
+    A polynomial of degree 1 or 2 joins these values. Another joins the moments' places, and stays
+    within longer runs. The last moments of a family are candidates for the peak.
+    """
+    monomials = list(dict.fromkeys(chain(*(x for held in runs for x in held.values()))))
+    kinds = [_by_kind(held, held, monomials) for held in runs]
+    ends = [_by_kind(worst(held), held, monomials) for held in runs[-3:]]
+    for degree, factors in _NEXT.items():
+        if len(runs) < degree + 1 + _FURTHER:
+            return
+        for kind in ends[-1]:
+            of_kind = [run[kind] for run in kinds]
+            for start in islice(product(*(x[kind] for x in ends[-degree - 1 :])), _MANY):
+                if found := _members(of_kind, start, factors):
+                    rows = [row for row, _ in found]
+                    yield [{x: n for x, n in zip(monomials, row, strict=True) if n} for row in rows]
+
+
+def _by_kind(
+    held: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
+) -> Mapping[Any, _Rows]:
+    """Return the moments of each kind: held bytes, and place in the run or in a loop's turn."""
+    many: dict[Any, int] = defaultdict(int)
+    for kind, (place, _), *turn in every:
+        many[kind, *turn] = max(many[kind, *turn], place + 1)
+        if turn:
+            many[kind, turn[0]] = max(many[kind, turn[0]], turn[1] + 1)
+    turned = {kind for kind, _, *turn in every if turn}
+    rows: dict[Any, _Rows] = defaultdict(set)
+    for (kind, (place, _), *turn), value in held.items():
+        if place >= 0 and (turn[1] >= 0 if turn else kind not in turned):
+            where = [place, many[kind, *turn]]
+            where += [turn[1], many[kind, turn[0]]] if turn else []
+            rows[kind].add((tuple([value.get(x, 0) for x in monomials]), tuple(where)))
+    return rows
+
+
+def _members(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
+    """Return a family, followed from its last members back to the first run.
+
+    None if a run, or a longer one than all, has no such moment.
+    """
+    members = [*start]
+    for run in reversed(own[: -len(start)]):
+        value = _next([row for row, _ in members], factors), _next([x for _, x in members], factors)
+        if value not in run:
+            return None
+        members = [value, *members]
+    places = [place for _, place in reversed(members[-len(factors) :])]
+    for _ in range(_LONGER):
+        places = [_next(places, factors), *places[:-1]]
+        if not all(0 <= x < many for x, many in zip(places[0][::2], places[0][1::2], strict=True)):
+            return None
+    return members
+
+
+def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any, ...]:
+    """Return the row that follows ``before``, whose nearest row comes first."""
+    return tuple([sum(map(mul, factors, row)) for row in zip(*before[: len(factors)], strict=True)])
+
+
+# -- find the moments of a run that can be its peak, for some sizes from 2 on ----------
+#: The highest power of a rest that is written in Bernstein's polynomials.
+_POWER = 2
+
+
+class Worst:
+    """Finds moments that can be the peak; ``rests`` gives for each rest the block that it is below.
+
+    Whole blocks are rests of 0, or of the block: moments never at the peak are not there either.
+    """
+
+    def __init__(self, rests: Mapping[Any, Any]) -> None:
+        self._rests = rests
+        self._seen: dict[Any, list[tuple[Any, Any]]] = {}
+        self._of: dict[int, tuple[Any, dict[Any, Terms]]] = {}
+        self._grown: dict[Any, tuple[Any, list[Any]]] = {}
+
+    def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+        """Return the moments that no other one always exceeds; of equal ones, all."""
+        if id(moments) not in self._of:
+            self._of[id(moments)] = moments, self._undominated(moments)
+        return self._of[id(moments)][1]
+
+    def growing(
+        self, before: Mapping[Any, Terms], found: Mapping[Any, Terms], shared: frozenset[Any]
+    ) -> list[Any]:
+        """Return the ``shared`` names of moments that may grow the most from one run to another."""
+        key = id(before), id(found), shared
+        if key not in self._grown:
+            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
+            undominated = self._undominated({x: found[x] for x in self._undominated(grown)})
+            self._grown[key] = (before, found), [*undominated]
+        return self._grown[key][1]
+
+    def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+        kept: dict[Any, tuple[Terms, list[Any]]] = {}
+        seen: dict[Any, list[Any]] = {}
+        for name, value in moments.items():
+            seen.setdefault(frozenset(value.items()), []).append(name)
+        for value, names in seen.items():
+            own = self.compared(dict(value))
+            if any(dominates(other, own) for other, _ in kept.values()):
+                continue
+            kept = {k: v for k, v in kept.items() if not dominates(own, v[0])}
+            kept[value] = own, names
+        return {name: moments[name] for _, names in kept.values() for name in names}
+
+    def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
+        """Return a function that tells if a value never exceeds one of these, or a mean of two."""
+        same = {frozenset(x.items()): x for x in kept}
+        is_covered = covering([self.compared(x) for x in same.values()])
+        return lambda value: frozenset(value.items()) in same or is_covered(self.compared(value))
+
+    def compared(self, value: Terms) -> Terms:
+        """Return twice a value in terms that are never negative: sizes minus 2, for instance.
+
+        A value with no smaller factor of any term is never smaller. A rest is written in
+        Bernstein's polynomials on the interval from 0 to its block.
+        """
+        compared: dict[Any, Any] = {}
+        for term, factor in value.items():
+            for name, times in self._nonnegative_parts(term):
+                compared[name] = compared.get(name, 0) + factor * times
+        return {name: factor for name, factor in compared.items() if factor}
+
+    def _nonnegative_parts(self, term: Any) -> list[tuple[Any, Any]]:
+        if term not in self._seen:
+            import sympy
+
+            parts = [2 * sympy.sympify(term)]
+            for rest, block in self._rests.items():
+                made = []
+                for part in parts:
+                    others, power = sympy.sympify(part).as_coeff_exponent(rest)
+                    ends = [part] * (_POWER + 1)  # of a higher power, which is not negative either
+                    if power == 1:
+                        ends = [0, others * block / 2, others * block]
+                    elif power == _POWER:
+                        ends = [0, 0, others * block**2]
+                    made += ends
+                parts = made
+            self._seen[term] = [
+                ((place, name), factor * times)
+                for place, part in enumerate(parts)
+                for product, factor in terms_of(sympy.sympify(part)).items()
+                for name, times in above(product, 2).items()
+            ]
+        return self._seen[term]

@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
 from attnprof.trace.solve.lattice import Ladder, Row, steps_of
+from attnprof.trace.solve.plan import FIRST
 from attnprof.trace.solve.symbolic import SymbolicRun
 
 if TYPE_CHECKING:
@@ -78,17 +78,17 @@ def _axis_by_step(mixture: "Mixture", name: str, step: int, later: int = 0) -> A
         x = start + place * step
         place += 1
         try:
-            found = mixture.run({**mixture.base, name: x})
+            run = mixture.run({**mixture.base, name: x})
         except OutOfBudgetError:
             if best:
                 break
             raise
-        if found is None:
+        if run is None:
             if xs:
                 break
             continue
         xs.append(x)
-        runs.append(found)
+        runs.append(run)
         again, smooth = _fit_ends(mixture, xs, runs, most)
         if again and smooth:
             return again

@@ -56,10 +56,14 @@ class Blocks:
 
     def written(self, expression: Any, way: str) -> Any:
         """Return an expression in turns and rest over the size; ``way``: ceil, floor or whole."""
-        found = sympy.sympify(expression).xreplace(self._substitutions[way])
-        if isinstance(found, sympy.Rel):
-            return found.func(sympy.expand(found.lhs - found.rhs), 0)
-        return found if isinstance(found, sympy.logic.boolalg.Boolean) else sympy.expand(found)
+        replaced = sympy.sympify(expression).xreplace(self._substitutions[way])
+        if isinstance(replaced, sympy.Rel):
+            return replaced.func(sympy.expand(replaced.lhs - replaced.rhs), 0)
+        return (
+            replaced
+            if isinstance(replaced, sympy.logic.boolalg.Boolean)
+            else sympy.expand(replaced)
+        )
 
     def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
         """Return a shape with its number of blocks and rest, counted as ``written`` does.
@@ -112,8 +116,8 @@ class Writer:
         """Formulas of whole blocks alone, fitted to runs that have no rest."""
         mixture = self.solved.mixture
         alike, start = self.solved.aligned, mixture.base[self.blocks.name] + 1
-        own = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
-        return own.solved()
+        whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
+        return whole.solved()
 
     @cached_property
     def _lines(self) -> Mapping[Any, Any] | None:
@@ -123,12 +127,12 @@ class Writer:
         """
         mixture, name = self.solved.mixture, self.blocks.name
         first = mixture.base[name] + 1
-        own = Mixture(mixture.plan, mixture.phases, ragged=False, alike=False)
-        runs = [own.run({**mixture.base, name: x}) for x in (first, first + 1)]
-        found = [run for run in runs if run is not None]
-        if self.solved.aligned or len(found) < len(runs):
+        whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=False)
+        runs = [whole.run({**mixture.base, name: x}) for x in (first, first + 1)]
+        finished = [run for run in runs if run is not None]
+        if self.solved.aligned or len(finished) < len(runs):
             return None
-        accounts, more, lines = own.accounts(found), turns_of(name) - first, dict[Any, Any]()
+        accounts, more, lines = whole.accounts(finished), turns_of(name) - first, dict[Any, Any]()
         for key in dict.fromkeys(chain(*(x.sizes for x in accounts))):
             rows = rows_of([x.sizes.get(key, {}) for x in accounts])
             parts = [(one + (two - one) * more) * x for x, (one, two) in rows.items()]
@@ -146,8 +150,8 @@ class Writer:
     @property
     def whole_from(self) -> int:
         """The number of blocks from which formulas of whole blocks hold; 0 if none were needed."""
-        found = vars(self).get("whole")
-        return found.mixture.base[self.blocks.name] if found else 0
+        whole = vars(self).get("whole")
+        return whole.mixture.base[self.blocks.name] if whole else 0
 
     def size(self, name: Any, expression: Any) -> Any:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
@@ -189,8 +193,8 @@ def keys_of(trace: Trace) -> list[Any]:
 
 def most(sides: Any) -> Any:
     """Return the maximum of expressions, not evaluated."""
-    found = list(dict.fromkeys(sides))
-    return found[0] if len(found) == 1 else sympy.Max(*found, evaluate=False)
+    distinct = list(dict.fromkeys(sides))
+    return distinct[0] if len(distinct) == 1 else sympy.Max(*distinct, evaluate=False)
 
 
 def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:

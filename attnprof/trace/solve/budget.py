@@ -96,8 +96,8 @@ class Runs:
         except (NoFormulaError, AttnprofError, TooLongError):
             raise
         except Exception as error:  # the user's code may raise anything
-            told = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
-            raise NoFormulaError(told) from error
+            message = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
+            raise NoFormulaError(message) from error
         swift = self._ran(sizes, swift=True)
         self.swift = isinstance(swift, Trace) and (
             (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
@@ -108,10 +108,10 @@ class Runs:
         key = tuple(sorted(sizes.items()))
         if key not in self._seen:
             self._seen[key] = self._ran(sizes, swift=bool(self.swift))
-        found = self._seen[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._seen[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def tried(self, sizes: Mapping[str, int]) -> Trace | None:
         """Return the run at a shape, or None if the code fails there or does too much."""
@@ -131,11 +131,11 @@ class Runs:
 
     def seen(self) -> list[dict[str, int]]:
         """Return the shapes of all runs so far that succeeded."""
-        return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
+        return [dict(key) for key, result in self._seen.items() if isinstance(result, Trace)]
 
     def verify(
         self,
-        found: "Found",
+        formulas: "Found",
         shapes: Iterable[Mapping[str, int]],
         most: int = MOST,
         *,
@@ -157,11 +157,13 @@ class Runs:
                 continue
             if self.swift is None:
                 self.settle(shape)
-            if self.swift and differences(found.forms, totals_by_phase(trace, self.phases), shape):
+            if self.swift and differences(
+                formulas.forms, totals_by_phase(trace, self.phases), shape
+            ):
                 self.swift = False  # tensors of another kind may live longer
                 self._seen.pop(tuple(sorted(shape.items())))
                 trace = self.tried(shape) or trace
-            found.hold(trace, shape, strict=strict)
+            formulas.hold(trace, shape, strict=strict)
             agreed.append(dict(shape))
             long = self.operations > _OPERATIONS and len(agreed) >= HELD_OUT
             if long or len(agreed) == most:
@@ -175,10 +177,10 @@ class Runs:
             return error
         count, training = Limit(self.longest), trains(self.phases)
         how = {"before_each": count, "swift": swift, "once": self.once}
-        found = outcome(self.target, sizes, training=training, **how)
+        result = outcome(self.target, sizes, training=training, **how)
         self.operations += count.done * (1 if swift else 3)
         self._made += 1
-        return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
+        return result if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
 def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> Wrong:

@@ -136,7 +136,7 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, 
     since what a loop holds grows or shrinks; of all between only the largest is.
     """
     now = 0
-    found: dict[Key, list[int]] = {}
+    moments: dict[Key, list[int]] = {}
     for place, call in enumerate(trace.calls):
         now += call.takes - call.gives
         if phase not in {"train", "decode", call.part}:
@@ -144,8 +144,8 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, 
         if aligned:
             yield place, now + call.workspace
         else:
-            found.setdefault(key_of(call), []).append(now + call.workspace)
-    for key, values in found.items():
+            moments.setdefault(key_of(call), []).append(now + call.workspace)
+    for key, values in moments.items():
         for place, value in enumerate(values[:_ENDS]):
             yield (key, place), value
         for place, value in enumerate(reversed(values[-_ENDS:])):

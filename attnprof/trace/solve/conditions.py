@@ -109,8 +109,8 @@ def rounds_to_none(condition: Any) -> Any:
         return None
     less = 1 if sign == "<" else 0
     factor, quotient = sympy.expand(condition.lhs - condition.rhs + less).as_coeff_Mul()
-    told = factor.is_nonzero if sign == "=" else factor.is_positive
-    return quotient if told and isinstance(quotient, sympy.floor) else None
+    holds = factor.is_nonzero if sign == "=" else factor.is_positive
+    return quotient if holds and isinstance(quotient, sympy.floor) else None
 
 
 @cache

@@ -24,8 +24,16 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
 from attnprof.trace.run.unsupported import UnsupportedTensorError
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.reasons import SHAPED, by_value, failure_of, place_of, value_reason
-from attnprof.trace.solve.small_runs import check_chance, row_of, small_shapes
+from attnprof.trace.solve.small_runs import (
+    SHAPED,
+    by_value,
+    check_chance,
+    failure_of,
+    place_of,
+    row_of,
+    small_shapes,
+    value_reason,
+)
 from attnprof.user_code import error_text
 
 #: Most FLOPs and operations of a run on real tensors.
@@ -204,8 +212,8 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
         if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
             break
-    found = _run_on_real(target, sizes, training, fake)
-    return [found] if isinstance(found, str) else []
+    real = _run_on_real(target, sizes, training, fake)
+    return [real] if isinstance(real, str) else []
 
 
 def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:

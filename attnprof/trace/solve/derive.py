@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.processes.progress import tell
-from attnprof.trace.events import PHASES, totals, trains
+from attnprof.trace.events import PHASES, totals, totals_by_phase, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
+from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
 from attnprof.trace.run.chance import draws_seen
 from attnprof.trace.run.limits import TooLongError, TooSlowError
-from attnprof.trace.run.runs import record
+from attnprof.trace.run.runs import outcome, record
+from attnprof.trace.solve import budget
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
-from attnprof.trace.solve.count import PartedError, on_real_tensors, tried
-from attnprof.trace.solve.one_shape import at_one_shape
+from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.shapes import Line
-from attnprof.trace.solve.small_runs import explained
+from attnprof.trace.solve.small_runs import NotRunningError, explained
 from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
@@ -105,12 +105,12 @@ def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
     searches["decode"] = _Search(
         target.step or target, search.asked, search.by_module, search.pinned
     )
-    found = dict[str, PhaseForms]()
+    forms = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
         if wanted := [phase for phase in group if phase in phases]:
-            found |= searches[wanted[0]].forms(wanted)
+            forms |= searches[wanted[0]].forms(wanted)
     counted = {phase: _counts_by_run(searches[phase].target, phase) for phase in phases}
-    return {phase: replace(found[phase], counted=counted[phase]) for phase in phases}
+    return {phase: replace(forms[phase], counted=counted[phase]) for phase in phases}
 
 
 def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
@@ -126,11 +126,13 @@ def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], M
             return run(tuple(sorted(sizes.items())))
         except Exception as error:
             where = sizes_text(sizes)
-            told = f"{target.name} does not run at {where}: {error_text(error)}"
+            message = f"{target.name} does not run at {where}: {error_text(error)}"
             if isinstance(error, TooLongError):
-                told = f"{where} is outside of where the formula of {target.name} holds, and a run "
-                told += f"there takes {error}"
-            raise RequestError(told) from error
+                message = (
+                    f"{where} is outside of where the formula of {target.name} holds, and a run "
+                )
+                message += f"there takes {error}"
+            raise RequestError(message) from error
 
     return counted
 
@@ -199,8 +201,8 @@ class _Search:
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
                 first = strategy is by_symbols and not fixed
-                if found := first and self._over_fewer_sizes(error, phases, reasons):
-                    return found
+                if result := first and self._over_fewer_sizes(error, phases, reasons):
+                    return result
                 waiting[:0] = self._strategies_with(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
@@ -229,8 +231,8 @@ class _Search:
 
         The length has to be a square, or a condition holds at an asked size and at no other.
         """
-        if found := self._of_squares(phases):
-            return found
+        if forms := self._of_squares(phases):
+            return forms
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
         return self._narrowed(phases, reasons) if alone else None
@@ -313,3 +315,42 @@ def derive_anything(
         if workload is not None and workload.phase != "forward":
             phases = (workload.phase,)
     return derived(target, phases, {**asked, **(at or {})})
+
+
+# -- numbers at one shape, where no strategy gives formulas; without a shape, what to type
+def _as_options(sizes: Sizes) -> str:
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
+    """Return numbers at the asked shape; CannotRunError if sizes are missing or the run fails.
+
+    ``given`` are sizes with which there are formulas in the other ones.
+    """
+    target, asked = attempt.target, attempt.asked
+    why = "; ".join(dict.fromkeys(attempt.reasons))
+    if not attempt.complete:
+        sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
+        sentence = (
+            [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
+            if given
+            else []
+        )
+        if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
+            sentence += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
+        how = "; ".join(sentence or ["give all sizes with --at for numbers at one shape"])
+        raise CannotRunError(f"{target.name}: no closed form found ({why}); {how}")
+    try:
+        trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
+    except AttnprofError:
+        raise
+    except Exception as error:
+        raise CannotRunError(
+            f"{target.name}: no closed form found ({why}), and it cannot be counted at "
+            f"{sizes_text(asked)}: {error_text(error)}"
+        ) from error
+    values = totals_by_phase(trace, attempt.phases)
+    nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
+    here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
+    counts = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
+    return attempt.phase_forms("counted", counts, [asked], [], values)

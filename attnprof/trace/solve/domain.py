@@ -99,8 +99,8 @@ class SizeConditions:
         """Yield shapes of these sizes, of all magnitudes; the same in every call."""
         blocks = {name: block for name, block in self._rests.items() if name in names}
         others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
-        for found in of_all_magnitudes(tuple(sorted({*names, *others}))):
-            shape = dict(found)
+        for sizes in of_all_magnitudes(tuple(sorted({*names, *others}))):
+            shape = dict(sizes)
             for name, block in blocks.items():
                 shape[name] = 2 + shape[name] % max(evaluate(block, shape) - 2, 1)
             yield shape
@@ -171,8 +171,8 @@ class Domain(SizeConditions):
         if not known or not hasattr(value, "xreplace"):
             return value
         value = self._classes.rounded(value).xreplace(self._none)
-        found = self._unrounded(self._unrounded(value))  # one may be inside another
-        return found if found.is_Boolean or found.is_Relational else found.expand()
+        simple = self._unrounded(self._unrounded(value))  # one may be inside another
+        return simple if simple.is_Boolean or simple.is_Relational else simple.expand()
 
     def written(self, value: Any) -> Any:
         """Return a simplified size with ``ceiling(x)`` for ``-floor(-x)``.
@@ -180,11 +180,11 @@ class Domain(SizeConditions):
         Rounded quotients are then never negative, as maxima assume.
         """
         if value not in self._written:
-            found = self.simplified(value)
-            if getattr(found, "has", lambda _: False)(sympy.floor):
-                found = _with_quotients(found.expand(), self._without_whole, self._plain)
-                found = _with_quotients(found, _rounded_up, self._raised).expand()
-            self._written[value] = found
+            simple = self.simplified(value)
+            if getattr(simple, "has", lambda _: False)(sympy.floor):
+                simple = _with_quotients(simple.expand(), self._without_whole, self._plain)
+                simple = _with_quotients(simple, _rounded_up, self._raised).expand()
+            self._written[value] = simple
         return self._written[value]
 
     def _without_whole(self, part: Any) -> Any:
@@ -231,8 +231,8 @@ class Domain(SizeConditions):
             asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
             odd = remainder(condition) if asks else None
             if odd is None or odd[1] != 2:
-                found = self.simplified(condition)
-                return found if found == condition else self._canonical(found)
+                simple = self.simplified(condition)
+                return simple if simple == condition else self._canonical(simple)
             number = odd[0]  # what is left is 0 or 1
             even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
             return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)

@@ -16,33 +16,33 @@ _DRAWN, _FEWEST = 60, 12
 _TIMES = 1, 2, 3
 
 
-def extend_to_fewer_blocks(found: Mixed, runs: Runs) -> None:
+def extend_to_fewer_blocks(formulas: Mixed, runs: Runs) -> None:
     """Lower the least number of blocks, one at a time, as long as runs there give the same."""
-    blocks = found.blocks
-    if blocks is None or (blocks.block.is_Integer and not found.divided):
+    blocks = formulas.blocks
+    if blocks is None or (blocks.block.is_Integer and not formulas.divided):
         return
     name = blocks.name
-    while found.turns > found.divided:
-        fewer = found.turns - 1
-        kinds = [(fewer, False)] if found.divided else [(fewer, True), (found.turns, False)]
+    while formulas.turns > formulas.divided:
+        fewer = formulas.turns - 1
+        kinds = [(fewer, False)] if formulas.divided else [(fewer, True), (formulas.turns, False)]
         try:
-            alike = all(_agrees(found, turns, runs, ragged=ragged) for turns, ragged in kinds)
+            alike = all(_agrees(formulas, turns, runs, ragged=ragged) for turns, ragged in kinds)
         except OutOfBudgetError:
             return
         if not alike:
             return
-        found.turns = fewer
+        formulas.turns = fewer
         if blocks.block.is_Integer:
-            found.least[name] = fewer * int(blocks.block)
+            formulas.least[name] = fewer * int(blocks.block)
 
 
-def _agrees(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
+def _agrees(formulas: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
     """Return whether formulas give what a symbolic run of so many blocks (``turns``) gives.
 
     If only peaks differ, the peak of that run becomes a case of the formula. If the block length is
     a number in the run, formulas are compared with concrete runs of other block lengths, too.
     """
-    plan, blocks = found.plan, found.blocks
+    plan, blocks = formulas.plan, formulas.blocks
     if blocks is None:
         return False
     name, block = blocks.name, blocks.block
@@ -57,21 +57,21 @@ def _agrees(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
         return {**sizes, name: turns * one + rest} | ({blocks.rest.name: rest} if ragged else {})
 
     def inside(sizes: Sizes) -> bool:
-        return run.holds(sizes) and found.conditions.holds(sizes)
+        return run.holds(sizes) and formulas.conditions.holds(sizes)
 
-    shapes = (placed({**x, **numbers}) for x in shapes_in(found.near(), lambda _: True))
+    shapes = (placed({**x, **numbers}) for x in shapes_in(formulas.near(), lambda _: True))
     drawn = [*islice(filter(inside, shapes), _DRAWN)]
     if len(drawn) < _FEWEST:
         return False
-    wrong = {what for x in drawn for what in differences(found.forms, run.numbers(x), x)}
+    wrong = {what for x in drawn for what in differences(formulas.forms, run.numbers(x), x)}
     of = [x for x in numbers if block.has(symbol(x))]
-    near = [placed(found.near(**{x: n * found.least[x] for x in of})) for n in _TIMES if of]
-    fit = all(found.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
-    if not fit or of or not found.divided or any(kind != "peak_bytes" for _, kind in wrong):
+    near = [placed(formulas.near(**{x: n * formulas.least[x] for x in of})) for n in _TIMES if of]
+    fit = all(formulas.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
+    if not fit or of or not formulas.divided or any(kind != "peak_bytes" for _, kind in wrong):
         return fit and not wrong
     for phase, kind in wrong:  # of few blocks another moment is the worst
         here = run.forms[phase][kind], symbol(name) <= turns * block
-        found.forms[phase][kind] = _with_case(here, found.forms[phase][kind])
+        formulas.forms[phase][kind] = _with_case(here, formulas.forms[phase][kind])
     return True
 
 

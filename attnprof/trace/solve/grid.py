@@ -36,20 +36,20 @@ def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
     ``xs`` are distinct. With n points only degrees up to n - 2 can be told from an accident.
     """
     row: list[Any] = [y if isinstance(y, int) else Fraction(y) for y in ys]
-    found, even = 0, len({b - a for a, b in pairwise(xs)}) == 1
+    highest, even = 0, len({b - a for a, b in pairwise(xs)}) == 1
     for level in range(1, len(xs)):
         row = [b - a for a, b in pairwise(row)]
         if not even:  # in equal steps all are divided by the same number
             row = [Fraction(y, xs[i + level] - xs[i]) for i, y in enumerate(row)]
         if any(row):
-            found = level
-    return found if found <= len(xs) - 2 else None
+            highest = level
+    return highest if highest <= len(xs) - 2 else None
 
 
 def lower_set(boxes: Iterable[Index]) -> list[Index]:
     """Return all multi-indices inside one of the boxes, smaller ones first."""
-    found = {index for box in boxes for index in product(*(range(n + 1) for n in box))}
-    return sorted(found, key=lambda index: (sum(index), index))
+    indices = {index for box in boxes for index in product(*(range(n + 1) for n in box))}
+    return sorted(indices, key=lambda index: (sum(index), index))
 
 
 def coefficients(
@@ -99,10 +99,10 @@ def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
 
 def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
     """Return how many numbers below a size are of each kind: ``[3, 2]`` of 5 and kinds (0, 1)."""
-    period, found = len(kinds), [0] * (max(kinds) + 1)
+    period, counts = len(kinds), [0] * (max(kinds) + 1)
     for number, kind in enumerate(kinds):
-        found[kind] += (size + period - 1 - number) // period
-    return found
+        counts[kind] += (size + period - 1 - number) // period
+    return counts
 
 
 def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
@@ -158,11 +158,11 @@ class ShapeGrid:
         inside |= {name: line.sizes for name, line in self.lines.items()}
         seen = (x for x in self.runs.seen() if all(n in inside[name] for name, n in x.items()))
         more = [shape for shape in seen if shape not in shapes][:_CONFIRMING]
-        found = self._sheet([*shapes, *more])
+        columns = self._sheet([*shapes, *more])
         fit = _Fit([*self.lines], self._nodes, indices, more)
-        fit.solve({*found.counts(), *found.others(), *chain(*found.held.values())})
-        peaks = {phase: fit.peak(found, phase) for phase in self.runs.phases}
-        trace = fit.trace(found, held=found.aligned and None not in peaks.values())
+        fit.solve({*columns.counts(), *columns.others(), *chain(*columns.held.values())})
+        peaks = {phase: fit.peak(columns, phase) for phase in self.runs.phases}
+        trace = fit.trace(columns, held=columns.aligned and None not in peaks.values())
         forms = totals_by_phase(trace, self.runs.phases)
         for phase, peak in peaks.items():
             forms[phase].pop("peak_bytes")
@@ -193,10 +193,10 @@ class ShapeGrid:
         points = [tuple(0 for _ in axes)]
         for axis, xs in enumerate(self._nodes):
             points += [tuple(k * (a == axis) for a in axes) for k in range(1, len(xs))]
-        found = self._sheet(map(self._shape, points))
+        columns = self._sheet(map(self._shape, points))
         indices = lower_set(
             tuple(_degree_along(xs, axis, points, column) for axis, xs in enumerate(self._nodes))
-            for column in {*found.counts(), *chain(*found.held.values())}
+            for column in {*columns.counts(), *chain(*columns.held.values())}
         )
         if len(indices) > _MONOMIALS:
             raise NoFormulaError(f"{len(indices)} monomials are possible, too many to solve")
@@ -206,8 +206,8 @@ class ShapeGrid:
 def _degree_along(xs: Sequence[int], axis: int, points: Sequence[Index], column: Column) -> int:
     """Return the degree of a column in one size, by its values along that size's line."""
     pairs = zip(points, column, strict=True)
-    found = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
-    return len(xs) - 1 if found is None else found
+    highest = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
+    return len(xs) - 1 if highest is None else highest
 
 
 @dataclass
@@ -240,24 +240,24 @@ class _Fit:
                 return False
         return True
 
-    def peak(self, found: Sheet, phase: str) -> Any | None:
+    def peak(self, columns: Sheet, phase: str) -> Any | None:
         """Return the maximum of all moments that are polynomials; None if a run's peak is none."""
-        kept = list(filter(self.follows, found.held[phase]))
-        if not kept or tuple(map(max, zip(*kept, strict=True))) != found.most[phase]:
+        kept = list(filter(self.follows, columns.held[phase]))
+        if not kept or tuple(map(max, zip(*kept, strict=True))) != columns.most[phase]:
             return None
         return maximum_of(map(self, kept))
 
-    def trace(self, found: Sheet, *, held: bool) -> Trace:
+    def trace(self, columns: Sheet, *, held: bool) -> Trace:
         """Return a trace whose sizes are polynomials; a call's ``times`` is None if it has none."""
         calls = []
-        for call in found.trace.calls:
-            known = found.aligned or (self.more and self.follows(call.times))
-            times = (1 if found.aligned else self(call.times)) if known else None
+        for call in columns.trace.calls:
+            known = columns.aligned or (self.more and self.follows(call.times))
+            times = (1 if columns.aligned else self(call.times)) if known else None
             new = replace(call.mapped(self), times=times)
             if not held:
                 new = replace(new, takes=0, gives=0, workspace=0, born=(), died=())
             calls.append(new)
-        modules = {name: self(own) for name, own in found.trace.modules.items()}
-        routes = [(self(rows), self(experts)) for rows, experts in found.trace.routes]
-        parameters, notes = self(found.trace.parameters), found.trace.notes
+        modules = {name: self(own) for name, own in columns.trace.modules.items()}
+        routes = [(self(rows), self(experts)) for rows, experts in columns.trace.routes]
+        parameters, notes = self(columns.trace.parameters), columns.trace.notes
         return Trace(calls, parameters, notes, modules=modules, routes=routes)

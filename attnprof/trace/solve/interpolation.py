@@ -19,9 +19,9 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.grid import ShapeGrid
-from attnprof.trace.solve.reasons import NotRunningError
 from attnprof.trace.solve.search import Probe
 from attnprof.trace.solve.shapes import Line, telling_sizes
+from attnprof.trace.solve.small_runs import NotRunningError
 
 #: Operations that all runs of one interpolation may take, and one run of them.
 BUDGET, A_RUN = 50_000, 5_000
@@ -84,7 +84,7 @@ class Interpolated(Found):
         lines = self.lines.items()
         sizes = {name: telling_sizes(x.sizes, x.nodes[0], _TRIED) for name, x in lines}
         for attempt in range(_SHAPES):
-            shape = {name: chance.choice(told) for name, told in sizes.items()}
+            shape = {name: chance.choice(known) for name, known in sizes.items()}
             nodes = all(shape[name] in line.nodes for name, line in lines)
             if not nodes or attempt > _SHAPES // 2:
                 yield {**self.fixed, **shape}
@@ -122,31 +122,33 @@ def interpolate(
             raise NoFormulaError(f"{name} = 1 is a case of its own")
     fixed = {name: size for name, size in anchor.items() if size == 1}
     forms, trace = ShapeGrid(runs, anchor, lines).solved()
-    found = Interpolated(forms, lines, fixed, trace)
-    _keep_to_one_branch(found, runs)
-    return found
+    formulas = Interpolated(forms, lines, fixed, trace)
+    _keep_to_one_branch(formulas, runs)
+    return formulas
 
 
-def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
+def _keep_to_one_branch(formulas: Interpolated, runs: Runs) -> None:
     """Narrow ranges until all corners fit, as borders move with sizes; if need be without peaks."""
-    ranges = found.ranges
-    if _fits_all_corners(found, runs):
+    ranges = formulas.ranges
+    if _fits_all_corners(formulas, runs):
         return
-    found.without_peaks()
-    found.back_to(ranges)
-    if not _fits_all_corners(found, runs):
+    formulas.without_peaks()
+    formulas.back_to(ranges)
+    if not _fits_all_corners(formulas, runs):
         raise NoFormulaError(NOWHERE)
 
 
-def _fits_all_corners(found: Interpolated, runs: Runs) -> bool:
+def _fits_all_corners(formulas: Interpolated, runs: Runs) -> bool:
     """Halve ranges until formulas fit at all corners that run; False if hardly any size is left."""
-    lines = found.lines.values()
+    lines = formulas.lines.values()
     for times in range(_HALVES):
         ends = product(*(dict.fromkeys((line.low, line.high)) for line in lines))
-        corners = [{**found.fixed, **dict(zip(found.lines, end, strict=True))} for end in ends]
+        corners = [
+            {**formulas.fixed, **dict(zip(formulas.lines, end, strict=True))} for end in ends
+        ]
         traces = ((corner, runs.tried(corner)) for corner in corners)
         if not any(
-            trace and differences(found.forms, totals_by_phase(trace, runs.phases), corner)
+            trace and differences(formulas.forms, totals_by_phase(trace, runs.phases), corner)
             for corner, trace in traces
         ):
             return True

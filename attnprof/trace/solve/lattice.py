@@ -70,8 +70,8 @@ class Ladder:
             return self.xs
         import sympy
 
-        told = sympy.Matrix([[1, *turns(x, self.kinds)] for x in self.xs])
-        return tuple(self.xs[i] for i in told.T.rref()[1])
+        matrix = sympy.Matrix([[1, *turns(x, self.kinds)] for x in self.xs])
+        return tuple(self.xs[i] for i in matrix.T.rref()[1])
 
     @cached_property
     def _predictions(self) -> list[tuple[int, list[tuple[int, Any]]]]:
@@ -80,23 +80,23 @@ class Ladder:
 
         rows = {x: [1, *turns(x, self.kinds)] for x in self.xs}
         inverse = sympy.Matrix([rows[x] for x in self.nodes]).inv()
-        found = []
+        predictions = []
         for x in (x for x in self.xs if x not in self.nodes):
             weights = [Fraction(int(w.p), int(w.q)) for w in sympy.Matrix([rows[x]]) * inverse]
             at = [self.xs.index(node) for node in self.nodes]
-            found.append((self.xs.index(x), list(zip(at, weights, strict=True))))
-        return found
+            predictions.append((self.xs.index(x), list(zip(at, weights, strict=True))))
+        return predictions
 
     def steepest(self, rows: set[Row]) -> int | None:
         """Return the highest power (or kind) that rows need; None if one of them does not fit."""
-        found = 0
+        highest = 0
         for row in rows:
             if any(row[0] != value for value in row):
                 of = self._degree(row)
                 if of is None:
                     return None
-                found = max(found, of)
-        return found
+                highest = max(highest, of)
+        return highest
 
     def _degree(self, row: Row) -> int | None:
         if len(self.kinds) == 1:
@@ -120,14 +120,14 @@ class Ladder:
         """
         if len(self.kinds) == 1:
             return factors
-        found = dict(factors)
-        for own in {(*index[:place], *index[place + 1 :]) for index in factors}:
-            kinds = [(*own[:place], i, *own[place:]) for i in range(1, max(self.kinds) + 3)]
-            costs = [found.pop(kind, Fraction(0)) for kind in kinds[:-1]]
+        plain = dict(factors)
+        for rest in {(*index[:place], *index[place + 1 :]) for index in factors}:
+            kinds = [(*rest[:place], i, *rest[place:]) for i in range(1, max(self.kinds) + 3)]
+            costs = [plain.pop(kind, Fraction(0)) for kind in kinds[:-1]]
             usual = Counter(costs).most_common(1)[0][0]
-            found |= {kind: x - usual for kind, x in zip(kinds, costs, strict=False) if x != usual}
-            found |= {kinds[-1]: usual} if usual else {}
-        return found
+            plain |= {kind: x - usual for kind, x in zip(kinds, costs, strict=False) if x != usual}
+            plain |= {kinds[-1]: usual} if usual else {}
+        return plain
 
 
 @dataclass

@@ -12,14 +12,12 @@ from typing import Any
 
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.budget import PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.probes import holds_beyond
-from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards
+from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards, holds_beyond
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.
@@ -96,15 +94,15 @@ class Mixed(Found):
     def domain(self) -> tuple[str, ...]:
         """The conditions and verified ranges in words."""
         free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
-        told = [f"{', '.join(free)} >= 2"] if free else []
+        texts = [f"{', '.join(free)} >= 2"] if free else []
         if self.blocks:
             name, block = self.blocks.name, self.blocks.block
             if self.divided:
-                told.append(f"{block} divides {name}")
-            told += [f"{name} mod {block} != {rest}" for rest in self.left_out]
+                texts.append(f"{block} divides {name}")
+            texts += [f"{name} mod {block} != {rest}" for rest in self.left_out]
             if not block.is_Integer and self.turns:
-                told.append(f"{name} {'>=' if self.divided else '>'} {self.turns * block}")
-        told += [
+                texts.append(f"{name} {'>=' if self.divided else '>'} {self.turns * block}")
+        texts += [
             f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
             for name, (stride, rest) in self.strides.items()
         ]
@@ -113,7 +111,7 @@ class Mixed(Found):
         ends = {x: end * counted.get(x, 1) for x, end in self.ends.items()}
         ranges = [f"{x} from {least} to {ends[x]}" for x, least in self.least.items()]
         verified = [f"verified for {', '.join(ranges)}"] if ranges else []
-        return (*told, *self.conditions.conditions, *self.borders, *verified)
+        return (*texts, *self.conditions.conditions, *self.borders, *verified)
 
     @property
     def narrow(self) -> bool:
@@ -170,10 +168,10 @@ class Mixed(Found):
     def near(self, **sizes: int) -> dict[str, int]:
         """Return a small shape inside, with the given sizes."""
         small = small_sizes(self.plan.hints, self.least, self.conditions.holds)
-        found = {name: small[name] for name in self.plan.target.symbols} | sizes
+        shape = {name: small[name] for name in self.plan.target.symbols} | sizes
         if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
-            found[self.blocks.name] = self.blocks.at(found) * (self.turns + 1)
-        return found
+            shape[self.blocks.name] = self.blocks.at(shape) * (self.turns + 1)
+        return shape
 
     @cached_property
     def others(self) -> list[dict[str, int]]:

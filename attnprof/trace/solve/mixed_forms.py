@@ -12,14 +12,13 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import terms_of
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import largest
-from attnprof.trace.solve.block_lengths import FIRST
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.fewer import extend_to_fewer_blocks
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
-from attnprof.trace.solve.plan import SizePlan
+from attnprof.trace.solve.plan import FIRST, SizePlan
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
 _MORE = 2
@@ -35,10 +34,10 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     If few layers are another case, as before the first one of another kind, the formulas begin at
     more layers; likewise at lengths beyond a window.
     """
-    found = _fit_plan(plan, phases, runs)
-    meant = plan.hints if found.narrow else {}
+    formulas = _fit_plan(plan, phases, runs)
+    meant = plan.hints if formulas.narrow else {}
     later = {
-        x: n for x, n in found.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
+        x: n for x, n in formulas.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
     }
     # as often as there are layers before the first of another kind, there may be one again
     layers = {x: (*[0] * (n - 1), 1) for x, n in later.items() if x not in FIRST and n > 2}
@@ -50,25 +49,31 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
                 return again
-    for name in found.branches:
-        _refuse_accident(found, name)
-    return found
+    for name in formulas.branches:
+        _refuse_accident(formulas, name)
+    return formulas
 
 
-def _refuse_accident(found: Mixed, name: str) -> None:
+def _refuse_accident(formulas: Mixed, name: str) -> None:
     """Raise NoFormulaError if too few numbers of a size, before a branch, confirm its polynomial.
 
     Also if the costs of larger numbers would be negative.
     """
-    if name not in FIRST or found.plan.blocks[name] != 1:
+    if name not in FIRST or formulas.plan.blocks[name] != 1:
         return
-    numbers = range(found.least[name], found.ends[name] + 1, found.strides.get(name, (1, 0))[0])
-    behind = {point[name] for point in found.points}
-    beyond = found.numbers(found.near(**{name: 64 * found.ends[name]}))
-    costs = [own.get(what, 0) for own in beyond.values() for what in ("flops", "bytes_moved")]
+    numbers = range(
+        formulas.least[name], formulas.ends[name] + 1, formulas.strides.get(name, (1, 0))[0]
+    )
+    behind = {point[name] for point in formulas.points}
+    beyond = formulas.numbers(formulas.near(**{name: 64 * formulas.ends[name]}))
+    costs = [
+        quantities.get(what, 0)
+        for quantities in beyond.values()
+        for what in ("flops", "bytes_moved")
+    ]
     if len(numbers) < len(behind) + _MORE or min(costs) < 0:
         few = f"{name} from {numbers[0]} to {numbers[-1]} alone"
-        raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(found.borders)}", name)
+        raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(formulas.borders)}", name)
 
 
 def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
@@ -103,7 +108,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     if blocks:
         least[blocks.name] = _least_size(blocks, blocks.name, turns, divided=divided)
     steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
-    found = Mixed(
+    formulas = Mixed(
         plan,
         blocks,
         forms,
@@ -118,24 +123,26 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
     )
     if plan.by_module:
-        found.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
-    _withhold_curved_peaks(found)
-    found.settle(runs)
-    extend_to_fewer_blocks(found, runs)
-    return found
+        formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
+    _withhold_curved_peaks(formulas)
+    formulas.settle(runs)
+    extend_to_fewer_blocks(formulas, runs)
+    return formulas
 
 
-def _withhold_curved_peaks(found: Mixed) -> None:
+def _withhold_curved_peaks(formulas: Mixed) -> None:
     """Withhold peaks that grow faster than a number of layers: the peak may move on."""
-    inside = {x for block in found.plan.blocks.values() for x in sympy.sympify(block).free_symbols}
-    for forms, name in product(found.forms.items(), found.least):
-        phase, own = forms
-        if name in FIRST or symbol(name) in inside or "peak_bytes" not in own:
+    inside = {
+        x for block in formulas.plan.blocks.values() for x in sympy.sympify(block).free_symbols
+    }
+    for forms, name in product(formulas.forms.items(), formulas.least):
+        phase, quantities = forms
+        if name in FIRST or symbol(name) in inside or "peak_bytes" not in quantities:
             continue
-        if _is_curved(own["peak_bytes"], symbol(name)):
-            del own["peak_bytes"]
+        if _is_curved(quantities["peak_bytes"], symbol(name)):
+            del quantities["peak_bytes"]
             why = f"of more {name} each holds more, and another moment becomes the worst"
-            found.withheld.setdefault(phase, {})["peak_bytes"] = why
+            formulas.withheld.setdefault(phase, {})["peak_bytes"] = why
 
 
 def _is_curved(peak: Any, size: Any) -> bool:
@@ -189,12 +196,12 @@ def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
             parts = terms_of(relation.lhs - relation.rhs) if compares else {}
             kind = relation.func, *sorted(map(str, parts))
             alike.setdefault(kind, []).append((relation, parts))
-    found = []
+    conditions = []
     for (func, *_), relations in alike.items():
         whole = None
         if len(relations) == len(solved.runs) and all(parts for _, parts in relations):
             whole = solved.expression([parts for _, parts in relations])
-        found += [x for x, _ in relations] if whole is None else [func(whole, 0)]
+        conditions += [x for x, _ in relations] if whole is None else [func(whole, 0)]
     if blocks:
-        found = [blocks.written(relation, "floor") for relation in found]
-    return SizeConditions([x for x in dict.fromkeys(found) if x != True])  # noqa: E712 - sympy's true
+        conditions = [blocks.written(relation, "floor") for relation in conditions]
+    return SizeConditions([x for x in dict.fromkeys(conditions) if x != True])  # noqa: E712 - sympy's true

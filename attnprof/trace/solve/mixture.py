@@ -15,16 +15,22 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, account, operation_signature, with_sizes
+from attnprof.trace.solve.accounts import (
+    Account,
+    Terms,
+    Worst,
+    account,
+    families,
+    operation_signature,
+    with_sizes,
+)
 from attnprof.trace.solve.axes import Axis, axis_of
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.columns import unnumbered
-from attnprof.trace.solve.families import families
 from attnprof.trace.solve.grid import Index
 from attnprof.trace.solve.lattice import Ladder, Lattice, indices_for, rows_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
-from attnprof.trace.solve.worst import Worst
 
 
 def turns_of(name: str) -> Any:
@@ -64,26 +70,26 @@ class Mixture:
 
     def run(self, counts: Mapping[str, int]) -> SymbolicRun | None:
         """Return the run at these numbers of blocks, or None if there is none."""
-        found = self.plan.at(counts, self.phases, ragged=self.ragged)
-        return found if isinstance(found, SymbolicRun) else None
+        run = self.plan.at(counts, self.phases, ragged=self.ragged)
+        return run if isinstance(run, SymbolicRun) else None
 
     # -- along one size ------------------------------------------------------------------
     def fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
         """Return the axis along these numbers, if all counts fit, and whether peaks fit."""
-        found = self.accounts(runs)
+        accounts = self.accounts(runs)
         rows = {
             (name, monomial): row
-            for name in dict.fromkeys(chain(*(x.sizes for x in found)))
-            for monomial, row in rows_of([x.sizes.get(name, {}) for x in found]).items()
+            for name in dict.fromkeys(chain(*(x.sizes for x in accounts)))
+            for monomial, row in rows_of([x.sizes.get(name, {}) for x in accounts]).items()
         }
         if ladder.steepest({row for (name, _), row in rows.items() if "times" not in name}) is None:
             return None, False
         smooth = True
         for phase in () if self.plan.by_module else self.phases:
-            for moments in self.moments(found, phase):
+            for moments in self.moments(accounts, phase):
                 held = {label: rows_of(values) for label, values in moments.items()}
                 fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
-                if self.covering(found, phase, [moments[label] for label in fit]):
+                if self.covering(accounts, phase, [moments[label] for label in fit]):
                     break
             else:
                 smooth = False
@@ -97,8 +103,8 @@ class Mixture:
         """
         shared = frozenset.intersection(*(frozenset(x.held[phase]) for x in accounts))
         worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
-        for before, found in pairwise(x.held[phase] for x in accounts):
-            worst |= dict.fromkeys(self.worst.growing(before, found, shared))
+        for before, now in pairwise(x.held[phase] for x in accounts):
+            worst |= dict.fromkeys(self.worst.growing(before, now, shared))
         named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
         yield named
         if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
@@ -109,9 +115,9 @@ class Mixture:
         self, accounts: Sequence[Account], phase: str, moments: Sequence[Sequence[Terms]]
     ) -> bool:
         """Return whether the peak of every run is among these moments."""
-        for place, found in enumerate(accounts):
+        for place, one in enumerate(accounts):
             covered = self.worst.covering(values[place] for values in moments)
-            if not all(map(covered, self.worst.of(found.held[phase]).values())):
+            if not all(map(covered, self.worst.of(one.held[phase]).values())):
                 return False
         return True
 
@@ -176,7 +182,7 @@ class Solved:
     @property
     def aligned(self) -> bool:
         """Whether all runs did the same operations."""
-        return all(isinstance(key, int) for found in self.accounts for key in found.example)
+        return all(isinstance(key, int) for account in self.accounts for key in account.example)
 
     def __post_init__(self) -> None:
         self.accounts = self.mixture.accounts(self.runs)
@@ -212,10 +218,10 @@ class Solved:
         if self.mixture.plan.by_module:
             return None
         for moments in self.mixture.moments(self.accounts, phase):
-            found = {label: self.expression(column) for label, column in moments.items()}
-            kept = {label: x for label, x in found.items() if x is not None}
-            own = [moments[label] for label in kept]
-            if kept and self.mixture.covering(self.accounts, phase, own):
+            expressions = {label: self.expression(column) for label, column in moments.items()}
+            kept = {label: x for label, x in expressions.items() if x is not None}
+            columns = [moments[label] for label in kept]
+            if kept and self.mixture.covering(self.accounts, phase, columns):
                 most = maximum_of(dict.fromkeys(kept.values()))
                 return list(most.args) if isinstance(most, sympy.Max) else [most]
         return None
@@ -223,8 +229,8 @@ class Solved:
     def trace(self, spelled: Callable[[Any, Any], Any]) -> Trace:
         """Return a trace of formulas; ``spelled(name, expression)`` writes each over the sizes."""
         examples: dict[Any, Call] = {}
-        for found in sorted(self.accounts, key=lambda x: -len(x.example)):
-            examples |= {key: call for key, call in found.example.items() if key not in examples}
+        for one in sorted(self.accounts, key=lambda x: -len(x.example)):
+            examples |= {key: call for key, call in one.example.items() if key not in examples}
         examples = {**self.examples, **examples}
         sizes: dict[Any, dict[Any, Any]] = {key: {} for key in ("", *examples)}
         for (key, name), size in self.sizes.items():
@@ -239,5 +245,5 @@ class Solved:
             }
         calls = [with_sizes(call, sizes[key]) for key, call in examples.items()]
         whole = sizes[""]
-        modules = {name[0]: own for name, own in whole.items() if "own" in name}
+        modules = {name[0]: entries for name, entries in whole.items() if "own" in name}
         return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)

@@ -21,7 +21,6 @@ from attnprof.trace.request.target import EVEN, Sizes, Target
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.block_lengths import FIRST, SHORT, block_guesses, needs_blocks
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, check_patience
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 
@@ -73,12 +72,12 @@ class SizePlan:
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
         """Return the place of each number in a run: its block, its count and a hint of the rest."""
-        found = {}
+        places = {}
         for name, block in self.blocks.items():
             known = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
             usual = int(evaluate(block, known)) if block != 1 and ragged else 0
-            found[name] = Place(block, counts[name], usual and max(2, 37 * usual // 64))
-        return found
+            places[name] = Place(block, counts[name], usual and max(2, 37 * usual // 64))
+        return places
 
     def at(
         self, counts: Mapping[str, int], phases: Sequence[str], *, ragged: bool
@@ -95,29 +94,29 @@ class SizePlan:
             start = process_time()
             try:
                 steady = self.steady.setdefault(key[1], set())
-                found = run_symbolically(self.target, self.hints, phases, places, steady)
-                found = replace(found, trace=_with_lengths_in_exponents(found.trace, places))
+                run = run_symbolically(self.target, self.hints, phases, places, steady)
+                run = replace(run, trace=_with_lengths_in_exponents(run.trace, places))
             except NoFormulaError as error:
                 self.runs[key] = error
             except (TooLongError, RequestError) as error:  # sizes there may be no whole numbers
                 self.runs[key] = NoFormulaError(str(error))
                 self.spent += _SYMBOLIC if isinstance(error, TooSlowError) else 0
             else:
-                self.runs[key] = found
+                self.runs[key] = run
                 slow = int((process_time() - start) * _A_SECOND)
-                self.spent += max(len(found.trace.calls) // _AT_ONCE, slow)
+                self.spent += max(len(run.trace.calls) // _AT_ONCE, slow)
         return self.runs[key]
 
     def seen(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
         """Return the run at these numbers if it was made; one of ``whole`` blocks is made now."""
-        found = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
+        run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
         if whole:
             with suppress(OutOfBudgetError):
-                found = self.at(counts, phases, ragged=False)
+                run = self.at(counts, phases, ragged=False)
         alike = whole or set(self.blocks.values()) == {1}
-        return found if alike and isinstance(found, SymbolicRun) else None
+        return run if alike and isinstance(run, SymbolicRun) else None
 
     def first(self, name: str) -> int:
         """Return the first number (of blocks) of a size."""
@@ -173,7 +172,7 @@ def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Tra
     return replace(trace, calls=calls)
 
 
-def whole_block_exclusions(found: SymbolicRun, hints: Sizes) -> list[Any]:
+def whole_block_exclusions(symbolic: SymbolicRun, hints: Sizes) -> list[Any]:
     """Return the first condition by which a run excludes lengths in whole blocks, if it has one.
 
     Blocks of 2 or 3 do not count: an even length is another case than an odd one.
@@ -185,7 +184,7 @@ def whole_block_exclusions(found: SymbolicRun, hints: Sizes) -> list[Any]:
 
     quotients = [
         (relation, number, int(evaluate(block, hints)))
-        for relation in found.guards.relations
+        for relation in symbolic.guards.relations
         for floor in relation.atoms(sympy.floor)
         for number, block in [floor.args[0].as_numer_denom()]
     ]
@@ -206,27 +205,27 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
         if set(plan.blocks) == set(plan.target.symbols):
             return False
         first = {name: plan.first(name) for name in plan.blocks}
-        found = plan.at(first, phases, ragged=True)
-        many = isinstance(found, SymbolicRun) and len(found.trace.calls) * _BOTH > _SYMBOLIC
-        plan.whole = not isinstance(found, SymbolicRun | PinnedError)
-        plan.whole |= needs_blocks(plan.target, phases, plan.blocks, getattr(found, "pins", ()))
+        run = plan.at(first, phases, ragged=True)
+        many = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
+        plan.whole = not isinstance(run, SymbolicRun | PinnedError)
+        plan.whole |= needs_blocks(plan.target, phases, plan.blocks, getattr(run, "pins", ()))
         if plan.whole or (many and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
-            found = whole if plan.whole else found
-        if not isinstance(found, PinnedError):
-            return isinstance(found, SymbolicRun)
-        plan.blocks = _length_in_blocks(plan, found.pins) or _refined(plan.blocks, found.pins)
+            run = whole if plan.whole else run
+        if not isinstance(run, PinnedError):
+            return isinstance(run, SymbolicRun)
+        plan.blocks = _length_in_blocks(plan, run.pins) or _refined(plan.blocks, run.pins)
     return False
 
 
 def _length_in_blocks(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
     """Return blocks with N counted in another number's size, if pins divide N by it; else None."""
-    own = {x: plan.first(x) for x, b in plan.blocks.items() if b == 1 and x not in FIRST}
+    numbers = {x: plan.first(x) for x, b in plan.blocks.items() if b == 1 and x not in FIRST}
     length = symbol("N")
     for floor in {floor for pin in pins for floor in pin.atoms(sympy.floor, sympy.ceiling)}:
         number, divisor = floor.args[0].as_numer_denom()
-        for name in (name for name, size in own.items() if divisor == size):
+        for name in (name for name, size in numbers.items() if divisor == size):
             if "N" not in plan.blocks and number.has(length):
                 return {"N": symbol(name), **plan.blocks}
     return None
@@ -236,8 +235,8 @@ def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
     """Return small sizes at which the code runs."""
     names = target.symbols
     for sizes in ({x: _SMALL.get(x, 2) for x in names}, {x: EVEN.get(x, 16) for x in names}):
-        found = outcome(target, sizes, training=trains(phases), most=SHORT)
-        if isinstance(found, Trace | TooLongError):  # so far it runs
+        run = outcome(target, sizes, training=trains(phases), most=SHORT)
+        if isinstance(run, Trace | TooLongError):  # so far it runs
             return sizes
     raise NoFormulaError("it does not run at small sizes")
 
@@ -250,13 +249,13 @@ def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
         trial = {x: block for x, block in kept.items() if x != name}
         for _ in range(2):
             plan.blocks = trial
-            found = plan.at({x: plan.first(x) for x in trial}, phases, ragged=True)
-            if isinstance(found, SymbolicRun):
+            run = plan.at({x: plan.first(x) for x in trial}, phases, ragged=True)
+            if isinstance(run, SymbolicRun):
                 kept = dict(trial)
                 break
-            if not isinstance(found, PinnedError):
+            if not isinstance(run, PinnedError):
                 break
-            again = _refined(trial, found.pins)
+            again = _refined(trial, run.pins)
             if set(again) != {*trial, name} or again[name] == 1:
                 break
             trial = again
@@ -268,21 +267,21 @@ def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
 
 def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     """Return blocks with each pinned size turned into a number of blocks, or a plain number."""
-    found, now = dict(blocks), set[str]()
+    refined, now = dict(blocks), set[str]()
     for pin in pins:
         name, block = _pinned_size(pin, blocks)
-        if name in now and (block / found[name]).is_Integer:
+        if name in now and (block / refined[name]).is_Integer:
             continue  # that block made a number of what this one is
         now.add(name)
-        if name in found:
-            old = found[name]
+        if name in refined:
+            old = refined[name]
             both = old.is_Integer and block.is_Integer
             new = sympy.Integer(gcd(int(old), int(block))) if both else sympy.Integer(1)
             block = sympy.Integer(1) if new == old else new
-        found[name] = sympy.Integer(1) if block in (2, 3) else block
+        refined[name] = sympy.Integer(1) if block in (2, 3) else block
     # formulas are over blocks of one size: others that come in blocks are numbers
-    first = next((name for name, block in found.items() if block != 1), None)
-    return {x: block if x == first else sympy.Integer(1) for x, block in found.items()}
+    first = next((name for name, block in refined.items() if block != 1), None)
+    return {x: block if x == first else sympy.Integer(1) for x, block in refined.items()}
 
 
 def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
@@ -307,3 +306,61 @@ def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
                     return names.get(size.name, size.name), block
     size = min(pin.free_symbols, key=order)
     return names.get(size.name, size.name), sympy.Integer(1)
+
+
+# -- find how many tokens code takes as one block, by running it at chosen lengths -----
+#: Sizes that become numbers first where code does not say which it makes one of.
+FIRST = ("N", "B", "h", "d")
+#: Lengths of a block that are tried: where code runs at multiples alone, and where at any length.
+_BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
+#: Sizes of which none is a multiple of another.
+_PRIMES = 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43
+#: Operations of a run that only shows whether the code runs.
+SHORT = 3000
+
+
+def block_guesses(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield guesses at the block of a length: a size (``{"N": C}``) or a number (``{"N": 64}``)."""
+    if "N" not in target.symbols:
+        return
+
+    def runs(length: int, **sizes: int) -> bool:
+        return _runs(target, phases, N=length, **sizes)
+
+    primes = _prime_sizes(target)
+    if len(primes) > 1:  # first the one whose multiples are lengths at which it runs
+        primes = dict(sorted(primes.items(), key=lambda x: not runs(3 * x[1], **primes)))
+    yield from ({"N": symbol(x)} for x in primes)
+    usual = _USUAL if runs(37) else [n for n in _BLOCKS if runs(3 * n) and runs(5 * n)]
+    yield from ({"N": sympy.Integer(block)} for block in usual)
+
+
+def _prime_sizes(target: Target) -> dict[str, int]:
+    """Return a prime for each size but B, N, h and d: ``{"C": 5, "chunk": 7}``."""
+    return dict(zip((x for x in target.symbols if x not in FIRST), _PRIMES, strict=False))
+
+
+def _runs(target: Target, phases: Sequence[str], **sizes: int) -> bool:
+    """Return whether the code runs at these sizes, with even numbers for the others."""
+    even = {x: EVEN.get(x, 16) for x in target.symbols} | sizes
+    run = outcome(target, even, training=trains(phases), most=SHORT)
+    return not isinstance(run, Exception)
+
+
+def needs_blocks(
+    target: Target, phases: Sequence[str], blocks: Mapping[str, Any], pins: Iterable[Any]
+) -> bool:
+    """Return whether lengths must be whole blocks, though a symbolic run only fixed a remainder.
+
+    ``pins`` are the conditions that fixed it. At some widths the entries of any length can be
+    divided, so the code is run at prime sizes: with whole blocks, and with one token more.
+    """
+    rests = {symbol(f"{x} mod {block}"): (x, block) for x, block in blocks.items()}
+    fixed = [rests[size] for pin in pins for size in pin.free_symbols if size in rests]
+    primes = _prime_sizes(target)
+    for name, block in fixed:
+        if block.free_symbols and {x.name for x in block.free_symbols} <= set(primes):
+            length = 3 * int(evaluate(block, primes))
+            whole, ragged = ({**primes, name: length + rest} for rest in (0, 1))
+            return _runs(target, phases, **whole) and not _runs(target, phases, **ragged)
+    return False

@@ -43,18 +43,18 @@ class Probe:
         if again := self._known_line(name):
             return again
         for thorough in (True, False):
-            found = list[Line]()
+            lines = list[Line]()
             for line in self._smooth_first(self._candidates(name, thorough=thorough)):
                 self._refine(line)
                 self._extend(line)
                 self._settle(line)
                 if line.borders and len(line.sizes) < len(line.nodes) + _MORE:
                     continue  # so few sizes between two branches fit by accident
-                found.append(line)
+                lines.append(line)
                 if line.high >= _WIDE * line.low:
                     return line
-            if found:
-                return max(found, key=lambda line: len(line.sizes))
+            if lines:
+                return max(lines, key=lambda line: len(line.sizes))
         around = self.anchor[name]
         raise NoFormulaError(f"the cost is no polynomial in {name} around {around}", name)
 
@@ -71,15 +71,15 @@ class Probe:
 
     def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
         """Yield the lines of a few strides on which counts are polynomials."""
-        found, before = 0, self.runs.left
+        candidates, before = 0, self.runs.left
         strides = _LONG if name == "N" or self.anchor[name] >= 64 else _SHORT
         for stride, sign in product(strides, (1, -1)):
-            if found > _TRIES or before - self.runs.left > _A_LINE:
+            if candidates > _TRIES or before - self.runs.left > _A_LINE:
                 return
             if ladder := self._ladder(name, sign * stride, thorough=thorough):
                 nodes, smooth = ladder
                 yield Line(name, nodes, sign * stride, stride, min(nodes), max(nodes), smooth)
-            found += bool(found or ladder)
+            candidates += bool(candidates or ladder)
 
     def _known_line(self, name: str) -> Line | None:
         """Return the line that is known of another phase, with nodes for these phases, or None."""
@@ -105,36 +105,36 @@ class Probe:
                 return None
             sizes.append(start + place * step)
             traces.append(trace)
-            found = self._fit(sizes, traces) if place >= 2 else None
-            if found is None:
+            fit = self._fit(sizes, traces) if place >= 2 else None
+            if fit is None:
                 continue
-            nodes = sizes[: found[0] + 1]
+            nodes = sizes[: fit[0] + 1]
             if thorough:  # sizes well above and below are to fit as well
                 stride = abs(step)
                 above = start + stride * max(len(sizes) + 1, start // stride)
                 below = start - stride * ((start - max(2, start // 2)) // stride)
                 far = {size: self._at(name, size) for size in {above, below} - set(sizes)}
                 ran = {size: trace for size, trace in far.items() if trace is not None}
-                found = self._fit([*sizes, *ran], [*traces, *ran.values()])
-            return (nodes, found[1]) if found and found[0] < len(nodes) else None
+                fit = self._fit([*sizes, *ran], [*traces, *ran.values()])
+            return (nodes, fit[1]) if fit and fit[0] < len(nodes) else None
         return None
 
     def _fit(
         self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
     ) -> tuple[int, bool] | None:
         """Return the highest degree of columns, and whether ``peaks`` are polynomials; or None."""
-        found = sheet(traces, self.runs.phases)
+        columns = sheet(traces, self.runs.phases)
         highest, smooth = 0, True
-        for column in set(found.counts()):
+        for column in set(columns.counts()):
             of = degree(sizes, column)
             if of is None:
                 return None
             highest = max(highest, of)
-        for phase, held in found.held.items() if peaks else ():
+        for phase, held in columns.held.items() if peaks else ():
             degrees = {column: degree(sizes, column) for column in held}
             known = {column: of for column, of in degrees.items() if of is not None}
             # a moment that is no polynomial does not matter if it is never the peak
-            smooth &= tuple(map(max, zip(*known, strict=True))) == found.most[phase]
+            smooth &= tuple(map(max, zip(*known, strict=True))) == columns.most[phase]
             highest = max(highest, *known.values(), 0)
         return highest, smooth
 
@@ -150,9 +150,9 @@ class Probe:
         traces = [trace for size in sizes if (trace := self._at(line.name, size)) is not None]
         if len(traces) < len(sizes):
             return False
-        found = self._fit(sizes, traces, peaks=peaks)
+        fit = self._fit(sizes, traces, peaks=peaks)
         smooth = line.smooth and peaks
-        return found is not None and found[0] < len(line.nodes) and found[1] >= smooth
+        return fit is not None and fit[0] < len(line.nodes) and fit[1] >= smooth
 
     def _refine(self, line: Line) -> None:
         """Set the line's stride to the smallest on which the polynomial still holds."""

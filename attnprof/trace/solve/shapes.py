@@ -55,13 +55,13 @@ def shapes_in(
 @lru_cache(maxsize=64)
 def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
     """Return shapes of the named sizes, half of them multiples of a power of two."""
-    chance, found = random.Random(0), []  # noqa: S311 - no secret
+    chance, shapes = random.Random(0), []  # noqa: S311 - no secret
     for count in range(_SHAPES):
         most = 34 if count % 4 == 3 else 14
         sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
         unit = 2 ** chance.randint(0, 8) if count % 2 else 1
-        found.append({name: -(-x // unit) * unit for name, x in zip(names, sizes, strict=True)})
-    return found
+        shapes.append({name: -(-x // unit) * unit for name, x in zip(names, sizes, strict=True)})
+    return shapes
 
 
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
@@ -135,5 +135,5 @@ def small_sizes(
     hints: Mapping[str, int], least: Mapping[str, int], holds: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
     """Return sizes of short runs, at the first width inside: code may make 1 of a smaller one."""
-    found = ({**hints, "B": 2, "h": 2, "d": width, **least} for width in (8, 16, 32))
-    return next(filter(holds, found), {**hints, "B": 2, "h": 2, "d": 8, **least})
+    shapes = ({**hints, "B": 2, "h": 2, "d": width, **least} for width in (8, 16, 32))
+    return next(filter(holds, shapes), {**hints, "B": 2, "h": 2, "d": 8, **least})

@@ -6,10 +6,11 @@ A dimension of 1 is another case for torch: a run with ``d/64`` blocks holds for
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from math import gcd
 from typing import Any
 
 from attnprof.trace.events import Call, Trace, totals_by_phase
-from attnprof.trace.request.target import Sizes
+from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import Runs
 from attnprof.trace.solve.domain import SizeConditions
@@ -23,44 +24,64 @@ _LONG, _LARGEST = 400, 600
 _TRIED, _NEIGHBOURS = 4, 120
 
 
-def include_single_sizes(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+def include_single_sizes(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     """Return the run with a domain that has the sizes excluded for a single entry.
 
     Only if runs at these sizes do the same operations, and hold the same bytes during each.
     """
-    if len(found.trace.calls) > _LONG:
-        return found
-    unequal = [x for x in found.guards.relations if type(x).__name__ == "Unequality"]
+    if len(symbolic.trace.calls) > _LONG:
+        return symbolic
+    unequal = [x for x in symbolic.guards.relations if type(x).__name__ == "Unequality"]
     for condition in [x for x in unequal if len(x.free_symbols) == 1]:
         (name,) = (size.name for size in condition.free_symbols)
         for size in range(2, _LARGEST):
             if evaluate(condition, {name: size}):
                 continue
-            kept = [x for x in found.guards.relations if evaluate(x, {**hints, name: size})]
-            wider = replace(found, guards=SizeConditions(kept))
-            inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
+            kept = [x for x in symbolic.guards.relations if evaluate(x, {**hints, name: size})]
+            wider = replace(symbolic, guards=SizeConditions(kept))
+            inside = ({**shape, name: size} for shape in shapes_in(hints, symbolic.holds))
             tried = list(islice(filter(wider.holds, inside), _TRIED))
             near = ({**hints, name: other} for other in range(2, 4 * size))
             beside = chain(near, islice(shapes_in(hints, wider.holds), _NEIGHBOURS))
-            only = all(found.holds(x) for x in beside if x[name] != size and wider.holds(x))
-            same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
+            only = all(symbolic.holds(x) for x in beside if x[name] != size and wider.holds(x))
+            same = (_does_the_same(symbolic, runs.tried(x), x, runs.phases) for x in tried)
             alone = len(tried) == _TRIED and only
             if alone and all(same):
-                found = wider
+                symbolic = wider
                 break
-    return found
+    return symbolic
 
 
 def _does_the_same(
-    found: SymbolicRun, trace: Trace | None, sizes: Sizes, phases: Sequence[str]
+    symbolic: SymbolicRun, trace: Trace | None, sizes: Sizes, phases: Sequence[str]
 ) -> bool:
-    if trace is None or len(trace.calls) != len(found.trace.calls):
+    if trace is None or len(trace.calls) != len(symbolic.trace.calls):
         return False
 
     def told(call: Call) -> tuple[Any, ...]:
         return call.op, *(evaluate(x, sizes) for x in (call.takes, call.gives, call.workspace))
 
-    pairs = zip(trace.calls, found.trace.calls, strict=True)
+    pairs = zip(trace.calls, symbolic.trace.calls, strict=True)
     return all(told(a) == told(b) for a, b in pairs) and not differ(
-        found, totals_by_phase(trace, phases), sizes
+        symbolic, totals_by_phase(trace, phases), sizes
     )
+
+
+# -- sizes at which a mixture of experts spreads its rows evenly over the experts ------
+def evenly(
+    target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
+) -> dict[str, int]:
+    """Return hints at which each expert gets as many rows, and more of them than experts exist."""
+    if not target.routed:
+        return hints
+    trace = Runs(target, phases).at(hints)
+    free = [name for name in ("N", *hints) if name in hints and name not in asked]
+    for rows, experts in trace.routes:
+        name = next((name for name in free if rows % hints[name] == 0), "")
+        if not name:
+            continue
+        each = rows // hints[name]
+        unit = experts // gcd(experts, each)
+        least = max(hints[name], -(-experts * experts // each) + unit)
+        hints = {**hints, name: unit * (-(-least // unit) | 1)}
+    return hints

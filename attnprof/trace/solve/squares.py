@@ -35,7 +35,7 @@ def side_of(target: Target, asked: Sizes) -> str:
     def runs(length: int) -> bool:
         shape = {**small, _LENGTH: length}
         ways = (outcome(target, shape, training=False, most=_SHORT, swift=x) for x in (True, False))
-        return any(isinstance(found, Trace | TooLongError) for found in ways)
+        return any(isinstance(result, Trace | TooLongError) for result in ways)
 
     if any(map(runs, _OTHERS)) or not all(map(runs, _SQUARES)):
         return ""
@@ -96,7 +96,7 @@ def in_length(forms: PhaseForms, side: str) -> PhaseForms:
             trace,
             calls=[call.mapped(said) for call in trace.calls],
             parameters=said(trace.parameters),
-            modules={name: said(own) for name, own in trace.modules.items()},
+            modules={name: said(entries) for name, entries in trace.modules.items()},
             routes=[(said(rows), said(experts)) for rows, experts in trace.routes],
         ),
         holds=partial(_holds, forms.holds, side),

@@ -31,16 +31,14 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve import budget
-from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.contradictions import Found, compare_calls
 from attnprof.trace.solve.count import held
-from attnprof.trace.solve.even_routing import evenly
 from attnprof.trace.solve.interpolation import Interpolated, interpolate
-from attnprof.trace.solve.later_calls import compare_calls
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.single_sizes import include_single_sizes
+from attnprof.trace.solve.single_sizes import evenly, include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import (
     nearby_hints,
@@ -99,14 +97,14 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    def verified(self, method: str, found: FoundForms, shapes: list[dict[str, int]]) -> Forms:
+    def verified(self, method: str, formulas: FoundForms, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
         Raises :class:`PartedError` if the code does something else on real tensors.
         """
         if len(shapes) < budget.HELD_OUT:
-            told = f"no {budget.HELD_OUT} shapes at which it could be verified"
-            raise budget.NoFormulaError(told)
+            message = f"no {budget.HELD_OUT} shapes at which it could be verified"
+            raise budget.NoFormulaError(message)
         values, notes = None, list[str]()
         if self.complete:
             where = sizes_text(self.asked)
@@ -117,21 +115,23 @@ class Attempt:
             else:
                 values = totals_by_phase(trace, self.phases)
                 # a size of 1 is another case, which is then derived
-                found.hold(trace, self.asked, strict=1 in self.asked.values())
+                formulas.hold(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _moved_to_end(shapes, self.asked)
         if not self.target.real:
-            own = found.forms.get("train" if trains(self.phases) else self.phases[0], {})
-            real = held(self.target, trains(self.phases), found.holds, shapes, own.get("flops", 0))
+            quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
+            real = held(
+                self.target, trains(self.phases), formulas.holds, shapes, quantities.get("flops", 0)
+            )
             if isinstance(real, str):
                 notes.append(real)
             else:
                 shape, trace = real
                 try:
-                    found.hold(trace, shape)
+                    formulas.hold(trace, shape)
                 except budget.ContradictedError as wrong:
                     raise budget.NoFormulaError(f"on real tensors, {wrong}") from wrong
                 shapes = _moved_to_end(shapes, shape)
-        return self.phase_forms(method, found, shapes, notes, values)
+        return self.phase_forms(method, formulas, shapes, notes, values)
 
     def phase_forms(
         self,
@@ -191,25 +191,27 @@ def by_symbols(attempt: Attempt) -> Forms:
     target, phases = attempt.target, attempt.phases
     hints = evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
     try:
-        found, shapes = run_with_marked_loops(target, hints, attempt.asked, phases, attempt.classed)
+        symbolic, shapes = run_with_marked_loops(
+            target, hints, attempt.asked, phases, attempt.classed
+        )
     except budget.NoFormulaError as error:
         of_class = target.in_blocks and attempt.above_one and not attempt.classed
         if of_class and isinstance(error, PinnedError):
             return by_symbols(replace(attempt, classed=attempt.above_one))
         hints = divided_hints_for(target.symbols, attempt.above_one)
-        found, shapes = retry_with_divisible_sizes(target, hints, attempt.asked, phases, error)
+        symbolic, shapes = retry_with_divisible_sizes(target, hints, attempt.asked, phases, error)
     if shapes is None:
-        if pins := whole_block_exclusions(found, hints) if "N" not in attempt.asked else []:
+        if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
             with suppress(budget.NoFormulaError, TooLongError):
                 return by_mixing(replace(attempt, pins=pins))
-        runs = budget.Runs(target, phases, 2 * found.trace.operations + 100)
-        most = 2 * budget.MOST if found.most else budget.MOST
-        shapes = runs.verify(found, shapes_in(hints, found.holds), most)
-        found = include_single_sizes(found, runs, hints)
-    elif attempt.asked and not any(map(found.holds, nearby_hints(hints, attempt.asked))):
-        raise budget.NoFormulaError(f"it holds for {'; '.join(found.domain)}")
-    forms = attempt.verified("symbolic", found, shapes)
-    return _require_all_counts(found, forms)
+        runs = budget.Runs(target, phases, 2 * symbolic.trace.operations + 100)
+        most = 2 * budget.MOST if symbolic.most else budget.MOST
+        shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
+        symbolic = include_single_sizes(symbolic, runs, hints)
+    elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
+        raise budget.NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
+    forms = attempt.verified("symbolic", symbolic, shapes)
+    return _require_all_counts(symbolic, forms)
 
 
 def by_mixing(attempt: Attempt) -> Forms:
@@ -224,49 +226,52 @@ def by_mixing(attempt: Attempt) -> Forms:
     operations = _MIXING_LAYERS if attempt.by_module else _MIXING
     runs = budget.Runs(target, phases, budget.A_LONG_RUN, operations)
     runs.settle(known.base)
-    found = mixed(known, phases, runs)
+    formulas = mixed(known, phases, runs)
     try:
-        shapes = runs.verify(found, found.held_out(), strict=found.least != found.start)
+        shapes = runs.verify(formulas, formulas.held_out(), strict=formulas.least != formulas.start)
     except budget.ContradictedError:
-        if found.least == found.start:
+        if formulas.least == formulas.start:
             raise
-        found.least = found.start  # below, other moments may be the worst
-        shapes = runs.verify(found, found.held_out())
-    if attempt.complete and found.operations(attempt.asked) <= budget.A_LONG_RUN:
-        for name in found.ends:  # a run there is held against the formulas next
-            ends = -(-attempt.asked[name] // found.unit(name, attempt.asked))
-            found.ends[name] = max(found.ends[name], ends)
+        formulas.least = formulas.start  # below, other moments may be the worst
+        shapes = runs.verify(formulas, formulas.held_out())
+    if attempt.complete and formulas.operations(attempt.asked) <= budget.A_LONG_RUN:
+        for name in formulas.ends:  # a run there is held against the formulas next
+            ends = -(-attempt.asked[name] // formulas.unit(name, attempt.asked))
+            formulas.ends[name] = max(formulas.ends[name], ends)
     elif attempt.by_module:
-        _reach_asked(found, attempt.above_one, runs)
-    forms = attempt.verified("mixed", found, shapes)
-    if not _holds_at_asked(found, attempt, shapes):
-        raise PartialError(f"it holds for {'; '.join(found.domain)}", forms)
-    if found.narrow:
-        raise PartialError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
-    told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
-    alike = all(len(kinds) == 1 for kinds in found.kinds.values()) and not attempt.by_module
-    if alike and any("peak_bytes" not in own for own in told):
+        _reach_asked(formulas, attempt.above_one, runs)
+    forms = attempt.verified("mixed", formulas, shapes)
+    if not _holds_at_asked(formulas, attempt, shapes):
+        raise PartialError(f"it holds for {'; '.join(formulas.domain)}", forms)
+    if formulas.narrow:
+        raise PartialError(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms)
+    known_quantities = (
+        quantities.keys() | formulas.withheld.get(phase, {})
+        for phase, quantities in formulas.forms.items()
+    )
+    alike = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
+    if alike and any("peak_bytes" not in quantities for quantities in known_quantities):
         raise PartialError("the peak has no formula", forms)  # it may have one in a class of sizes
-    return _require_all_counts(found, forms)
+    return _require_all_counts(formulas, forms)
 
 
-def _reach_asked(found: Mixed, asked: Sizes, runs: budget.Runs) -> None:
+def _reach_asked(formulas: Mixed, asked: Sizes, runs: budget.Runs) -> None:
     """Extend ranges to the asked sizes if a run there gives what the formulas give."""
-    shape = {**found.near(), **asked}
-    if found.operations(shape) > budget.A_LONG_RUN or found.branches or found.holds(shape):
+    shape = {**formulas.near(), **asked}
+    if formulas.operations(shape) > budget.A_LONG_RUN or formulas.branches or formulas.holds(shape):
         return
     with suppress(budget.OutOfBudgetError):
-        if found.fits(shape, runs):
-            for name in found.ends:
-                ends = -(-shape[name] // found.unit(name, shape))
-                found.ends[name] = max(found.ends[name], ends)
+        if formulas.fits(shape, runs):
+            for name in formulas.ends:
+                ends = -(-shape[name] // formulas.unit(name, shape))
+                formulas.ends[name] = max(formulas.ends[name], ends)
 
 
-def _holds_at_asked(found: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
+def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
     """Return whether formulas hold at the asked sizes; beyond verified ends if none is a branch."""
-    ends = {x: end if x in found.branches else LARGEST for x, end in found.ends.items()}
-    further = replace(found, ends=ends)
-    return any(further.holds({**x, **attempt.above_one}) for x in (found.near(), *shapes))
+    ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
+    further = replace(formulas, ends=ends)
+    return any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes))
 
 
 def in_class(attempt: Attempt) -> Forms:
@@ -279,9 +284,9 @@ def in_class(attempt: Attempt) -> Forms:
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _require_all_counts(found: Found, forms: Forms) -> Forms:
+def _require_all_counts(formulas: Found, forms: Forms) -> Forms:
     """Return the forms; raise PartialError if a count has no formula."""
-    gaps = {kind: why for gone in found.withheld.values() for kind, why in gone.items()}
+    gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms
     raise PartialError(next(iter(gaps.values())), forms)
@@ -292,24 +297,24 @@ def by_interpolation(attempt: Attempt) -> Forms:
     target, phases = attempt.target, attempt.phases
     usual = REAL_ANCHOR if target.real else ANCHOR
     hints = hints_for(target.symbols, {**usual, **attempt.above_one})
-    found = interpolate(target, hints, attempt.asked, phases, attempt.lines)
-    attempt.lines.update(found.lines)
+    formulas = interpolate(target, hints, attempt.asked, phases, attempt.lines)
+    attempt.lines.update(formulas.lines)
     runs = budget.Runs(target, phases)
-    ranges, cuts = found.ranges, 0
+    ranges, cuts = formulas.ranges, 0
     while True:
         try:
-            shapes = runs.verify(found, found.held_out(), strict=cuts <= _CUTS)
+            shapes = runs.verify(formulas, formulas.held_out(), strict=cuts <= _CUTS)
         except budget.ContradictedError as error:
             if cuts > _CUTS:
                 raise
             if error.only_peaks:
-                found.withhold(error)
+                formulas.withhold(error)
                 continue
-            cuts = cuts + 1 if found.cut(error.shape) else _CUTS + 1
+            cuts = cuts + 1 if formulas.cut(error.shape) else _CUTS + 1
             if cuts > _CUTS:
-                found.back_to(ranges)
+                formulas.back_to(ranges)
         else:
-            return attempt.verified("interpolated", found, shapes)
+            return attempt.verified("interpolated", formulas, shapes)
 
 
 #: Strategies in the order in which they are tried, and how the reason begins if one fails.

@@ -122,8 +122,8 @@ def run_symbolically(
     known = set[frozenset[str]]() if steady is None else steady
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
-        found, lines = _run(target, hints, phases, None, integers, places or {}, classed)
-        ran = found.trace, found.guards.relations
+        run, lines = _run(target, hints, phases, None, integers, places or {}, classed)
+        ran = run.trace, run.guards.relations
         for bend in () if target.own or not lines or frozenset(lines) in known else BENDS:
             try:
                 other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
@@ -134,7 +134,7 @@ def run_symbolically(
                 at = ", ".join(filter(None, lines)) or "torch"
                 raise PinnedError(f"a size becomes a number at {at}, and what runs depends on it")
         known.add(frozenset(lines))
-        return found
+        return run
 
     try:
         return undisturbed(integers=False)
@@ -176,7 +176,7 @@ def _run(
         trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
         calls = [call.mapped(guards.written) for call in trace.calls]
-        modules = {name: guards.written(own) for name, own in trace.modules.items()}
+        modules = {name: guards.written(entries) for name, entries in trace.modules.items()}
         parameters = guards.written(trace.parameters)
         trace = replace(trace, calls=calls, parameters=parameters, modules=modules)
         forms = totals_by_phase(trace, phases)

@@ -80,13 +80,13 @@ def run_with_marked_loops(
     if not target.in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
-    found: Iterable[tuple[SymbolicRun, Sizes]]
-    found = _runs_at_asked(
+    runs: Iterable[tuple[SymbolicRun, Sizes]]
+    runs = _runs_at_asked(
         partial(run_symbolically, target, phases=phases, classed=classed), hints, asked, failed
     )
     if not _is_alone(hints, asked):
-        found = sorted(found, key=lambda x: -_share_of_lengths(*x))
-    for run, sizes in found:
+        runs = sorted(runs, key=lambda x: -_share_of_lengths(*x))
+    for run, sizes in runs:
         if not run.trace.has_loops:
             return run, None
         try:
@@ -156,14 +156,14 @@ def _fails_again(failed: NoFormulaError, sizes: Sizes) -> bool:
     return bool(relations) and SizeConditions(relations).holds(sizes)
 
 
-def _share_of_lengths(found: SymbolicRun, hints: Sizes) -> float:
+def _share_of_lengths(symbolic: SymbolicRun, hints: Sizes) -> float:
     """Return the share of lengths, of all magnitudes, at which a run's formulas hold."""
     lengths = [int(2 ** (power / 4)) for power in range(24, 65)]
-    return sum(found.holds({**hints, "N": length}) for length in lengths) / len(lengths)
+    return sum(symbolic.holds({**hints, "N": length}) for length in lengths) / len(lengths)
 
 
 def _verified_run(
-    found: SymbolicRun, hints: Sizes, target: Target, phases: Sequence[str]
+    symbolic: SymbolicRun, hints: Sizes, target: Target, phases: Sequence[str]
 ) -> tuple[SymbolicRun, list[dict[str, int]]]:
     """Return the run with the domain that concrete runs confirm, and the shapes of these.
 
@@ -172,38 +172,38 @@ def _verified_run(
     """
     runs = Runs(target, phases, budget.A_LONG_RUN // 2)
     agreed = list[dict[str, int]]()
-    found = replace(found, guards=SizeConditions(found.guards.telling))
+    symbolic = replace(symbolic, guards=SizeConditions(symbolic.guards.telling))
     with suppress(TooLongError):
-        for shape in islice(_shapes(found, hints, runs.longest), 1):
+        for shape in islice(_shapes(symbolic, hints, runs.longest), 1):
             runs.settle(shape)
-        wider = _without_remainders(found, runs, hints)
+        wider = _without_remainders(symbolic, runs, hints)
         try:
             agreed = runs.verify(wider, _shapes(wider, hints, runs.longest), strict=True)
         except ContradictedError:
-            wider, agreed = found, runs.verify(found, _shapes(found, hints, runs.longest))
+            wider, agreed = symbolic, runs.verify(symbolic, _shapes(symbolic, hints, runs.longest))
     if len(agreed) >= HELD_OUT:
         return wider, agreed
     runs = Runs(target, phases, budget.A_LONG_RUN // 2, once=True)
-    agreed = runs.verify(found, shapes_in(hints, found.holds), strict=True)
+    agreed = runs.verify(symbolic, shapes_in(hints, symbolic.holds), strict=True)
     if len(agreed) < HELD_OUT:
         raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
-    trace = replace(found.trace, notes=[*found.trace.notes, _ONE_TURN])
-    return replace(found, trace=trace), agreed
+    trace = replace(symbolic.trace, notes=[*symbolic.trace.notes, _ONE_TURN])
+    return replace(symbolic, trace=trace), agreed
 
 
-def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
+def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
     """Yield shapes inside the domain, each once: of short runs first, then of few turns."""
     inside, seen = list[dict[str, int]](), list[dict[str, int]]()
 
     def all_inside() -> Iterator[dict[str, int]]:
-        for shape in shapes_in(hints, found.holds):
+        for shape in shapes_in(hints, symbolic.holds):
             inside.append(shape)
             yield shape
 
     for shape in chain(
-        (shape for shape in all_inside() if _is_short(found, shape)),
-        (shape for shape in inside if _is_short(found, shape, 4)),
-        _shapes_of_few_turns(found, hints, longest, inside),
+        (shape for shape in all_inside() if _is_short(symbolic, shape)),
+        (shape for shape in inside if _is_short(symbolic, shape, 4)),
+        _shapes_of_few_turns(symbolic, hints, longest, inside),
     ):
         if shape not in seen:
             seen.append(shape)
@@ -211,60 +211,60 @@ def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str
 
 
 def _shapes_of_few_turns(
-    found: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
+    symbolic: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
 ) -> Iterator[dict[str, int]]:
     """Yield shapes inside with 2 or 3 for sizes that loops are over, the length apart.
 
     Shapes of few operations come first. Some have far larger sizes, if that makes blocks larger:
     tensors of these runs have no values. ``inside`` are shapes near the hints.
     """
-    times = [x for x in found.repeats if not isinstance(x, int)]
+    times = [x for x in symbolic.repeats if not isinstance(x, int)]
     looped = sorted({size.name for x in times for size in x.free_symbols} - {"N"})
     wider = {name: _WIDER * size for name, size in hints.items() if size > 1 and name != "N"}
-    most = found.operations(hints)
-    wider = {x: y for x, y in wider.items() if found.operations({**hints, x: y}) <= most}
+    most = symbolic.operations(hints)
+    wider = {x: y for x, y in wider.items() if symbolic.operations({**hints, x: y}) <= most}
     lengths = _FEWER if _has_length(hints) else ()
-    near = (shapes_in({**hints, "N": length}, found.holds) for length in lengths)
+    near = (shapes_in({**hints, "N": length}, symbolic.holds) for length in lengths)
     drawn = [dict(x) for x in chain(inside, *(islice(shapes, _LOOKED) for shapes in near))]
     for shape, name in product(drawn, looped):
         few = {**shape, name: 2 + shape[name] % 2}
-        if found.holds(few):
+        if symbolic.holds(few):
             shape.update(few)
     for (name, size), length in product(wider.items(), range(2, max(lengths, default=0))):
         few = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
         shape = {**hints, **few, name: size + length % 5, "N": length}
-        drawn += [shape] if found.holds(shape) else []
-    taken = [found.operations(shape) for shape in drawn]
+        drawn += [shape] if symbolic.holds(shape) else []
+    taken = [symbolic.operations(shape) for shape in drawn]
     short = min(longest, 2 * min(taken, default=0))
     yield from (shape for shape, many in zip(drawn, taken, strict=True) if many <= short)
     yield from (s for s, many in zip(drawn, taken, strict=True) if short < many <= longest)
 
 
-def _is_short(found: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
-    return found.operations(sizes) <= times * max(_SHORT, 3 * len(found.trace.calls))
+def _is_short(symbolic: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
+    return symbolic.operations(sizes) <= times * max(_SHORT, 3 * len(symbolic.trace.calls))
 
 
-def _without_remainders(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
     """Return the run without conditions on remainders of N that runs outside of them refute.
 
     Other conditions stay: beyond them another moment may be the peak at shapes that nobody tried.
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
     if not _has_length(hints):
-        return found
-    for shape, broken in _shapes_outside(found, hints):
+        return symbolic
+    for shape, broken in _shapes_outside(symbolic, hints):
         if runs.operations > _OPERATIONS:
             break
         if trace := runs.tried(shape):
             counted = totals_by_phase(trace, runs.phases)
-            (refused if differ(found, counted, shape) else agreed).append(broken)
-    told = Counter(chain(*(broken for broken in agreed if all(map(_is_of_remainder, broken)))))
-    dropped = {condition for condition, times in told.items() if times >= HELD_OUT}
+            (refused if differ(symbolic, counted, shape) else agreed).append(broken)
+    counts = Counter(chain(*(broken for broken in agreed if all(map(_is_of_remainder, broken)))))
+    dropped = {condition for condition, times in counts.items() if times >= HELD_OUT}
     for broken in refused:
         if dropped.issuperset(broken):
             dropped.difference_update(broken)
-    kept = [condition for condition in found.guards.relations if condition not in dropped]
-    return replace(found, guards=SizeConditions(kept))
+    kept = [condition for condition in symbolic.guards.relations if condition not in dropped]
+    return replace(symbolic, guards=SizeConditions(kept))
 
 
 def _is_of_remainder(condition: Any) -> bool:
@@ -272,20 +272,22 @@ def _is_of_remainder(condition: Any) -> bool:
     return alone and hasattr(condition, "lhs") and remainder(condition) is not None
 
 
-def differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+def differ(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
     """Return whether a concrete run counted something else than the formulas say."""
     try:
-        return bool(budget.differences(found.forms, counted, shape))
+        return bool(budget.differences(symbolic.forms, counted, shape))
     except ZeroDivisionError:
         return True
 
 
-def _shapes_outside(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str, int], list[Any]]]:
+def _shapes_outside(
+    symbolic: SymbolicRun, hints: Sizes
+) -> Iterator[tuple[dict[str, int], list[Any]]]:
     """Yield shapes outside the domain and the conditions each breaks, the fewest first."""
 
     def broken(sizes: Sizes) -> list[Any]:
         try:
-            return [c for c in found.guards.relations if not evaluate(c, sizes)]
+            return [c for c in symbolic.guards.relations if not evaluate(c, sizes)]
         except ZeroDivisionError:
             return []
 
@@ -295,9 +297,9 @@ def _shapes_outside(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str
         others = (x for x in longer if broken(x) and all(map(_is_of_remainder, broken(x))))
         return islice(others, 1)
 
-    outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(found, x))
+    outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(symbolic, x))
     looked = list(islice(outside, _LOOKED))
-    inside = shapes_in(hints, lambda x: not broken(x) and _is_short(found, x))
+    inside = shapes_in(hints, lambda x: not broken(x) and _is_short(symbolic, x))
     looked += chain(*map(beside, islice(inside, _DOUBTED)))
     doubted = Counter[Any]()
     for shape, conditions in sorted(((s, broken(s)) for s in looked), key=lambda x: len(x[1])):

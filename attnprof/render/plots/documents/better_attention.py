@@ -127,8 +127,8 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     top = max(row["standard"] for row in rows)
     panels: list[Any] = style.split(figure, 4, 3.0, subplot_kw={"projection": "3d"})
     for axes, name in zip(panels, ("standard", "optimised", "efficient", "super"), strict=True):
-        found = {(row["l"], row["d_m"]): row[name] for row in rows}
-        height = np.array([[found[n, d] for d in widths] for n in lengths])
+        values = {(row["l"], row["d_m"]): row[name] for row in rows}
+        height = np.array([[values[n, d] for d in widths] for n in lengths])
         axes.plot_surface(
             x, y, height, cmap="viridis", vmin=0, vmax=top, linewidth=0.2, edgecolor="0.3",
             rcount=len(lengths), ccount=len(widths),

@@ -45,8 +45,8 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
         {**_POINT, "label": "sampled, $V$ of variance 1"},
         {**_POINT, "markerfacecolor": "white", "label": "sampled, rows of $V$ on the sphere"},
     ))  # fmt: skip
-    told = "Rows of Q and K are random unit vectors, V has a column of ones in front; titles: "
-    return f"{told}Table 1. {_sampling(data.rows)}"
+    caption = "Rows of Q and K are random unit vectors, V has a column of ones in front; titles: "
+    return f"{caption}Table 1. {_sampling(data.rows)}"
 
 
 @DRAWINGS.draws("5", height=1.9)
@@ -69,8 +69,8 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
         {"color": style.BLACK, "linestyle": DOTTED, "linewidth": 0.8,
          "label": f"{granted:.0%}: what is granted for large $N$"},
     ))  # fmt: skip
-    told = "|law / sampled mean - 1| with the standard error of the mean; titles: Table 1."
-    return f"{told} {_sampling(data.rows)}"
+    caption = "|law / sampled mean - 1| with the standard error of the mean; titles: Table 1."
+    return f"{caption} {_sampling(data.rows)}"
 
 
 def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
@@ -212,9 +212,9 @@ def _machine(facts: Mapping[str, Any]) -> str:
 
 def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
     for form in dict.fromkeys(row["form"] for row in rows):
-        own = of(rows, form=form)
+        of_form = of(rows, form=form)
         for setting, look in SETTINGS.items():
-            known = of(own, allocator=setting)
+            known = of(of_form, allocator=setting)
             if field == "time_s" or setting == "kept":
                 axes.plot(*curve(known, field, unit), **{**FORMS[form], **look})
 
@@ -283,10 +283,10 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
-    own = of(data.rows, mechanism="taylor-efficient", allocator="kept")
+    kept = of(data.rows, mechanism="taylor-efficient", allocator="kept")
     look = FORMS["taylor-efficient"]
     for word, line in (("memory", "-"), ("time", (0, (3, 1)))):
-        axes.plot(*curve(own, f"{word}_ratio"), linestyle=line, label=word, **look)
+        axes.plot(*curve(kept, f"{word}_ratio"), linestyle=line, label=word, **look)
     shares = {int(n): share for n, share in data.facts["printed"]["memory_shares"].items()}
     axes.plot(list(shares), list(shares.values()), marker="s", markersize=4, linestyle="none",
               color=style.BLACK, markerfacecolor="white", label="memory, printed",
@@ -303,11 +303,11 @@ def _legend(
     figure: Figure, names: Sequence[str], printed: str, crossovers: Rows, *more: Mapping[str, Any]
 ) -> None:
     """Draw a legend of mechanisms, then of printed and measured crossovers with these looks."""
-    own = [{"label": name, **FORMS[name]} for name in names]
+    handles = [{"label": name, **FORMS[name]} for name in names]
     labels = printed, "measured", "measured, by default"
     met = [
         {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
         for label, look in zip(labels, crossovers, strict=True)
     ]
-    looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
+    looks = [{"linewidth": 1.0, **entry} for entry in (*handles, *met, *more)]
     style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
