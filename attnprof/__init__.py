@@ -16,15 +16,17 @@ os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")
 _WHERE = {
     "Workload": "attnprof.workload", "Cost": "attnprof.costs", "CostTable": "attnprof.costs",
     "Stage": "attnprof.costs", "Report": "attnprof.record",
+    "flops_per_token": "attnprof.models.mfu",
 }  # fmt: skip
 __all__ = [
     "Cost", "CostTable", "Report", "Stage", "Workload", "__version__", "attend", "build", "cost",
-    "crossover", "derive", "profile", "rule", "sweep",
+    "crossover", "derive", "flops_per_token", "profile", "rule", "sweep",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from attnprof.api import attend, build, cost, crossover, derive, profile, rule, sweep
     from attnprof.costs import Cost, CostTable, Stage
+    from attnprof.models.mfu import flops_per_token
     from attnprof.record import Report
     from attnprof.workload import Workload
 

@@ -14,6 +14,7 @@ from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
 from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
+from attnprof.cli.utilisation import Mfu
 from attnprof.errors import RequestError
 from attnprof.models.fits import with_memory
 from attnprof.models.names import check_names, fields_of
@@ -95,6 +96,7 @@ def model(
     settings: opt.SetOption = None,
     memory: str | None = _MEMORY,
     compare: list[str] | None = _COMPARE,
+    utilisation: Mfu,
     limit: float = _LIMIT,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -108,9 +110,13 @@ def model(
       attnprof model llama-3.1-8b --compare qwen3-8b,gemma-3-12b --seq 32768
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model my.py:build_model --phase forward
+      attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
+    if utilisation.is_asked(compare=compare, memory=memory, swap=swap, inputs=inputs):
+        utilisation.answer(config, seq, to)
+        return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(memory, "--memory")
     lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}

@@ -22,8 +22,8 @@ from attnprof.workload import DTYPES, PHASES, SCOPES
 PANELS = {
     "What": "attention model source norms where grid suite baseline against table figure claim "
     "case metric kind quantity convention scope verdict everything verify measure self_test "
-    "symbolic full ceilings distill quick",
-    "Sizes": "seq target_seq built_for d_model heads d batch kv_heads kv_seq at span",
+    "symbolic full ceilings distill quick mfu counting",
+    "Sizes": "seq target_seq lengths built_for d_model heads d batch kv_heads kv_seq at span",
     "Conditions": "phase causal dtype device kernel optimizer swap settings",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",

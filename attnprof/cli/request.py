@@ -36,6 +36,11 @@ def parse_sizes(text: str, flag: str) -> list[int]:
     return list(sizes)
 
 
+def parse_lengths(text: str, flag: str) -> list[int]:
+    """Return the sizes of a list, each as often as it is typed: a batch may repeat a length."""
+    return [size for part in text.split(",") for size in _part(part.strip(), flag)]
+
+
 def check_points(count: int, flag: str) -> None:
     """Refuse more points than a command answers in a minute or two."""
     if count > MOST_POINTS:

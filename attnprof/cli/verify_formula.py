@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
-from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
+from attnprof.cli.request import parse_named_sizes, parse_names, parse_set, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
 from attnprof.user_code import check_place
@@ -19,6 +19,7 @@ from attnprof.user_code import check_place
 if TYPE_CHECKING:
     from attnprof.verify.printed import Printed
 
+OF_MODEL = 'attnprof verify-formula --model config.json "6*P + 12*L*h*d*N"'
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
 
@@ -38,6 +39,40 @@ class Reading:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WholeModelFormula:
+    """Flags for a formula of a whole model's FLOPs a token."""
+
+    of_model: str | None = Option(
+        None, "--model", metavar="CONFIG",
+        help="The formula is of this model's FLOPs a token: a config.json or a name.",
+    )  # fmt: skip
+    seq: str | None = Option(
+        None, metavar="SIZE", help="With --model: the N of the numbers (default: 4096)."
+    )
+
+    def answer(self, row: "Printed", phase: str | None, to: opt.Output) -> None:
+        """Write what the formula gets wrong, term by term."""
+        from attnprof.models.conventions import PHASES
+        from attnprof.models.mfu_sizes import sizes_of
+        from attnprof.verify.model_formula import model_formula_report
+
+        if self.of_model is None or not row.formula:
+            raise RequestError(f"verify-formula --model needs a formula: type {OF_MODEL}")
+        if row.source.target:
+            raise RequestError("give --model or a target, not both")
+        phase = opt.one_of(phase or "train", PHASES, "--phase")
+        n = parse_size(self.seq or "4096", "--seq")
+        with redirect_stdout(sys.stderr), working(f"counting {self.of_model}"):
+            sizes = sizes_of(self.of_model)
+            report = model_formula_report(
+                sizes, row.formula, phase, n, row.where, opt.environment()
+            )
+        to.deliver(report)
+        if not report.summary["match"]:
+            raise CheckFailedError(report.summary["answer"])
+
+
 def verify_formula(
     *,
     formula: str | None = Argument(
@@ -53,12 +88,16 @@ def verify_formula(
     modules: opt.Modules,
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
-    phase: opt.PhaseOption = "forward",
+    phase: str | None = Option(
+        None, metavar="PHASE", show_default="forward; train with --model",
+        help="forward, prefill (causal forward), backward, train or decode.",
+    ),
     quantity: str = Option("flops", metavar="NAME", help="What it counts, like flops or macs."),
     kind: str | None = Option(None, metavar="KIND", help="formula (ours) or derived (from code)."),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
     reading: Reading,
+    whole: WholeModelFormula,
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
 ) -> None:
@@ -70,6 +109,7 @@ def verify_formula(
       attnprof verify-formula "h*(4*N**2*d + 6*N**2)" taylor-direct --scope core
       attnprof verify-formula "O(N^2)" standard --up-to order --in N
       attnprof verify-formula --table formulas.csv my.py:MyAttention
+      attnprof verify-formula --model config.json "6*P + 12*L*h*d*N"
     """
     if table is not None and target is None:
         formula, target = None, formula
@@ -80,7 +120,7 @@ def verify_formula(
     from attnprof.verify.own_formulas import KINDS, Source
     from attnprof.verify.printed import PHASES, Printed, meanings, with_phase
 
-    opt.one_of(phase, PHASES, "--phase")
+    opt.one_of(phase or "forward", PHASES, "--phase")
     opt.one_of(reading.up_to, UP_TO, "--up-to")
     if kind is not None:
         opt.one_of(kind, KINDS, "--kind")
@@ -93,7 +133,12 @@ def verify_formula(
         growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
         at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
-    _answer(with_phase(row, phase), table, to)
+    if whole.of_model is not None:
+        whole.answer(row, phase, to)
+        return
+    if whole.seq is not None:
+        raise RequestError("--seq is for a model's FLOPs a token: type --model, too")
+    _answer(with_phase(row, phase or "forward"), table, to)
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
         CompareRecord,
         CostRecord,
         DeriveRecord,
+        FormulaTermRecord,
         GrowthRecord,
         HeadsRecord,
         HeatmapRecord,
         MechanismRecord,
+        MfuRecord,
         ModelRecord,
         PredictRecord,
         RecommendRecord,
@@ -45,10 +47,11 @@ _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "me
 __all__ = [
     "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord", "ColumnarRecords",
     "CompareRecord", "ComparedRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
-    "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
-    "HistoryRecord", "MechanismRecord", "ModelRecord", "PredictRecord", "ProfileRecord",
-    "RecommendRecord", "Record", "ReleasedRecord", "Report", "ReproduceRecord", "SelfTestRecord",
-    "TradeoffRecord", "VerificationRecord", "column", "record_kinds", "write_whole",
+    "DistillRecord", "DoctorRecord", "FormulaTermRecord", "GrowthRecord", "HeadsRecord",
+    "HeatmapRecord", "HistoryRecord", "MechanismRecord", "MfuRecord", "ModelRecord",
+    "PredictRecord", "ProfileRecord", "RecommendRecord", "Record", "ReleasedRecord", "Report",
+    "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord", "column",
+    "record_kinds", "write_whole",
 ]  # fmt: skip
 
 

@@ -256,6 +256,42 @@ class ModelRecord(Record, commands=("model",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MfuRecord(Record, commands=("model --mfu",)):
+    """``model --mfu``: FLOPs a token of a phase by a convention, at the asked lengths.
+
+    ``expression`` is in N, for one sequence of N tokens; ``flops`` are those of all ``tokens``,
+    exact where ``flops_per_token`` is rounded. ``dropped`` says which terms the convention leaves
+    out, adds or counts otherwise than what is executed.
+    """
+
+    convention: str = column("convention")
+    phase: str = column("phase")
+    flops_per_token: int = column("FLOPs a token", fmt="count")
+    expression: str = column("formula")
+    dropped: str = column("dropped", default="")
+    tokens: int = column("tokens", fmt="count")
+    flops: int = column("FLOPs", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaTermRecord(Record, commands=("verify-formula --model",)):
+    """``verify-formula --model``: a term of a formula for a model's FLOPs a token.
+
+    ``theirs`` is the formula's share as text in N, ``ours`` what is executed, ``difference``
+    theirs minus ours; ``what`` says what the difference is. Values are at ``seq_len``.
+    """
+
+    term: str = column("term")
+    theirs: str = column("theirs", default="")
+    ours: str = column("ours", default="")
+    difference: str = column("difference", default="")
+    what: str = column("what it is", default="")
+    seq_len: int = column("seq", fmt="count")
+    theirs_value: int | float | None = column("theirs at N", fmt="count")
+    ours_value: int | float | None = column("ours at N", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerificationRecord(Record, commands=("verify-formula",)):
     """``verify-formula``: a printed formula beside the one of this project.
 

@@ -27,7 +27,7 @@ _REPORT = re.compile(
 )
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
 _BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
-_MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:% )?Written by attnprof ([a-z -]+)\.")
+_MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attnprof ([a-z -]+)\.")
 _XML = {
     "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
     "reproduce": re.compile(r'<meta name="generator" content="attnprof">'),

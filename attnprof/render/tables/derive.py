@@ -251,6 +251,11 @@ _OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
     """Yield a block a formula; of several, an overview and the mismatches' blocks."""
+    if report.command == "verify-formula --model":
+        from attnprof.render.tables.mfu import formula_tables
+
+        yield from formula_tables(report)
+        return
     records = report.of(VerificationRecord)
     several = len(records) > 1
     if several:

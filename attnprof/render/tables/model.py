@@ -8,6 +8,7 @@ from rich.text import Text
 
 from attnprof.record import ModelRecord, Report
 from attnprof.render.tables.comparison import comparison_tables
+from attnprof.render.tables.mfu import mfu_tables
 from attnprof.render.terminal import (
     FittedTable,
     FormulaText,
@@ -23,12 +24,14 @@ from attnprof.units import MISSING, format_value, quantity_text
 _SHOWN = ("flops", "bytes_moved", "parameters")
 #: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Answers of ``model`` that have tables of their own.
+_OTHERS = {"model --compare": comparison_tables, "model --mfu": mfu_tables}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Yield the whole model first, then each phase by part and kind of layer."""
-    if report.command == "model --compare":
-        yield from comparison_tables(report)
+    if report.command in _OTHERS:
+        yield from _OTHERS[report.command](report)
         return
     summary = report.summary
     yield from answer_line(report)

@@ -1,0 +1,275 @@
+"""What frameworks and papers count as the FLOPs of a training step, term by term.
+
+MFU divides these FLOPs by what a device could do in the same time. Every framework has a function of
+its own, and they differ in which parameters are multiplied, whether the causal mask halves attention,
+and what windows, experts and recurrent layers cost. :func:`terms` gives a convention's count of a
+model as named terms, :func:`dropped` says where these differ from what is executed.
+
+Sources: ``palm`` 6·N + 12·L·H·Q·T with all parameters N (arXiv 2204.02311, appendix B; its 46.2 % come
+out with the 540.35e9 of its table 1); ``megatron`` num_floating_point_operations of Megatron-LM
+(megatron/training/training.py); ``torchtitan`` get_nparams_and_flops (torchtitan/models/utils.py);
+``verl`` verl/utils/flops_counter.py; ``6n`` 6·N·D as in arXiv 2001.08361 and 2203.15556.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, Mask, summed, times
+
+#: Roles of weights: matrices that every token is multiplied with, and others.
+MATRICES = (
+    "attention", "mlp", "expert", "shared expert", "shared gate", "router", "indexer", "head",
+)  # fmt: skip
+#: Weights that are looked up or added, or scale a channel: no products of matrices.
+OTHERS = ("embedding", "norm", "latent norm", "bias", "vector")
+ROLES = (*MATRICES, "convolution", *OTHERS)
+#: Names of terms in answers, by role.
+NAMES = {
+    "attention": "attention projections", "mlp": "dense MLPs", "expert": "routed experts",
+    "shared expert": "shared experts", "shared gate": "gates of shared experts",
+    "router": "routers", "indexer": "indexer projections", "head": "output head",
+    "convolution": "short convolutions", "embedding": "embedding tables", "norm": "norms",
+    "latent norm": "norms of latents", "bias": "biases", "vector": "other vectors",
+    "scores": "attention over pairs", "index scores": "indexer over pairs",
+    "recurrent": "recurrent state", "mtp": "multi-token prediction",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters of one role in the whole model, and how many of them one token meets."""
+
+    entries: int
+    active: int
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """``layers`` alike: softmax attention of heads over the pairs of a mask; a key is wider than
+    its value in latent attention. ``index_heads`` score all pairs of ``index_mask`` first.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    mask: Mask = CAUSAL
+    index_heads: int = 0
+    index_dim: int = 0
+
+    @property
+    def widths(self) -> int:
+        """Entries of keys and values that a pair of tokens meets, in all layers and heads."""
+        return self.layers * self.heads * (self.key_dim + self.value_dim)
+
+
+@dataclass(frozen=True)
+class MixerShape:
+    """``layers`` alike that carry a state of ``heads`` matrices, key_dim by value_dim.
+
+    ``rule`` is ``delta`` (the state is corrected by what it holds for a key), ``decay`` (it fades),
+    ``dplr`` (RWKV-7) or ``scan`` (entry by entry: no products). ``groups`` share keys and queries.
+    ``chunk`` tokens are computed at once.
+    """
+
+    layers: int
+    rule: str
+    heads: int
+    key_dim: int
+    value_dim: int
+    chunk: int
+    groups: int = 0
+
+    @property
+    def state(self) -> int:
+        """Entries of the state of all layers."""
+        return self.layers * self.heads * self.key_dim * self.value_dim
+
+    def products(self) -> int:
+        """Return the multiply-adds of matrix products a token, in chunked form."""
+        c, k, v = self.chunk, self.key_dim, self.value_dim
+        each = {
+            "delta": c * (3 * k + 2 * v) + 3 * k * v,
+            "decay": c * v + 2 * k * v,
+            "dplr": c * (5 * k + 4 * v) + 4 * k * v,
+            "scan": 0,
+        }[self.rule]
+        shared = (self.groups or self.heads) * c * k if self.rule == "decay" else 0
+        return self.layers * (self.heads * each + shared)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """The numbers that conventions need of a model; ``mtp_layers`` predict further tokens."""
+
+    name: str
+    hidden: int
+    weights: Mapping[str, Weights]
+    attention: Sequence[AttentionShape]
+    mixers: Sequence[MixerShape] = ()
+    layers: int = 0
+    tied: bool = False
+    mtp_layers: int = 0
+    mtp_matrices: int = 0
+    usual_length: int = 1024
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def entries(self, *roles: str) -> int:
+        """Return the parameters of roles, tied tables once."""
+        return sum(x.entries for role, x in self.weights.items() if role in roles)
+
+    def active(self, *roles: str) -> int:
+        """Return the parameters of roles that one token meets."""
+        return sum(x.active for role, x in self.weights.items() if role in roles)
+
+
+Terms = dict[str, dict[Mask, int]]
+
+
+def _weights(sizes: ModelSizes, roles: Sequence[str], factor: int = 6) -> Terms:
+    return {role: {TOKEN: factor * sizes.active(role)} for role in roles if sizes.active(role)}
+
+
+def _scores(sizes: ModelSizes, factor: int, mask: Callable[[Mask], Mask]) -> Terms:
+    counts = [{mask(x.mask): factor * x.widths} for x in sizes.attention]
+    return {"scores": summed(counts)} if counts else {}
+
+
+def _palm(sizes: ModelSizes) -> Terms:
+    return _weights(sizes, ROLES) | _scores(sizes, 6, lambda _: FULL)
+
+
+def _six_n(sizes: ModelSizes) -> Terms:
+    return _weights(sizes, ROLES)
+
+
+def _torchtitan(sizes: ModelSizes) -> Terms:
+    found = _weights(sizes, [role for role in ROLES if role != "embedding"])
+    state = sum(18 * x.state for x in sizes.mixers if x.rule in ("delta", "dplr"))
+    return found | _scores(sizes, 6, lambda _: FULL) | _each("recurrent", state)
+
+
+def _megatron(sizes: ModelSizes) -> Terms:
+    roles = ("attention", "mlp", "expert", "shared expert", "latent norm", "head")
+    found = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
+    rules = [(x, "delta" if x.rule == "dplr" else x.rule) for x in sizes.mixers]
+    delta = sum(24 * x.layers * x.heads * x.value_dim**2 for x, rule in rules if rule == "delta")
+    scan = sum(21 * x.state for x, rule in rules if rule != "delta")
+    if delta:  # its Mamba layers have no convolution
+        found |= _weights(sizes, ["convolution"])
+    mtp = 6 * sizes.mtp_layers * (sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2)
+    mtp += 6 * sizes.mtp_layers * sizes.active("head")
+    return found | _each("recurrent", delta + scan) | _each("mtp", mtp)
+
+
+def _verl(sizes: ModelSizes) -> Terms:
+    roles = ("attention", "mlp", "expert", "shared expert", "shared gate", "router", "convolution")
+    found = _weights(sizes, (*roles, "head")) | _each("embedding", 6 * sizes.active("head"))
+    state = sum(15 * x.state for x in sizes.mixers)
+    capped = lambda mask: Mask("capped", mask.size) if mask.kind == "window" else FULL  # noqa: E731
+    return found | _scores(sizes, 3, capped) | _each("recurrent", state)
+
+
+def _each(name: str, flops: int) -> Terms:
+    return {name: {TOKEN: flops}} if flops else {}
+
+
+CONVENTIONS: Mapping[str, Callable[[ModelSizes], Terms]] = {
+    "palm": _palm, "megatron": _megatron, "torchtitan": _torchtitan, "verl": _verl, "6n": _six_n,
+}  # fmt: skip
+EXECUTED = "executed"
+NAMES_OF_CONVENTIONS = (*CONVENTIONS, EXECUTED)
+PHASES = ("forward", "train")
+
+
+def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
+    """Return what is computed: products of matrices at 2 FLOPs a multiply-add, exact pairs.
+
+    In training every product has two more, for the gradients of both factors. Fused attention
+    keeps no scores, so its backward pass has five products where the forward has two: three as wide
+    as a key (scores again, gradients of queries and keys), two as wide as a value. That is 3.5
+    times the forward pass in all where both are equally wide.
+    """
+    train = phase == "train"
+    found = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
+    pairs, index = [], []
+    for x in sizes.attention:
+        widths = 4 * x.key_dim + 3 * x.value_dim if train else x.key_dim + x.value_dim
+        pairs.append({x.mask: 2 * x.layers * x.heads * widths})
+        scored = x.layers * x.index_heads * x.index_dim
+        index.append({CAUSAL: (6 if train else 2) * scored})
+    if pairs:
+        found["scores"] = summed(pairs)
+    if any(map(summed, ([x] for x in index))):
+        found["index scores"] = summed(index)
+    state = sum(x.products() for x in sizes.mixers)
+    return found | _each("recurrent", (6 if train else 2) * state)
+
+
+def terms(sizes: ModelSizes, convention: str, phase: str = "train") -> Terms:
+    """Return a convention's FLOPs of a phase by term; the forward pass is a third of training.
+
+    ``executed`` is the exception (:func:`executed`).
+    """
+    if convention == EXECUTED:
+        return executed(sizes, phase)
+    found = CONVENTIONS[convention](sizes)
+    share = Fraction(1) if phase == "train" else Fraction(1, 3)
+    return {name: times(count, share) for name, count in found.items()}
+
+
+def count(sizes: ModelSizes, convention: str, phase: str = "train") -> dict[Mask, int]:
+    """Return a convention's FLOPs of a phase, all terms together."""
+    return summed(terms(sizes, convention, phase).values())
+
+
+def dropped(sizes: ModelSizes, convention: str, phase: str = "train") -> list[str]:
+    """Return sentences on the terms in which a convention differs from what is executed."""
+    theirs, ours = terms(sizes, convention, phase), executed(sizes, phase)
+    notes = [
+        _difference(name, theirs.get(name, {}), ours.get(name, {}), sizes)
+        for name in dict.fromkeys([*ours, *theirs])
+        if theirs.get(name, {}) != ours.get(name, {})
+    ]
+    if sizes.mtp_layers and "mtp" not in theirs:
+        notes.append(f"multi-token prediction left out: {_layers(sizes.mtp_layers)} named in the configuration")
+    return notes
+
+
+def _layers(number: int) -> str:
+    return f"{number} layer{'s' * (number != 1)}"
+
+
+def _difference(name: str, theirs: Count, ours: Count, sizes: ModelSizes) -> str:
+    label = NAMES[name]
+    if name == "scores":
+        return _pair_difference(theirs, ours, sizes) if theirs else f"{label} left out"
+    if not theirs:
+        return f"{label} left out: - {ours.get(TOKEN, 0):,}" if TOKEN in ours else f"{label} left out"
+    if not ours:
+        verb = "counted" if name in ("mtp", "recurrent") else "counted as if multiplied"
+        return f"{label} {verb}: + {theirs[TOKEN]:,}"
+    apart = theirs[TOKEN] - ours[TOKEN]
+    return f"{label} by a formula of its own: {'+' if apart > 0 else '-'} {abs(apart):,}"
+
+
+def _pair_difference(theirs: Count, ours: Count, sizes: ModelSizes) -> str:
+    """Return how a convention's keys a query and its backward pass differ from the executed ones."""
+    masks = {x.mask.kind for x in sizes.attention}
+    total = sum(x.widths for x in sizes.attention)
+    factor = Fraction(sum(theirs.values()), total)
+    full = sum(ours.values()) > 2 * total + 1
+    phrases = []
+    if "causal" in masks:
+        half = factor in (3, 1)
+        phrases.append("causal halved to N/2 keys, not (N + 1)/2" if half else "causal counted full: N keys, not (N + 1)/2")
+    if masks & {"window", "chunk"}:
+        capped = any(mask.kind == "capped" for mask in theirs)
+        size = "Min(N, w) keys, halved" if capped else "dense"
+        phrases.append(f"windows counted {size}")
+    if full:
+        phrases.append("backward 2x, without the fused kernel's recomputation")
+    return f"{NAMES['scores']}: {'; '.join(phrases)}" if phrases else f"{NAMES['scores']} differ"

@@ -1,0 +1,124 @@
+"""FLOPs a token for MFU: a model's count by every convention, as numbers and closed forms in N.
+
+The numbers come from :mod:`attnprof.models.conventions`, the model's sizes from
+:mod:`attnprof.models.mfu_sizes`. Entry points: :func:`mfu_report` for the command,
+:func:`flops_per_token` for Python.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnprof.arguments import at_least
+from attnprof.errors import RequestError, closest
+from attnprof.models.conventions import (
+    EXECUTED,
+    NAMES,
+    NAMES_OF_CONVENTIONS,
+    PHASES,
+    ModelSizes,
+    count,
+    dropped,
+    terms,
+)
+from attnprof.models.flops_terms import expression, per_token, sequence_flops, summed
+from attnprof.record import MfuRecord, Report
+
+#: The most tokens of a sequence that is asked for: sizes beyond are typing errors.
+LONGEST = 2**40
+
+
+def conventions_of(name: str) -> list[str]:
+    """Return the conventions that a name stands for: itself, or all.
+
+    Raises :class:`RequestError` for an unknown one.
+    """
+    if name == "all":
+        return list(NAMES_OF_CONVENTIONS)
+    if name not in NAMES_OF_CONVENTIONS:
+        possible = closest(name, [*NAMES_OF_CONVENTIONS, "all"])
+        raise RequestError(f"--convention {name}: unknown convention; {possible}")
+    return [name]
+
+
+def flops_of(sizes: ModelSizes, lengths: Sequence[int], convention: str, phase: str) -> int:
+    """Return the FLOPs of a batch of sequences, each attending within itself."""
+    counted = count(sizes, convention, phase)
+    return sum(sequence_flops(counted, n) for n in lengths)
+
+
+def flops_per_token(
+    config: "str | Path | Mapping[str, Any]",
+    seq_len: int,
+    convention: str = "palm",
+    phase: str = "train",
+) -> int:
+    """Return the FLOPs of a token in a sequence of ``seq_len`` tokens, for MFU.
+
+    ``config`` is a path, a name as ``attnprof model`` takes it, or a mapping as in config.json;
+    ``convention`` one of palm, megatron, torchtitan, verl, 6n and executed; ``phase`` forward or
+    train. Rounded to the nearest whole number. Raises :class:`attnprof.errors.RequestError` for a
+    wrong request.
+
+    >>> attnprof.flops_per_token({"model_type": "llama"}, 4096, "executed")
+    42867359744
+    """
+    from attnprof.models.mfu_sizes import sizes_of
+
+    at_least("seq_len", seq_len, 1, LONGEST)
+    if phase not in PHASES:
+        raise RequestError(f"phase {phase}: unknown phase; possible: {', '.join(PHASES)}")
+    if convention not in NAMES_OF_CONVENTIONS:
+        possible = closest(convention, list(NAMES_OF_CONVENTIONS))
+        raise RequestError(f"convention {convention}: unknown convention; {possible}")
+    return per_token(flops_of(sizes_of(config), [seq_len], convention, phase), seq_len)
+
+
+def mfu_report(
+    sizes: ModelSizes,
+    conventions: Sequence[str],
+    lengths: Sequence[int],
+    environment: Mapping[str, Any] | None = None,
+) -> Report:
+    """Return a record a convention and phase, at a batch of sequences of these lengths.
+
+    The summary has the terms of each convention's training step, as FLOPs a token of that batch.
+    """
+    tokens = sum(lengths)
+    records, by_term = [], dict[str, dict[str, int]]()
+    for convention in conventions:
+        for phase in PHASES:
+            flops = flops_of(sizes, lengths, convention, phase)
+            records.append(
+                MfuRecord(
+                    convention=convention, phase=phase, flops_per_token=per_token(flops, tokens),
+                    expression=str(expression(count(sizes, convention, phase))),
+                    dropped="; ".join(dropped(sizes, convention, phase)),
+                    tokens=tokens, flops=flops,
+                )
+            )  # fmt: skip
+        by_term[convention] = {
+            NAMES[name]: per_token(sum(sequence_flops(each, n) for n in lengths), tokens)
+            for name, each in terms(sizes, convention).items()
+        }
+    everything = sum(x.entries for x in sizes.weights.values())
+    summary = {
+        "name": sizes.name, "lengths": list(lengths), "parameters": everything,
+        "active_parameters": sum(x.active for x in sizes.weights.values()),
+        "terms": by_term, "notes": list(sizes.notes), "answer": _answer(sizes, lengths),
+    }  # fmt: skip
+    return Report("model --mfu", records, summary, environment or {})
+
+
+def _answer(sizes: ModelSizes, lengths: Sequence[int]) -> str:
+    """Return the sentence that says what a trained token takes, and how much of it attention."""
+    tokens = sum(lengths)
+    step = terms(sizes, EXECUTED)
+    attention = summed(step.get(name, {}) for name in ("scores", "index scores"))
+    whole = flops_of(sizes, lengths, EXECUTED, "train")
+    share = sum(sequence_flops(attention, n) for n in lengths) / whole
+    lengths_text = f"N = {lengths[0]:,}" if len({*lengths}) == 1 else f"{len(lengths)} sequences"
+    return (
+        f"a trained token executes {per_token(whole, tokens):,} FLOPs at {lengths_text}, "
+        f"{share:.1%} of them attention over pairs"
+    )

@@ -1,0 +1,399 @@
+"""What a hand-written formula for a model's FLOPs a token gets wrong, term by term.
+
+The formula's part that grows with N is attention, the rest are products of parameters. Each is
+looked for among readings of ours that somebody may have meant: another mask, no recomputation, key
+heads for query heads; embeddings in, routers out, all experts. The reading with the fewest changes
+is told change by change, with the FLOPs of each, so that these add up to the difference.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from itertools import combinations, product
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.models.conventions import (
+    EXECUTED,
+    MATRICES,
+    NAMES,
+    NAMES_OF_CONVENTIONS,
+    PHASES,
+    AttentionShape,
+    ModelSizes,
+    count,
+    executed,
+)
+from attnprof.models.flops_terms import FULL, TOKEN, Mask, expression, summed
+from attnprof.record import FormulaTermRecord, Report
+from attnprof.trace.sizes import evaluate
+from attnprof.verify.printed import check_names, names_in, read_formula
+
+#: Lengths at which readings are compared: none is special to a mask of usual sizes.
+_LENGTHS = (1, 3, 61, 1009, 5003, 70001, 1000003)
+#: The most changes that are tried to explain products.
+_CHANGES = 4
+#: FLOPs for each parameter that somebody may have meant, and what it then is.
+_FACTORS = {
+    "train": {6: "", 2: "forward pass alone (2x)", 4: "backward pass alone (4x)",
+              8: "with a second forward pass (8x)"},
+    "forward": {2: "", 1: "multiply-adds (1x)", 6: "with the backward pass (6x)"},
+}  # fmt: skip
+
+Values = tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step from ours to theirs: what it is, and FLOPs a token before and after it at N."""
+
+    term: str
+    what: str
+    before: Any
+    after: Any
+
+
+def model_formula_report(
+    sizes: ModelSizes, text: str, phase: str, n: int, where: Mapping[str, str] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> Report:  # fmt: skip
+    """Return a record a term in which a formula differs from what is executed, then both sums.
+
+    ``text`` has the symbols of ``sizes`` and N; ``where`` says what others stand for. The summary
+    has the convention that the formula is, if it is one. Raises :class:`RequestError` for text that
+    is no formula, or has other names.
+    """
+    theirs, notes = _read(sizes, text, where or {})
+    ours = expression(count(sizes, EXECUTED, phase))
+    rows = list(_changes(sizes, theirs, phase))
+    records = [_record(row, n) for row in rows]
+    records.append(_record(Change("all", "", ours, theirs), n))
+    named = _conventions(sizes, theirs)
+    same = _at(theirs) == _at(ours)
+    summary = {
+        "name": sizes.name, "formula": text, "phase": phase, "seq_len": n, "match": same,
+        "conventions": named, "symbols": {x: sizes.symbols[x] for x in _used(text, sizes)},
+        "answer": _answer(records, named, phase, same=same), "notes": [*sizes.notes, *notes],
+    }  # fmt: skip
+    return Report("verify-formula --model", records, summary, environment or {})
+
+
+def _read(sizes: ModelSizes, text: str, where: Mapping[str, str]) -> tuple[Any, list[str]]:
+    """Return a formula as an expression in N alone, FLOPs a token."""
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    numbers = {name: sympy.Integer(value) for name, value in sizes.symbols.items()}
+    meanings = {name: read_formula(meaning, numbers) for name, meaning in where.items()}
+    check_names(read_formula(text, meanings), [*sizes.symbols, "N"], text)
+    theirs = sympy.expand(read_formula(text, {**numbers, **meanings}))
+    n = symbol("N")
+    if names_in(theirs) - {"N"}:
+        raise RequestError(f"formula '{text}': it is not in N alone; known are {', '.join(numbers)}")
+    if theirs.is_polynomial(n) and sympy.degree(theirs, n) == 2 and not theirs.subs(n, 0):
+        note = "the formula is of a whole sequence: it is divided by N"
+        return sympy.expand(theirs / n), [note]
+    return theirs, []
+
+
+def _used(text: str, sizes: ModelSizes) -> list[str]:
+    return sorted(names_in(read_formula(text)) & {*sizes.symbols})
+
+
+def _at(value: Any) -> Values:
+    """Return an expression's values at the lengths of comparison."""
+    return tuple(Fraction(evaluate(value, {"N": n})) for n in _LENGTHS)
+
+
+def _minus(one: Values, other: Values) -> Values:
+    return tuple(x - y for x, y in zip(one, other, strict=True))
+
+
+def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
+    """Return the conventions, with their phases, whose count the formula is."""
+    values = _at(theirs)
+    return [
+        f"{name} ({phase})"
+        for name in NAMES_OF_CONVENTIONS
+        for phase in PHASES
+        if _at(expression(count(sizes, name, phase))) == values
+    ]
+
+
+# -- attention: the part that grows ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How somebody may have counted attention; the defaults are what is executed."""
+
+    backward: str = ""
+    windows: str = ""
+    keys: str = ""
+    heads: str = ""
+    widths: str = ""
+    layers: str = ""
+    repeats: str = ""
+
+    def changes(self) -> float:
+        """Return in how many respects it differs from what is executed; repeats are a last guess."""
+        return sum(map(bool, vars(self).values())) + bool(self.repeats) / 2
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "windows": ("", "windows counted dense"),
+    "keys": ("", "causal counted full: N keys, not (N + 1)/2",
+             "causal counted N/2 keys, not (N + 1)/2"),
+    "backward": ("", "backward 2x, without the fused kernel's recomputation",
+                 "forward pass alone", "with the backward pass, 2x",
+                 "multiply-adds, not FLOPs"),
+    "heads": ("", "key heads instead of query heads"),
+    "widths": ("", "values as wide as keys", "hidden size / heads as the width of a head"),
+    "layers": ("", "attention in every layer"),
+    "repeats": ("", "attention counted twice", "attention halved once more"),
+}  # fmt: skip
+
+
+def _attention(sizes: ModelSizes, phase: str, reading: Reading) -> dict[Mask, Fraction]:
+    """Return FLOPs by mask of attention, read in a way."""
+    total = dict[Mask, Fraction]()
+    several = sum(x.layers for x in sizes.attention)
+    for x in sizes.attention:
+        layers = Fraction(x.layers * sizes.layers, several) if reading.layers else x.layers
+        key, value = x.key_dim, x.value_dim
+        if reading.widths:
+            key = value = key if "keys" in reading.widths else sizes.hidden // x.heads
+        heads = x.kv_heads if reading.heads else x.heads
+        widths = Fraction(_widths(key, value, phase, reading.backward)) * heads * layers
+        mask, factor = _mask(x, reading)
+        factor *= {"": 1, "attention counted twice": 2}.get(reading.repeats, Fraction(1, 2))
+        total[mask] = total.get(mask, Fraction(0)) + widths * factor
+    return total
+
+
+def _widths(key: int, value: int, phase: str, backward: str) -> int:
+    if backward == "multiply-adds, not FLOPs":
+        return key + value
+    if backward == "forward pass alone" or (phase == "forward" and not backward):
+        return 2 * (key + value)
+    return 6 * (key + value) if backward else 2 * (4 * key + 3 * value)
+
+
+def _mask(shape: AttentionShape, reading: Reading) -> tuple[Mask, Fraction]:
+    """Return the mask, and by what its pairs are multiplied, of a layer read in a way."""
+    mask = shape.mask
+    if mask.kind in ("window", "chunk") and reading.windows:
+        mask = Mask("causal")
+    if not reading.keys or mask.kind not in ("window", "causal"):
+        return mask, Fraction(1)
+    full = FULL if mask.kind == "causal" else Mask("capped", mask.size)
+    return full, Fraction(1) if "full" in reading.keys else Fraction(1, 2)
+
+
+def _mean(counted: Mapping[Mask, Fraction], n: int) -> Fraction:
+    return sum((flops * mask.pairs(n) for mask, flops in counted.items()), Fraction(0)) / n
+
+
+def _readings(sizes: ModelSizes, phase: str) -> list[Reading]:
+    """Return all readings that differ for this model, those with the fewest changes first."""
+    possible = dict(_CHOICES)
+    masks = {x.mask.kind for x in sizes.attention}
+    shapes = sizes.attention
+    for name, matters in {
+        "windows": bool(masks & {"window", "chunk"}),
+        "keys": bool(masks & {"window", "causal"}),
+        "heads": any(x.heads != x.kv_heads for x in shapes),
+        "layers": sum(x.layers for x in shapes) != sizes.layers,
+    }.items():
+        possible[name] = possible[name] if matters else ("",)
+    widths = ["", *(["values as wide as keys"] if any(x.key_dim != x.value_dim for x in shapes) else []),
+              *([_CHOICES["widths"][2]] if any(x.key_dim != sizes.hidden // x.heads for x in shapes) else [])]
+    possible["widths"] = tuple(widths)
+    of_phase = (0, 1, 2, 4) if phase == "train" else (0, 3, 4)
+    possible["backward"] = tuple(_CHOICES["backward"][i] for i in of_phase)
+    every = (Reading(**dict(zip(possible, x, strict=True))) for x in product(*possible.values()))
+    return sorted(every, key=Reading.changes)
+
+
+def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[Change]:
+    """Yield the steps from what is executed to the formula, attention first."""
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    step = executed(sizes, phase)
+    fixed = sum(x.get(TOKEN, 0) for x in step.values())
+    growing = theirs - theirs.as_independent(symbol("N"), as_Add=True)[0]
+    index = step.get("index scores")
+    ours = expression(summed([step.get("scores", {}), index or {}]))
+    if growing == 0 or not sizes.attention:
+        if ours != growing:
+            what = "left out" if growing == 0 else "counted where no layer has it"
+            yield Change(NAMES["scores"], what, ours, growing)
+        yield from _product_changes(sizes, fixed, theirs - growing, phase)
+        return
+    reading = _best_reading(sizes, theirs, phase, fixed)
+    if reading is None:
+        yield Change(NAMES["scores"], "no known way to count attention", ours, growing)
+        yield from _product_changes(sizes, fixed, theirs - growing, phase)
+        return
+    yield from _attention_changes(sizes, phase, reading)
+    if index:
+        yield Change(NAMES["index scores"], "left out", expression(index), sympy.Integer(0))
+    rest = sympy.expand(theirs - _expression(_attention(sizes, phase, reading)))
+    yield from _product_changes(sizes, fixed, rest, phase)
+
+
+def _best_reading(sizes: ModelSizes, theirs: Any, phase: str, fixed: int) -> Reading | None:
+    """Return the reading that grows as the formula does, with the fewest changes in all.
+
+    One that leaves products which can be explained comes before others. None if none grows so.
+    """
+    values = _at(theirs)
+    apart = tuple(x - values[0] for x in values[1:])
+    best, fewest = None, (2, 0.0)
+    for reading in _readings(sizes, phase):
+        counted = _attention(sizes, phase, reading)
+        first, *others = (_mean(counted, n) for n in _LENGTHS)
+        if tuple(x - first for x in others) != apart:
+            continue
+        found = _explained(sizes, fixed, values[0] - first, phase)
+        cost = (found is None, reading.changes() + (0 if found is None else len(found[1])))
+        if cost < fewest:
+            best, fewest = reading, cost
+    return best
+
+
+def _expression(counted: Mapping[Mask, Fraction]) -> Any:
+    import sympy
+
+    return sympy.expand(
+        sum(
+            (sympy.Rational(x.numerator, x.denominator) * mask.mean() for mask, x in counted.items()),
+            sympy.Integer(0),
+        )
+    )
+
+
+def _attention_changes(sizes: ModelSizes, phase: str, reading: Reading) -> Iterator[Change]:
+    done, before = Reading(), _expression(_attention(sizes, phase, Reading()))
+    for name, what in vars(reading).items():
+        if what:
+            done = replace(done, **{name: what})
+            after = _expression(_attention(sizes, phase, done))
+            told = _in_symbols(after - before, sizes)
+            yield Change(NAMES["scores"], what + (told and f": {told}"), before, after)
+            before = after
+    if not reading.changes():
+        yield Change(NAMES["scores"], "the same", before, before)
+
+
+def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
+    """Return FLOPs a token in L, h, d and N where all layers are alike; else ""."""
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    shape = sizes.attention[0]
+    alike = len(sizes.attention) == 1 and shape.layers == sizes.layers
+    if not alike or shape.key_dim != shape.value_dim or shape.mask.kind != "causal":
+        return ""
+    unit = sizes.layers * shape.heads * shape.key_dim
+    poly = sympy.Poly(sympy.expand(apart / unit), symbol("N"))
+    slope, offset = poly.coeff_monomial(symbol("N")), poly.coeff_monomial(1)
+    if slope.q != 1 or offset.q != 1:
+        return ""
+    signs = (f"{'-' if x < 0 else '+'} {abs(x)}*L*h*d{n}" for x, n in ((slope, "*N"), (offset, "")) if x)
+    return " ".join(signs)
+
+
+# -- products: the part that is the same at any N ----------------------------------------
+
+
+def _product_changes(sizes: ModelSizes, ours: int, theirs: Any, phase: str) -> Iterator[Change]:
+    """Yield the steps from the FLOPs of our products to theirs."""
+    import sympy
+
+    term, integer = "products of parameters", sympy.Integer
+    if theirs == ours:
+        yield Change(term, "the same", integer(ours), theirs)
+        return
+    if theirs.is_number:
+        found = _explained(sizes, ours, Fraction(int(theirs.p), int(theirs.q)), phase)
+        if found is not None:
+            usual, (factor, added) = next(iter(_FACTORS[phase])), found
+            before = integer(ours)
+            for name, parameters in added:
+                after = before + usual * parameters
+                verb = "counted as if multiplied" if parameters > 0 else "left out"
+                yield Change(name, verb, before, after)
+                before = after
+            if factor != usual:
+                yield Change(term, _FACTORS[phase][factor], before, before * factor / usual)
+            return
+    yield Change(term, "no known choice of parameters", integer(ours), theirs)
+
+
+def _explained(
+    sizes: ModelSizes, ours: int, theirs: Fraction, phase: str
+) -> tuple[int, Sequence[tuple[str, int]]] | None:
+    """Return the factor and the parameters, added or left out, that make the formula's number."""
+    usual = next(iter(_FACTORS[phase]))
+    optional = dict[str, int]()
+    for role in ("embedding", "norm", "latent norm", "bias", "vector"):
+        optional[NAMES[role]] = sizes.active(role)
+    optional["experts that a token does not meet"] = sizes.entries("expert") - sizes.active("expert")
+    if sizes.tied:
+        optional["embedding tables, beside the head that they are tied to"] = sizes.active("head")
+    for role in (*MATRICES, "convolution"):
+        optional[f"{NAMES[role]}"] = -sizes.active(role)
+    state = sum(x.products() for x in sizes.mixers)
+    optional[NAMES["recurrent"]] = -state
+    choices = [(name, value) for name, value in optional.items() if value]
+    vectors = [(name, value) for name, value in choices if value > 0]
+    for size in range(len(choices) + 1):
+        if size > max(_CHANGES, len(vectors)):
+            return None
+        sets = combinations(choices, size) if size <= _CHANGES else combinations(vectors, size)
+        for added in sets:
+            parameters = Fraction(ours, usual) + sum(x for _, x in added)
+            for factor in _FACTORS[phase]:
+                if parameters * factor == theirs:
+                    return factor, added
+    return None
+
+
+# -- as records -----------------------------------------------------------------------
+
+
+def _record(row: Change, n: int) -> FormulaTermRecord:
+    import sympy
+
+    value = partial(_value, n=n)
+    return FormulaTermRecord(
+        term=row.term, theirs=str(row.after), ours=str(row.before),
+        difference=str(sympy.expand(row.after - row.before)), what=row.what, seq_len=n,
+        theirs_value=value(row.after), ours_value=value(row.before),
+    )  # fmt: skip
+
+
+def _value(item: Any, n: int) -> int | float:
+    found = evaluate(item, {"N": n})
+    return found if isinstance(found, int) else float(found)
+
+
+def _answer(
+    records: Sequence[FormulaTermRecord], named: Sequence[str], phase: str, *, same: bool
+) -> str:
+    is_one = f"; it is {' and '.join(named)}" if named else "; it is no convention known here"
+    if same:
+        return f"the formula is what a {phase} pass executes"
+    whole = records[-1]
+    ours, theirs = whole.ours_value or 0, whole.theirs_value or 0
+    ratio = theirs / ours if ours else 0.0
+    return (
+        f"the formula counts {abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} than is "
+        f"executed at N = {whole.seq_len:,}{is_one}"
+    )
