@@ -5,6 +5,7 @@ Its figures are curves over the length, by formulas: FLOPs by part and bytes of 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -123,6 +124,7 @@ def model_report(
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
+        "view": subject.view,
         "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
@@ -147,13 +149,13 @@ def model_report(
         if rows and decoded:
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
             summary["phases"]["decode"]["least_traffic"] = least
-    if any(run.phase == "train" for run in runs):
-        train = next(run for run in runs if run.phase == "train")
+    if train := next((run for run in runs if run.phase == "train"), None):
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
-    return Report("model", records, {**summary, "notes": notes}, environment or {})
+    seen = [replace(row, view=subject.view) for row in records]
+    return Report("model", seen, {**summary, "notes": notes}, environment or {})
 
 
 def _runs(

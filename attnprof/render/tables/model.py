@@ -36,14 +36,16 @@ def tables(report: Report) -> Iterator[RenderableType]:
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
-    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
+    view = summary.get("view", "torch")
+    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, as {view} runs it", style="bold")
     yield from map(Hanging, _facts(summary))
     yield ""
     rows = report.of(ModelRecord)
     for phase, found in summary["phases"].items():
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
-        yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
+        logits = kept.get(summary.get("logits", {}).get(phase), "")
+        yield _by_part(f"{phase} (as {view}){logits}", own)
         yield _totals_table(own, found["peak"])
         yield from map(Hanging, (*_peak_lines(found["peak"], own), *_method_lines(found)))
         yield ""

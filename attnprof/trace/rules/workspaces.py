@@ -53,8 +53,8 @@ def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
     except UnknownWorkspaceError as error:
         return error.at_least, False
     by_processor = base in _PRODUCTS and any(x.dtype in _HALVES for x in _tensors(call))
-    # an operation from elsewhere has its namespace in its name
-    return held, not (base in UNKNOWN_WORKSPACE or "::" in base or by_processor)
+    foreign = "::" in base and base not in WORKSPACES  # it has its namespace in its name
+    return held, not (base in UNKNOWN_WORKSPACE or foreign or by_processor)
 
 
 class UnknownWorkspaceError(Exception):
