@@ -70,7 +70,8 @@ def _scores(
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Return masked scores, and what a score grows by with the product that it is made of."""
     wide = torch.promote_types(query.dtype, torch.float32)
-    scores, slope = query.to(wide) @ _repeated(key, query).to(wide).mT * scale, 1.0
+    scores: Tensor = query.to(wide) @ _repeated(key, query).to(wide).mT * scale
+    slope: Any = 1.0
     if softcap:
         bent = (scores / softcap).tanh()
         scores, slope = bent * softcap, 1 - bent * bent
@@ -105,7 +106,8 @@ def _repeated(x: Tensor, query: Tensor) -> Tensor:
 
 def _gathered(grad: Tensor, x: Tensor) -> Tensor:
     """Return a gradient with as many heads as keys have: the sum over those that share one."""
-    return grad.unflatten(1, (x.shape[1], -1)).sum(2).to(x.dtype)
+    shared = grad.reshape(grad.shape[0], x.shape[1], -1, *grad.shape[2:])
+    return shared.sum(2).to(x.dtype)
 
 
 @fused_attention.register_fake
