@@ -6,13 +6,14 @@ and says which pairs it leaves. :func:`engine_subject` is the entry point.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.models.attention_calls import probed
+from attnprof.models.engine_cache import in_place
 from attnprof.models.flops_terms import CAUSAL, FULL, Mask
 from attnprof.models.whole import WholeModel
 
@@ -70,9 +71,19 @@ def _built(build: Callable[[], Any]) -> Any:
         config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
             config._attn_implementation_internal = KERNEL  # noqa: SLF001 - the setter checks names
-    model.register_forward_pre_hook(lambda *_: _MASKS.clear())
-    model.register_forward_hook(lambda *_: _MASKS.clear(), always_call=True)
+    running = ExitStack()
+    model.register_forward_pre_hook(lambda *_: running.enter_context(_as_engines()))
+    model.register_forward_hook(lambda *_: running.close(), always_call=True)
     return model
+
+
+@contextmanager
+def _as_engines() -> Iterator[None]:
+    """Keep caches in place, and no masks of an earlier call."""
+    _MASKS.clear()
+    with in_place():
+        yield
+    _MASKS.clear()
 
 
 def _register() -> None:

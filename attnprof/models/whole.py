@@ -192,6 +192,11 @@ class WholeModel:
         from attnprof.blocks.cache import CachedCall
 
         model, cache, encoded = self._cached(growth, sizes[self._length] - 1, sizes)
+        if self.view != "torch":
+            from attnprof.models.engine_cache import give_room
+
+            for kept_before in cache.values():
+                give_room(kept_before)
         kept = {**cache, "use_cache": True}
         if encoded is not None:
             from transformers.modeling_outputs import BaseModelOutput

@@ -99,3 +99,37 @@ def test_products_are_those_of_real_masks_and_torchs_counter(model_type, phase, 
     attention = [call for call in calls if "fused_attention" in call.op]
     assert products(attention) == of_pairs
     assert products(calls) - products(attention) == others
+
+
+@pytest.mark.parametrize("tokens", [4, 18])
+@pytest.mark.parametrize("model_type", CASES)
+def test_a_decoded_token_reads_the_cache_once_and_writes_one_row(model_type, tokens):
+    batch, size = 2, 4
+    before = real(model_type, batch, tokens, decodes=False)[2].layers
+    calls = engine_run(model_type, "decode", batch, tokens + 1).calls
+    assert not any(call.op == "cat" and tokens in call.shape for call in calls)
+    widths = [x.keys.shape[1] * (x.keys.shape[-1] + x.values.shape[-1]) for x in before]
+    written = [call for call in calls if call.op == "copy_" and call.shape[2:3] == (1,)]
+    assert sum(call.bytes_moved for call in written) >= 2 * batch * size * sum(widths)
+    if model_type == "deepseek_v3":
+        return
+    for call, width, layer in zip(
+        [call for call in calls if "fused_attention" in call.op], widths, before, strict=True
+    ):
+        chunk = 6 if model_type == "llama4_text" and layer.is_sliding else 10**9
+        seen = min(layer.keys.shape[2], tokens % chunk) + 1
+        query, out, sums = 4 * 8, 4 * 8, 4
+        sinks = 4 if model_type == "gpt_oss" else 0
+        assert call.bytes_moved == size * (batch * (width * seen + query + out + sums) + sinks)
+
+
+@pytest.mark.parametrize("tokens", [4, 18])
+@pytest.mark.parametrize("model_type", CASES)
+def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, tokens):
+    layers = real(model_type, 2, tokens, decodes=False)[2].layers
+    held = sum(x.numel() * 4 for layer in layers for x in (layer.keys, layer.values))
+    fields = {**TINY, **CASES[model_type], "model_type": model_type}
+    target = engine_subject(hub_subject(fields, "tiny")).cache()
+    trace = counted(target, {"B": 2, "N": tokens}, "forward", held=False)[0]
+    floats = [call.takes for call in trace.calls if call.dtype == "float32"]
+    assert sum(floats) == held
