@@ -118,8 +118,7 @@ def model(
       attnprof model my.py:build_model --phase forward
       attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
-    if config is None:
-        raise RequestError("model needs a configuration: type attnprof model config.json")
+    config = _named(config)
     if utilisation.is_asked(compare=compare, memory=memory, swap=swap, inputs=inputs):
         utilisation.answer(config, seq, to)
         return
@@ -138,6 +137,12 @@ def model(
         return
     report = _report(config, *asked)
     to.deliver(report if most is None else with_memory(report, most))
+
+
+def _named(config: str | None) -> str:
+    if config is None:
+        raise RequestError("model needs a configuration: type attnprof model config.json")
+    return config
 
 
 def _sizes(texts: dict[str, str | None]) -> dict[str, int]:

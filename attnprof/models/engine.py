@@ -35,7 +35,7 @@ def seen_as(
     """
     if kernel is not None and view not in (None, "torch"):
         raise RequestError(f"--kernel is transformers' choice: type --as torch, not {view}")
-    if view in (None, "torch"):
+    if view == "torch" or (view is None and (kernel is not None or swaps)):
         return subject
     why = "with --swap it" if swaps else "" if subject.of_hub else subject.name
     if why:

@@ -50,8 +50,7 @@ def _kept(layer: Any, rows: Any) -> Any:
     window = getattr(layer, "sliding_window", None)
     if not layer.is_sliding or window is None or torch.is_grad_enabled():
         return rows
-    last = rows[:, :, -window + 1 :, :]
-    return rows if last.shape[2] == rows.shape[2] else last.clone()
+    return rows if rows.shape[2] < window else rows[:, :, -window + 1 :, :].clone()
 
 
 def _count(layer: Any, keys: Any) -> None:

@@ -115,8 +115,7 @@ def model_report(
     if "prefill" in phases and not subject.last_logits:
         notes.append("prefill is its forward pass: it takes no logits_to_keep")
     model = Model.of(subject, [run.trace for run in runs])
-    keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
-    keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
+    keeps = _has_cache(subject, phases, failed.get("decode"))
     shares.tasks = len(runs) + keeps
     kept = _cache(subject, sizes, model, shares, notes) if keeps else None
     runs = _with_forms(runs, subject, model, sizes, shares)
@@ -154,8 +153,15 @@ def model_report(
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
-    seen = [replace(row, view=subject.view) for row in records]
-    return Report("model", seen, {**summary, "notes": notes}, environment or {})
+    records = [replace(row, view=subject.view) for row in records]
+    return Report("model", records, {**summary, "notes": notes}, environment or {})
+
+
+def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
+    """Return whether the cache is asked for, and there is one."""
+    missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
+    asked = {"forward", "prefill", "decode"} & {*phases}
+    return subject.keeps and not missing and bool(asked)
 
 
 def _runs(
