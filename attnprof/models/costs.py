@@ -196,8 +196,7 @@ def _last_root(difference: Any, n: Any) -> int | None:
     if poly.LC() <= 0:
         return None
     roots = [root for root in poly.real_roots() if root > 0]
-    first: int = max(1, int(sympy.ceiling(max(roots)))) if roots else 1
-    return first
+    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1
 
 
 def _last_turn(is_half: Callable[[int], bool]) -> int | None:
@@ -210,7 +209,7 @@ def _last_turn(is_half: Callable[[int], bool]) -> int | None:
     power = next((x for x in reversed(range(_LONGEST)) if not is_half(2**x)), None)
     if power is None:
         return 1
-    low, high = 2**power, 2 ** (power + 1)
+    low, high = 1 << power, 2 << power
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if is_half(middle) else (middle, high)

@@ -1,8 +1,7 @@
 """Caches of transformers as engines keep them: written in place, without a copy of what is there.
 
-Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are the
-cache as they are computed; of a layer with a window the last ones are copied out. A decoded token
-is written to memory that was there before (:func:`give_room`). :func:`in_place` makes a model's
+Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are
+copied to the cache once; of a layer with a window, the last ones are. A decoded token is written to memory that was there before (:func:`give_room`). :func:`in_place` makes a model's
 calls do so.
 """
 
@@ -44,13 +43,17 @@ def _updating(usual: Any) -> Any:
 
 
 def _kept(layer: Any, rows: Any) -> Any:
-    """Return what a layer keeps of a prompt: all, or a copy of the last ones in its window."""
+    """Return what a layer keeps of a prompt: a copy of all, or of the last ones in its window.
+
+    Training keeps none: autograd holds keys and values themselves.
+    """
     import torch
 
-    window = getattr(layer, "sliding_window", None)
-    if not layer.is_sliding or window is None or torch.is_grad_enabled():
+    if torch.is_grad_enabled():
         return rows
-    return rows if rows.shape[2] < window else rows[:, :, -window + 1 :, :].clone()
+    window: Any = getattr(layer, "sliding_window", None) if layer.is_sliding else None
+    whole = window is None or rows.shape[2] < window
+    return (rows if whole else rows[:, :, -window + 1 :, :]).clone()
 
 
 def _count(layer: Any, keys: Any) -> None:
