@@ -24,10 +24,15 @@ from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
+VIEWS = ("engine", "torch")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _KERNEL: Any = Option(
     None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
     help="How transformers computes attention: eager or sdpa (default: its own choice).",
+)  # fmt: skip
+_VIEW: Any = Option(
+    None, "--as", metavar="VIEW", callback=opt.among("--as", VIEWS),
+    help="As engines run it (engine), or as the installed transformers does (torch).",
 )  # fmt: skip
 _OPTIMIZER: Any = Option(
     "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
@@ -91,6 +96,7 @@ def model(
     inputs: list[str] | None = _INPUTS,
     phase: str = _PHASE,
     logits: str | None = _LOGITS,
+    view: str | None = _VIEW,
     kernel: str | None = _KERNEL,
     optimizer: str = _OPTIMIZER,
     swap: list[str] | None = _SWAP,
@@ -112,8 +118,7 @@ def model(
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
-    if config is None:
-        raise RequestError("model needs a configuration: type attnprof model config.json")
+    config = _named(config)
     more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq,
             "compare": compare, "memory": memory, "swap": swap, "input": inputs, "plot": to.plot,
             "kernel": kernel, "logits": logits}  # fmt: skip
@@ -122,10 +127,9 @@ def model(
         return
     phases = some_of(phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(memory, "--memory")
-    lengths = {"B": ("--batch", batch), "N": ("--seq", seq), "M": ("--target-seq", target_seq)}
-    sizes = {name: parse_size(x, flag) for name, (flag, x) in lengths.items() if x is not None}
+    sizes = _sizes({"--batch": batch, "--seq": seq, "--target-seq": target_seq})
     swaps = swaps_of(swap or (), parse_set(settings))
-    asked = (kernel, swaps, phases, sizes, inputs, logits, optimizer, limit)
+    asked = (view, kernel, swaps, phases, sizes, inputs, logits, optimizer, limit)
     others = [name for text in compare or () for name in text.split(",") if name]
     check_names(config, *others)
     if others:
@@ -138,27 +142,47 @@ def model(
     to.deliver(report if most is None else with_memory(report, most))
 
 
+def _named(config: str | None) -> str:
+    if config is None:
+        raise RequestError("model needs a configuration: type attnprof model config.json")
+    return config
+
+
+def _sizes(texts: dict[str, str | None]) -> dict[str, int]:
+    """Return B, N and M by the flags that say them."""
+    return {
+        name: parse_size(text, flag)
+        for name, (flag, text) in zip("BNM", texts.items(), strict=True) if text is not None
+    }  # fmt: skip
+
+
 def _report(
-    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
+    config: str, view: str | None, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
     inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
 ) -> Report:  # fmt: skip
     """Return the report on a model: the kept one, if the request and the code are the same."""
     kept = KeptReport(
-        "model", config, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
+        "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
         fields_of(config),
     )  # fmt: skip
-    asked = (config, kernel, swaps, phases, sizes, inputs or (), logits or "")
+    asked = (config, view, kernel, swaps, phases, sizes, inputs or (), logits or "")
     return kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
 
 
 def _compared(
-    configs: Sequence[str], kernel: str | None, swaps: Any, _: Any, sizes: Any, *rest: Any
+    configs: Sequence[str],
+    view: str | None,
+    kernel: str | None,
+    swaps: Any,
+    _: Any,
+    sizes: Any,
+    *rest: Any,
 ) -> Report:
     """Return the models side by side; at 1,024 tokens, unless the sizes say another length."""
     from attnprof.models.comparison import PHASES, comparison
 
     sizes = {"N": 1024, **sizes}
-    reports = [_report(name, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
+    reports = [_report(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
     return comparison(reports, reports[0].environment)
 
 
@@ -168,13 +192,14 @@ def _file_of(path: Path) -> Path | None:
 
 
 def _derived(
-    kept: KeptReport, config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
-    inputs: Sequence[str], logits: str, **how: Any,
+    kept: KeptReport, config: str, view: str | None, kernel: str | None, swaps: Any,
+    phases: list[str], sizes: Any, inputs: Sequence[str], logits: str, **how: Any,
 ) -> Report:  # fmt: skip
     """Derive the report and keep it for the next request like this."""
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 
+        from attnprof.models.engine import seen_as
         from attnprof.models.report import model_report
         from attnprof.models.sources import subject_of
 
@@ -185,7 +210,7 @@ def _derived(
         subject = subject.apart() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
-        subject = replace(subject, logits=logits)
+        subject = seen_as(replace(subject, logits=logits), view, kernel, swaps)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))
     return report

@@ -11,6 +11,7 @@ from typing import Any
 from attnprof.models.kind_names import distinct_names, layer_names
 from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.columns import unnumbered
 
 #: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
@@ -165,14 +166,15 @@ def _sums(calls: Sequence[Call]) -> dict[str, Size]:
 
 #: Lengths tried on either side: formulas may hold for multiples of a block alone.
 _NEAR = 64
+#: The longest length tried, as a power of two.
+_LONGEST = 40
 
 
 def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | None:
     """Return the first length N from which on a part is half of the whole or more.
 
     Both are expressions in B and N, for a batch of 1. None if there is no such length, if the
-    difference is no polynomial in N, or if formulas hold (``holds``) at no length on either side of
-    it.
+    difference has other symbols, or if formulas hold (``holds``) at no length on either side of it.
     """
     import sympy
 
@@ -180,13 +182,41 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
 
     n = symbol("N")
     difference = sympy.expand((2 * part - whole).subs(symbol("B"), 1))
-    if not difference.is_polynomial(n) or difference.free_symbols - {n}:
+    if difference.free_symbols - {n}:
         return None
+    length = _last_root(difference, n)
+    if length is None:
+        return None
+    below = range(max(1, length - _NEAR), length) if length > 1 else [1]
+    met = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
+    return length if met else None
+
+
+def _last_root(difference: Any, n: Any) -> int | None:
+    """Return the first length from which on a difference is 0 or more; None if it ends below."""
+    import sympy
+
+    if not difference.is_polynomial(n):
+        return _last_turn(lambda length: bool(evaluate(difference, {n.name: length}) >= 0))
     poly = sympy.Poly(difference, n)
     if poly.LC() <= 0:
         return None
     roots = [root for root in poly.real_roots() if root > 0]
-    length = max(1, int(sympy.ceiling(max(roots)))) if roots else 1
-    below = range(max(1, length - _NEAR), length) if length > 1 else [1]
-    met = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
-    return length if met else None
+    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1
+
+
+def _last_turn(is_half: Callable[[int], bool]) -> int | None:
+    """Return where a condition on lengths turns true for the last time, by powers of two.
+
+    Windows and chunks make minima and roundings of lengths, so that there is no polynomial.
+    """
+    if not is_half(2**_LONGEST):
+        return None
+    power = next((x for x in reversed(range(_LONGEST)) if not is_half(2**x)), None)
+    if power is None:
+        return 1
+    low, high = 1 << power, 2 << power
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_half(middle) else (middle, high)
+    return high

@@ -74,7 +74,7 @@ def hub_subject(
             f"{name}: no model can be built with this configuration: {error_text(error)}"
         ) from error
     notes = (*format_notes(fields, config), *class_note(kind, config))
-    subject = replace(subject, notes=(*subject.notes, *notes))
+    subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped

@@ -5,6 +5,7 @@ Its figures are curves over the length, by formulas: FLOPs by part and bytes of 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -114,8 +115,7 @@ def model_report(
     if "prefill" in phases and not subject.last_logits:
         notes.append("prefill is its forward pass: it takes no logits_to_keep")
     model = Model.of(subject, [run.trace for run in runs])
-    keeps = not isinstance(failed.get("decode"), NoCacheError if subject.caches else AttnprofError)
-    keeps = keeps and subject.keeps and bool({"forward", "prefill", "decode"} & {*phases})
+    keeps = _has_cache(subject, phases, failed.get("decode"))
     shares.tasks = len(runs) + keeps
     kept = _cache(subject, sizes, model, shares, notes) if keeps else None
     runs = _with_forms(runs, subject, model, sizes, shares)
@@ -123,6 +123,7 @@ def model_report(
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
+        "view": subject.view,
         "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
         "parameters": model.parameters,
         "active_parameters": model.active,
@@ -147,13 +148,20 @@ def model_report(
         if rows and decoded:
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
             summary["phases"]["decode"]["least_traffic"] = least
-    if any(run.phase == "train" for run in runs):
-        train = next(run for run in runs if run.phase == "train")
+    if train := next((run for run in runs if run.phase == "train"), None):
         few = model.few(subject)
         summary["memory"] = training_memory(subject, few, train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
+    records = [replace(row, view=subject.view) for row in records]
     return Report("model", records, {**summary, "notes": notes}, environment or {})
+
+
+def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
+    """Return whether the cache is asked for, and there is one."""
+    missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
+    asked = {"forward", "prefill", "decode"} & {*phases}
+    return subject.keeps and not missing and bool(asked)
 
 
 def _runs(

@@ -45,7 +45,8 @@ class WholeModel:
     Sizes: ``layer_types`` names the kinds of its layers in order; of ``experts``, ``chosen`` see a
     token (1 and 1 without any); ``num_heads`` are of width ``head_dim``; ``longest`` is how many
     tokens it is for, 0 if unknown. ``in_blocks``: it has mechanisms of ours, which loop over blocks
-    of tokens.
+    of tokens. ``view`` is as what it is counted: as the installed transformers runs it (``torch``),
+    or as engines do; ``of_hub``: it is built by a configuration of transformers.
     """
 
     name: str
@@ -66,6 +67,8 @@ class WholeModel:
     in_blocks: bool = False
     last_logits: str = ""
     logits: str = ""
+    view: str = "torch"
+    of_hub: bool = False
 
     @property
     def usual_length(self) -> int:
@@ -189,6 +192,11 @@ class WholeModel:
         from attnprof.blocks.cache import CachedCall
 
         model, cache, encoded = self._cached(growth, sizes[self._length] - 1, sizes)
+        if self.view != "torch":
+            from attnprof.models.engine_cache import give_room
+
+            for kept_before in cache.values():
+                give_room(kept_before)
         kept = {**cache, "use_cache": True}
         if encoded is not None:
             from transformers.modeling_outputs import BaseModelOutput

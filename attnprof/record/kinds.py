@@ -242,7 +242,7 @@ class ModelRecord(Record, commands=("model",)):
     is the number of layers of the kind. ``expression`` is in B (batch), N (tokens) and L (layers,
     where they repeat), null if there is no formula; ``value`` is that of a run at the asked sizes.
     ``bound`` says ``at least`` if both leave operations out, ``even routing`` if they depend on how
-    tokens are shared among experts, else ``exact``.
+    tokens are shared among experts, else ``exact``. ``view``: as ``engine`` or ``torch`` runs it.
     """
 
     part: str = column("part")
@@ -253,6 +253,7 @@ class ModelRecord(Record, commands=("model",)):
     expression: str | None = column("expression")
     value: int | float | None = column("value", fmt="count")
     bound: str = column("bound", default="exact")
+    view: str = column("view", default="torch")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,16 +36,18 @@ def tables(report: Report) -> Iterator[RenderableType]:
     summary = report.summary
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
-    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
+    view = summary.get("view", "torch")
+    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, as {view} runs it", style="bold")
     yield from map(Hanging, _facts(summary))
     yield ""
     rows = report.of(ModelRecord)
     for phase, found in summary["phases"].items():
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
-        yield _by_part(f"{phase}{kept.get(summary.get('logits', {}).get(phase), '')}", own)
+        logits = kept.get(summary.get("logits", {}).get(phase), "")
+        yield _by_part(f"{phase} (as {view}){logits}", own)
         yield _totals_table(own, found["peak"])
-        yield from map(Hanging, (*_peak_lines(found["peak"], own), *_method_lines(found)))
+        yield from map(Hanging, (*_peak_lines(found["peak"], own), *_method_lines(found, view)))
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
@@ -66,7 +68,9 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
     if half := summary["attention_half_seq_len"]:
         ends = summary.get("attention_half_domain", ())
         where = f", where {' and '.join(ends)}" if ends else ""
-        counted = "counted " if summary["phases"]["forward"].get("uncounted") else ""
+        phases = summary["phases"]
+        first = phases.get("forward") or phases.get("prefill") or {}
+        counted = "counted " if first.get("uncounted") else ""
         yield f"attention is half of the forward pass's {counted}FLOPs from N = {half:,} on{where}"
     yield from summary["notes"]
 
@@ -123,7 +127,7 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[st
         yield "the peak's formula is that of this shape; all of its branches: --exact"
 
 
-def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
     if "missing" in found:
         yield f"no formulas: {found['missing']}"
     else:
@@ -137,7 +141,8 @@ def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
         )
         yield (
             f"each read once: {met} of weights that its tokens meet, {kept} of cache, {both} in "
-            "all; what is moved beyond are results in between and copies, as of a cache that grows"
+            "all; what is moved beyond are results in between and copies"
+            f"{', as of a cache that grows' * (view == 'torch')}"
         )
     yield from (f"note: {line}" for line in found.get("notes", ()))
 

@@ -9,6 +9,7 @@ from attnprof.trace.rules import (
     convolution_workspaces,
     decompositions,
     entries,
+    fused,
     products,
     reductions,
 )
@@ -18,5 +19,5 @@ from attnprof.trace.rules.table import check_registered, cost_of, name_of, tenso
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
 _FAMILIES = (
-    attention, convolution_workspaces, decompositions, entries, products, reductions,
+    attention, convolution_workspaces, decompositions, entries, fused, products, reductions,
 )  # fmt: skip

@@ -52,7 +52,7 @@ def forward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
     return each * seen + MAC * (seen * size_of(q.shape[-1] + v.shape[-1]))
 
 
-def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
+def backward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
     """Count a backward pass on ``seen`` pairs: weights computed again, and five products.
 
     Of each row the output's gradient times the output is summed.
@@ -107,10 +107,10 @@ rules(
         "_flash_attention_forward _efficient_attention_forward": _tokens_first(forward_counts),
         f"{_SDPA}flash_attention_for_cpu_backward {_SDPA}efficient_attention_backward "
         f"{_SDPA}cudnn_attention_backward {_SDPA}fused_attention_overrideable_backward": (
-            _kernel(_backward)
+            _kernel(backward_counts)
         ),
-        f"{_SDPA}flash_attention_backward": _kernel(_backward, BOTTOM_RIGHT),
-        "_flash_attention_backward _efficient_attention_backward": _tokens_first(_backward),
+        f"{_SDPA}flash_attention_backward": _kernel(backward_counts, BOTTOM_RIGHT),
+        "_flash_attention_backward _efficient_attention_backward": _tokens_first(backward_counts),
         # biases added to queries, keys and values; queries scaled
         "_transform_bias_rescale_qkv": lambda _, c: (
             A * numel(c.qkv) + M * exact_div(numel(c.qkv), 3)

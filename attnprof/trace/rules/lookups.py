@@ -6,6 +6,7 @@ twice. ``gather`` and ``scatter``, whose index is about as large as their table,
 of it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ WRITES = words("""
     index_copy index_add index_reduce index_fill scatter_add scatter_reduce
     index_put _index_put_impl put
 """)
+#: Further operations that read some entries alone: the bytes left alone, from the call.
+UNREAD: dict[str, Callable[[Any], Size]] = {}
 #: In-place operations that always read what they add to.
 _ADDS = words("index_add index_reduce scatter_add scatter_reduce")
 
@@ -34,6 +37,8 @@ def unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
     ``name`` ends with ``_`` if the operation works in place; one that makes a new result copies
     all.
     """
+    if base in UNREAD:
+        return UNREAD[base](call)
     if base in LOOKUPS:
         table = call.weight if base == "embedding" else call.self
         return nbytes(table) - nbytes(out)
