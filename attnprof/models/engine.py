@@ -14,6 +14,8 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.models.attention_calls import probed
 from attnprof.models.engine_cache import in_place
+from attnprof.models.engine_latent import absorb, absorbed
+from attnprof.models.engine_mixers import notes
 from attnprof.models.flops_terms import CAUSAL, FULL, Mask
 from attnprof.models.whole import WholeModel
 
@@ -46,22 +48,23 @@ def seen_as(
 
 def engine_subject(subject: WholeModel) -> WholeModel:
     """Return a model of transformers as engines run it; as torch does, noted, if it cannot be."""
-    _register()
-    if not _asks_registry(subject):
-        note = "its attention asks no registry for a kernel: it is counted as torch runs it"
-        return replace(subject, notes=(*subject.notes, note))
-    return replace(subject, build=partial(_built, subject.build), view="engine")
-
-
-def _asks_registry(subject: WholeModel) -> bool:
-    """Return whether a model declares that its attention goes through the registry."""
     import torch
 
+    _register()
     try:
         with torch.device("meta"):
             model = subject.build()
     except Exception:  # noqa: BLE001 - its first run says what is wrong
-        return True
+        return replace(subject, build=partial(_built, subject.build), view="engine")
+    if not _asks_registry(model):
+        note = "its attention asks no registry for a kernel: it is counted as torch runs it"
+        return replace(subject, notes=(*subject.notes, note))
+    more = (*subject.notes, *notes(model))
+    return replace(subject, build=partial(_built, subject.build), view="engine", notes=more)
+
+
+def _asks_registry(model: Any) -> bool:
+    """Return whether a model declares that its attention goes through the registry."""
     parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
     return all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
 
@@ -74,6 +77,7 @@ def _built(build: Callable[[], Any]) -> Any:
         config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
             config._attn_implementation_internal = KERNEL  # noqa: SLF001 - the setter checks names
+    absorb(model)
     running = ExitStack()
     model.register_forward_pre_hook(lambda *_: running.enter_context(_as_engines()))
     model.register_forward_hook(lambda *_: running.close(), always_call=True)
@@ -129,7 +133,8 @@ def _key(tensor: Any) -> int:
 def _attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *,
     scaling: float | None = None, dropout: float = 0.0, softcap: float | None = None,
-    s_aux: Any = None, is_causal: bool | None = None, sliding_window: int | None = None, **_: Any,
+    s_aux: Any = None, is_causal: bool | None = None, sliding_window: int | None = None,
+    indices: Any = None, **_: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Compute attention as transformers' kernels do: (b, h, n, d) each → (b, n, h, d)."""
     from attnprof.models.engine_kernel import fused_attention
@@ -144,6 +149,11 @@ def _attention(
     else:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = _unmasked(causal=causal and queries == keys, window=sliding_window)
+    of_latents = absorbed(module, query, bias, scaling, indices)
+    if of_latents is not None:
+        return of_latents, None
+    if indices is not None:  # as many keys as an indexer picks, of those before a query
+        mask, bias = Mask("window", indices.shape[-1]), None
     out, _ = fused_attention(
         query, key, value, s_aux, bias, mask.kind, mask.size, start, first,
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap or 0.0, dropout,

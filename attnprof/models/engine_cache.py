@@ -1,8 +1,8 @@
 """Caches of transformers as engines keep them: written in place, without a copy of what is there.
 
-Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are
-copied to the cache once; of a layer with a window, the last ones are. A decoded token is written to memory that was there before (:func:`give_room`). :func:`in_place` makes a model's
-calls do so.
+Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are copied
+to the cache once; of a layer with a window, the last ones are. A decoded token is written to memory
+that was there before (:func:`give_room`). :func:`in_place` makes a model's calls do so.
 """
 
 from collections.abc import Iterator
