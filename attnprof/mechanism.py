@@ -258,6 +258,10 @@ class Mechanism:
         v = k if self.shares_rows else layer.heads("v", source)
         return merge_heads(layer.core(q, k, v, causal=causal))
 
+    def gated(self, layer: Any, x: Any, y: Any) -> Any:
+        """The heads' outputs (b, n, h·dv) as they enter the output map, given the layer's input."""
+        return y
+
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Write the definition's operations between q, k, v and the heads' outputs."""
         raise RequestError(f"no definition count for {self.name}")
