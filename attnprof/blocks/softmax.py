@@ -40,14 +40,15 @@ def weighted_values(
     mask: Any = None,
     products: Callable[[Any, Any], Any] = score_products,
     sink: Any = None,
+    width: Any = None,
 ) -> Any:
     """Rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
     ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d
     entries a row, forward and backward, where scores would be m. A ``sink``, that broadcasts to
-    (b, r·n, 1), is one more score, without a value.
+    (b, r·n, 1), is one more score, without a value. ``width`` takes the place of d in the root.
     """
-    scaling = q / square_root(q.shape[-1])
+    scaling = q / square_root(q.shape[-1] if width is None else width)
     scores = products(scaling, k)
     del scaling
     if mask is not None:

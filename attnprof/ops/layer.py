@@ -169,8 +169,8 @@ class OwnText:
     sizes: Any
 
     def forward(self, x: Any, causal: bool = False) -> Any:
-        """(b, n, d_model) → (b, n, d_model), causal by nature whatever ``causal`` says."""
-        return self.spec.layer(self, x)
+        """(b, n, d_model) → (b, n, d_model); ``causal`` where the layer is not so by nature."""
+        return self.spec.run_layer(self, x, causal)
 
     def step(self, x: Any, state: Any) -> Any:
         """One token, (b, 1, d_model) → the same shape, and the new state."""
@@ -271,7 +271,7 @@ class CountedCaches:
         w = self.workload
         return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
 
-    window = __call__
+    window = newest_first = __call__
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Sums of these tokens, in float32 at least if ``wide``."""
