@@ -13,18 +13,18 @@ SMALL = 1e-6
 def _normed(x: Any, weight: Any) -> tuple[Any, tuple[Any, ...]]:
     scale = (x * x).mean(-1, keepdim=True).add_(SMALL).sqrt_().reciprocal_()
     unit = x * scale
-    return unit * weight, (unit, scale, weight)
+    return unit if weight is None else unit * weight, (unit, scale, weight)
 
 
 def _normed_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     unit, scale, weight = saved
-    to_weight = (grad * unit).sum((0, 1))
-    above = grad * weight
+    to_weight = None if weight is None else (grad * unit).sum((0, 1))
+    above = grad if weight is None else grad * weight
     along = (above * unit).mean(-1, keepdim=True)
-    return above.sub_(unit * along).mul_(scale), to_weight
+    return (above - unit * along).mul_(scale), to_weight
 
 
-#: x (b, n, c) over its root mean square, times weight (c,); Zhang & Sennrich (2019).
+#: x (b, n, c) over its root mean square, times weight (c,) or None; Zhang & Sennrich (2019).
 normed = Function(_normed, _normed_grads)
 
 
