@@ -19,6 +19,7 @@ PARAMS = {
     "nystromformer": {"num_landmarks": 3},
     "performer": {"num_features": 5},
     "longformer": {"window": 2},
+    "topk": {"top": 3, "index_heads": 16, "index_dim": 4},
     "mla": {"rope_dim": 2},
     "sliding-window": {"window": 3},
     "reformer": {"num_hashes": 2, "bucket_size": 2, "num_buckets": 4},
