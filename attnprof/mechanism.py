@@ -208,10 +208,10 @@ class Mechanism:
         """The parameters of the core by name; None for one that these parameters leave out."""
         return {}
 
-    def layer(self, layer: Any, x: Any, **mask: Any) -> Any:
+    def layer(self, *args: Any, **kwargs: Any) -> Any:
         """A whole layer, with its own weights and maps: x (b, n, d_model) → the same shape.
 
-        With ``causal`` where it takes that.
+        ``layer(layer, x)``, and ``causal`` where it takes that: what takes none is so by nature.
         """
         raise RequestError(f"{self.name} has no layer of its own")
 

@@ -68,7 +68,8 @@ class TopK(Mechanism):
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """Tokens are picked for every row, then attended to."""
         places = self._places(layer, x, layer.index_k(x), causal)
-        y = self._attended(*self._heads(layer, x), places, causal)
+        q, k, v = self._heads(layer, x)
+        y = self._attended(q, k, v, places, causal)
         return layer.o_proj(merge_heads(y))
 
     def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
