@@ -177,6 +177,10 @@ class Mechanism:
         """With as many key and value heads as the mechanism fixes."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
+    def choice(self, workload: Workload) -> str:
+        """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""
+        return ""
+
     def published(self) -> tuple[Published, ...]:
         """The closed forms the documents print for this mechanism."""
         return self.printed

@@ -207,17 +207,21 @@ class Latent(Mechanism):
             width = w.num_heads * (key + self.rope_dim + value)
         return w.batch_size * w.seq_len * width
 
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's; says which form ``auto`` takes."""
-        table = super().cost(workload, scope)
+    def choice(self, workload: Workload) -> str:
+        """The form that ``auto`` takes."""
         if self.impl != "auto":
-            return table
+            return ""
         c, key, value = self.widths(workload.head_dim)
         form = self.form(workload.head_dim, workload.phase)
         why = f"2c = {2 * c} and key + value = {key + value} products a pair, beside shared ones"
         if workload.phase == "decode":
             why = "no row is expanded again, and latents alone are cached"
-        return replace(table, notes=(f"impl=auto is {form} here: {why}",))
+        return f"impl=auto is {form} here: {why}"
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's, with what ``auto`` takes."""
+        table, choice = super().cost(workload, scope), self.choice(workload)
+        return replace(table, notes=(choice,)) if choice else table
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
