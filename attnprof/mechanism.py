@@ -79,15 +79,18 @@ class Mechanism:
     tuned: ClassVar[tuple[str, ...]] = ()
     #: the closed forms the documents print for it
     printed: ClassVar[tuple[Published, ...]] = ()
-    _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
+    #: names of the arguments of the core, and of the layer
+    _takes: ClassVar[frozenset[str]] = frozenset()
+    _layer_takes: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
         """A text that says nothing of its abilities has those that are written."""
         cls._takes = frozenset(signature(cls.core).parameters)
+        cls._layer_takes = frozenset(signature(cls.layer).parameters)
         if cls.is_text() and cls.abilities is Mechanism.abilities:
             decodes = (cls.layer_step, cls.step) != (Mechanism.layer_step, Mechanism.step)
             cls.abilities = Abilities(
-                "causal" in cls._takes, decodes, attend=not cls.has_own_layer()
+                "causal" in cls._takes | cls._layer_takes, decodes, attend=not cls.has_own_layer()
             )
 
     # -- parameters --------------------------------------------------------------------
@@ -174,6 +177,10 @@ class Mechanism:
         """With as many key and value heads as the mechanism fixes."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
+    def choice(self, workload: Workload) -> str:
+        """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""
+        return ""
+
     def published(self) -> tuple[Published, ...]:
         """The closed forms the documents print for this mechanism."""
         return self.printed
@@ -205,9 +212,16 @@ class Mechanism:
         """The parameters of the core by name; None for one that these parameters leave out."""
         return {}
 
-    def layer(self, layer: Any, x: Any) -> Any:
-        """A whole layer, with its own weights and maps: x (b, n, d_model) → the same shape."""
+    def layer(self, *args: Any, **kwargs: Any) -> Any:
+        """A whole layer, with its own weights and maps: x (b, n, d_model) → the same shape.
+
+        ``layer(layer, x)``, and ``causal`` where it takes that: what takes none is so by nature.
+        """
         raise RequestError(f"{self.name} has no layer of its own")
+
+    def run_layer(self, layer: Any, x: Any, causal: bool) -> Any:
+        """The whole layer, given the mask if it is not causal by nature."""
+        return self.layer(layer, x, **({"causal": causal} if "causal" in self._layer_takes else {}))
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Input and output width of the layer's linear maps, by name; its own say theirs."""
@@ -225,9 +239,10 @@ class Mechanism:
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """The state before the first token.
 
-        ``cache(heads, width)`` makes an empty cache of rows, ``cache.window(heads, width, first,
-        latest)`` one of the first tokens and the latest others, ``cache.zeros(heads, *shape)`` sums
-        (in float32 at least if ``wide=True``), ``cache.lowest(heads, *shape)`` minus infinities.
+        ``cache(heads, width)`` makes an empty cache of rows (``cache.newest_first`` in that order),
+        ``cache.window(heads, width, first, latest)`` one of the first tokens and the latest others,
+        ``cache.zeros(heads, *shape)`` sums (in float32 at least if ``wide=True``),
+        ``cache.lowest(heads, *shape)`` minus infinities.
         """
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
@@ -257,6 +272,10 @@ class Mechanism:
         k = q if self.shares_queries else layer.heads("k", source)
         v = k if self.shares_rows else layer.heads("v", source)
         return merge_heads(layer.core(q, k, v, causal=causal))
+
+    def gated(self, layer: Any, x: Any, y: Any) -> Any:
+        """The heads' outputs (b, n, h·dv) as they enter the output map, given the layer's input."""
+        return y
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Write the definition's operations between q, k, v and the heads' outputs."""

@@ -24,7 +24,10 @@ HINTS = {
     "direct-taylorshift": "that is taylor-direct",
     "mha": "that is standard (written out) or sdpa (torch's fused kernel)",
     "flash": "torch's fused kernel is sdpa",
-    "sliding": "a sliding window is longformer, of so many tokens a side as --set window=512 says",
+    "sliding": "that is sliding-window (window=512: so many tokens, its own included); longformer "
+    "counts tokens a side",
+    "mqa": "that is gqa with one head of keys and values: --set num_kv_heads=1",
+    "dsa": "that is topk: softmax over the tokens that an indexer picks",
 }
 
 

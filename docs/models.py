@@ -169,9 +169,9 @@ attnprof model 001-lm-dot --swap neural@0
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
 `@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like `sliding 128`, or as
 its configuration does (`sliding_attention`); of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is `longformer`,
-whose `window` counts tokens a side: 16 shows a causal row 17 tokens, as `sliding_window: 17` of a
-configuration does.
+counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is
+`sliding-window`, whose `window` counts what `sliding_window` of a configuration does: all tokens
+that a causal row sees, its own included.
 
 In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
 that the layer's attention calls, through transformers' registry of attention functions: maps,

@@ -103,6 +103,10 @@ class Caches:
         """An empty cache of rows (batch·heads, tokens, width)."""
         return TokenCache(self.batch_size * heads, width, self.like, self.room or 64)
 
+    def newest_first(self, heads: int, width: int) -> NewestFirst:
+        """One of ``room`` tokens that shows the newest first."""
+        return NewestFirst(self.batch_size * heads, width, self.like, self.room or 0)
+
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
         """One that keeps the ``first`` tokens, and the ``latest`` of the others."""
         return WindowCache(self.batch_size * heads, width, self.like, first, latest)

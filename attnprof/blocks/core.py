@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.arguments import shown, tensor_size
-from attnprof.blocks.cache import Caches, NewestFirst
+from attnprof.blocks.cache import Caches
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import CoreText, LayerSizes, LayerText, OwnText, Weight
@@ -126,10 +126,7 @@ class AttentionLayer(LayerText, nn.Module):
 
 
 class OwnLayer(OwnText, nn.Module):
-    """A mechanism without queries, keys and values: ``forward(x, causal=False)``.
-
-    Causal by nature: ``causal`` changes nothing.
-    """
+    """A mechanism without queries, keys and values of its own: ``forward(x, causal=False)``."""
 
     def __init__(self, spec: Any, sizes: LayerSizes) -> None:
         super().__init__()
@@ -142,10 +139,8 @@ class OwnLayer(OwnText, nn.Module):
 
     def init_state(self, batch_size: int) -> Any:
         """Empty caches."""
-        like, room = next(self.parameters()), self.sizes.seq_len or 0
-        return self.spec.init_state(
-            self.sizes, lambda heads, width: NewestFirst(batch_size * heads, width, like, room)
-        )
+        caches = Caches(batch_size, next(self.parameters()), self.sizes.seq_len)
+        return self.spec.init_state(self.sizes, caches)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""

@@ -168,6 +168,33 @@ def _block_grads(
 gathered_attention = Function(_attention, _attention_grads)
 
 
+def _with_sink(
+    q: Any, k: Any, v: Any, sink: Any, *masks: Any, pattern: Pattern
+) -> tuple[Any, tuple[Any, ...]]:
+    out, lse = _attention(q, k, v, *masks, pattern=pattern, merges=True)[1][3:5]
+    highest = lse.maximum(sink)
+    total = (lse - highest).exp_().add_((sink - highest).exp_()).log_().add_(highest)
+    out.mul_(lse.sub_(total).exp_())
+    return out, (q, k, v, out, total, sink, *masks)
+
+
+def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple[Any, ...]:
+    """Those of what is seen, and minus the sink's weight times a row's gradient of its output."""
+    *seen, total, sink = saved[:6]
+    masks = saved[6:]
+    of_seen = _attention_grads((*seen, total, *masks), grad, pattern=pattern)[:3]
+    weights = (sink - total).exp_()
+    weights.mul_((grad * seen[3]).sum(-1, keepdim=True))
+    return *of_seen, weights.sum(1, keepdim=True).neg_(), *(None for _ in masks)
+
+
+#: The same, where each row's softmax has one more score, ``sink`` (b, 1, 1), without a value.
+#:
+#: Operands: q, k, v, sink, masks. That is the softmax of what is seen times σ(its log-sum-exp
+#: minus the sink).
+sink_attention = Function(_with_sink, _sink_grads)
+
+
 #: A block's rows, the tokens they see, and where these stand in the block's whole band, from
 #: ``before`` the first row to ``after`` the last one.
 Seen = tuple[slice, slice, slice]

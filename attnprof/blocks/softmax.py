@@ -34,19 +34,30 @@ def score_products(q: Any, k: Any) -> Any:
 
 
 def weighted_values(
-    q: Any, k: Any, v: Any, mask: Any = None, products: Callable[[Any, Any], Any] = score_products
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    products: Callable[[Any, Any], Any] = score_products,
+    sink: Any = None,
+    width: Any = None,
 ) -> Any:
     """Rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
     ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d
-    entries a row, forward and backward, where scores would be m.
+    entries a row, forward and backward, where scores would be m. A ``sink``, that broadcasts to
+    (b, r·n, 1), is one more score, without a value. ``width`` takes the place of d in the root.
     """
-    scaling = q / square_root(q.shape[-1])
+    scaling = q / square_root(q.shape[-1] if width is None else width)
     scores = products(scaling, k)
     del scaling
     if mask is not None:
         scores.masked_fill_(mask, float("-inf"))
+    if sink is not None:
+        scores = functional.join([scores, sink.expand(*scores.shape[:2], 1)], -1)
     softmax = scores.softmax(-1)
+    if sink is not None:
+        softmax = softmax[..., : k.shape[1]]
     del scores
     return softmax.bmm(v)
 

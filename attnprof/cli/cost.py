@@ -59,7 +59,9 @@ def cost(
     records = _records(mechanisms, workloads, scope, asked)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
     shown = in_domain(records) if shorter else records
-    report = Report("cost", shown, {"convention": convention}, opt.environment())
+    told = [its.choice(workload) for its in mechanisms for workload in workloads]
+    choices = {"choices": list(dict.fromkeys(filter(None, told)))} if any(told) else {}
+    report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
                domain=domain_text if shorter else None)  # fmt: skip
 

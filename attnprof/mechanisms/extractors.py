@@ -179,7 +179,7 @@ class Extractor(Mechanism):
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """An empty cache with room for the window."""
-        return cache(1, sizes.d_model)
+        return cache.newest_first(1, sizes.d_model)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """One token: its row joins the cache, the direct sum runs over all rows there."""

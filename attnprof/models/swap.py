@@ -11,7 +11,7 @@ from attnprof.models.config import Attention, ModelConfig
 
 HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
 #: Names that models have for a mechanism of ours, beside its own.
-_SPOKEN = {"sliding": "longformer"}
+_SPOKEN = {"sliding": "sliding-window"}
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 

@@ -169,8 +169,8 @@ class OwnText:
     sizes: Any
 
     def forward(self, x: Any, causal: bool = False) -> Any:
-        """(b, n, d_model) → (b, n, d_model), causal by nature whatever ``causal`` says."""
-        return self.spec.layer(self, x)
+        """(b, n, d_model) → (b, n, d_model); ``causal`` where the layer is not so by nature."""
+        return self.spec.run_layer(self, x, causal)
 
     def step(self, x: Any, state: Any) -> Any:
         """One token, (b, 1, d_model) → the same shape, and the new state."""
@@ -200,7 +200,7 @@ class LayerText:
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
-        y = self.spec.mixed(self, x, causal, context)
+        y = self.spec.gated(self, x, self.spec.mixed(self, x, causal, context))
         return self.o_proj(y) if "o" in self.spec.projections else y
 
     def step(self, x: Any, state: Any) -> tuple[Any, Any]:
@@ -211,6 +211,7 @@ class LayerText:
         y, state = self.core.step(q, k, v, state)
         y = merge_heads(y)
         del q, k, v
+        y = self.spec.gated(self, x, y)
         return (self.o_proj(y) if "o" in self.spec.projections else y), state
 
 
@@ -270,7 +271,7 @@ class CountedCaches:
         w = self.workload
         return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
 
-    window = __call__
+    window = newest_first = __call__
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Sums of these tokens, in float32 at least if ``wide``."""
@@ -323,7 +324,7 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
         host.spec, host.sizes, host.core = spec, sizes, core
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
-        shown = name if has_layer else MAPS[name]
+        shown = MAPS.get(name, name)
         setattr(host, name, partial(Tensor.linear, weight=weight, bias=bias, name=shown))
     return host, weights
 

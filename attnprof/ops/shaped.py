@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from attnprof.costs import Cost, exact_div, floor_div
-from attnprof.errors import RequestError
 from attnprof.ops import shapes
 from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
@@ -231,11 +230,10 @@ class Shaped(Base):
         size = self.counter.bytes_of(PLACE)
         return self.result(name, shape, Cost(), [], item_size=size, whole=True)
 
-    def sort(self, *, dim: int, stable: bool = False) -> Ordered:
-        """Whole numbers in order along an axis, and where they stood."""
-        if not self.whole:
-            raise RequestError("the counter sorts whole numbers only")
-        line, name = self.shape[dim] * self.counter.bytes_of(PLACE), variable("sort")
+    def sort(self, *, dim: int, stable: bool = False, descending: bool = False) -> Ordered:
+        """Numbers in order along an axis, and where they stood: comparisons, no FLOPs."""
+        line = self.shape[dim] * self.counter.bytes_of(PLACE) if self.whole else 0
+        name = variable("sort")
         values = self.result(name, self.shape, Cost(), [self], workspace=line)
         return Ordered(values, self._places(f"{name}: places", self.shape))
 
@@ -263,8 +261,14 @@ class Shaped(Base):
         written.result(variable("stored"), rows.shape, Cost(), [rows, index], into=written)
         return self
 
-    def scatter_(self, dim: int, index: Self, entries: Self) -> Self:
-        """Entries put to these places along an axis."""
-        return self.result(
-            variable("scattered"), self.shape, Cost(), [self, index, entries], into=self
-        )
+    def index_add_(self, dim: int, index: Self, rows: Self) -> Self:
+        """Rows added to what stands at these places of an axis: only that is read and written."""
+        written = self.alias(rows.shape, Layout.rows(rows.shape))
+        cost = Cost(additions=rows.count)
+        written.result(variable("added"), rows.shape, cost, [rows, written, index], into=written)
+        return self
+
+    def scatter_(self, dim: int, index: Self, entries: Self | float) -> Self:
+        """Entries, or one number, put to these places along an axis."""
+        reads = [self, index, *([entries] if isinstance(entries, Base) else [])]
+        return self.result(variable("scattered"), self.shape, Cost(), reads, into=self)

@@ -139,6 +139,8 @@ class Tensor(Shaped):
     exp = _function("exponential", pointwise.EXP, pointwise.TIMES)
     exp_ = _function("exponential", pointwise.EXP, pointwise.TIMES, in_place=True)
     sigmoid = _function("sigmoid", pointwise.SIGMOID, pointwise.SQUASHED)
+    cos = _function("cosine", pointwise.OTHER)
+    sin = _function("sine", pointwise.OTHER)
     tanh = _function("tanh", pointwise.OTHER, pointwise.SQUASHED)
     relu = _function("relu", pointwise.OTHER, pointwise.OTHER)
     relu_ = _function("relu", pointwise.OTHER, pointwise.OTHER, in_place=True)

@@ -222,3 +222,10 @@ def test_the_domain_is_told_once_and_full_is_for_all_sizes(attnprof):
     full = attnprof("cost -a efficient --seq 64 --symbolic --full").out
     assert "Min(1, N - 1)" in full
     assert "Holds for all sizes" in full
+
+
+def test_the_command_tells_what_auto_takes(attnprof):
+    said = attnprof("cost -a mla --seq 64 --set rope_dim=8 -f json").json["summary"]["choices"]
+    assert len(said) == 1
+    assert said[0].startswith("impl=auto is expanded here")
+    assert "choices" not in attnprof("cost -a gqa --seq 64 -f json").json["summary"]

@@ -19,11 +19,14 @@ PARAMS = {
     "nystromformer": {"num_landmarks": 3},
     "performer": {"num_features": 5},
     "longformer": {"window": 2},
+    "topk": {"top": 3, "index_heads": 16, "index_dim": 4},
+    "mla": {"rope_dim": 2},
+    "sliding-window": {"window": 3},
     "reformer": {"num_hashes": 2, "bucket_size": 2, "num_buckets": 4},
     "sparse": {"stride": 3},
 }
 #: the peak on the CPU leaves something out, and says so in the cost table's notes
-WORKSPACE = ("sdpa",)
+WORKSPACE = ("sdpa", "gqa")
 #: another number format is another result, and why
 HASHES = {"reformer": "rounding moves tokens to other buckets"}
 

@@ -21,7 +21,7 @@ STEPS = {
     "taylorshift": {"chunk": 8192},
 }
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
-FUSED = ("sdpa",)
+FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
 MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
 

@@ -197,7 +197,7 @@ def test_a_sliding_window_keeps_as_many_tokens_as_it_shows():
     for tokens in (3, 5, 20):
         held = count(subject.cache(), {"B": 1, "N": tokens}, "forward").calls
         swap = sum(call.takes for call in held if call.module == "layers.1")
-        assert swap == 2 * 4 * 8 * 4 * min(tokens, 4 + 1)  # k and v, heads, d, bytes
+        assert swap == 2 * 2 * 8 * 4 * min(tokens, 4)  # k and v, key heads, d, bytes
 
 
 def test_a_mechanism_without_a_step_is_named_and_the_rest_is_told():
@@ -222,7 +222,7 @@ def test_attention_that_asks_no_registry_stays_causal():
 
 
 def test_what_a_window_counts_is_said_where_both_ways_to_count_meet():
-    notes = subject_of("001-lm-dot", swaps=swaps_of(["sliding@0"], {"window": 16})).notes
+    notes = subject_of("001-lm-dot", swaps=swaps_of(["longformer@0"], {"window": 16})).notes
     assert any("window=16 is 16 tokens a side; sliding_window of a" in note for note in notes)
     assert not subject_of("001-lm-dot", swaps=swaps_of(["linear@0"], {})).notes
 
@@ -315,8 +315,9 @@ def test_one_name_is_compared_with_the_model_as_it_is():
         rivals("004-imagenet-ti-standard", ["linear"], {}, "forward", 1)
 
 
-def test_a_sliding_window_is_longformer():
-    assert swaps_of(["sliding@even"], {"window": 5}) == swaps_of(["longformer@even"], {"window": 5})
+def test_a_sliding_window_is_that_mechanism():
+    values = {"window": 5}
+    assert swaps_of(["sliding@even"], values) == swaps_of(["sliding-window@even"], values)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ def cost_tables(
             yield Text(f"Holds for {title}.\n")
         else:
             yield from _numbers(rows, quantities, convention)
+    for choice in report.summary.get("choices", ()):
+        yield f"% {choice}" if latex else Hanging(choice)
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
 
 

@@ -129,9 +129,12 @@ rules(
         "clamp": lambda out, c: (
             OTHER * ((c.min is not None) + (c.max is not None)) * numel(out) * is_floating(out)
         ),
+        # an order is comparisons, by convention no FLOPs: how many depends on the method
+        "sort argsort msort topk": lambda _, __: NOTHING,
         # comparisons of integers count nothing; those of reals depend on the method
-        "searchsorted bucketize sort argsort msort topk unique_consecutive unique_dim _unique "
-        "_unique2": lambda _, c: None if has_reals(c) else NOTHING,
+        "searchsorted bucketize unique_consecutive unique_dim _unique _unique2": lambda _, c: (
+            None if has_reals(c) else NOTHING
+        ),
         # x/2·(1 + erf(x/√2)), or x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
         "gelu": lambda out, c: (
             (3 * M + A if c.approximate == "none" else 6 * M + 2 * A) + OTHER

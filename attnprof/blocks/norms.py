@@ -1,0 +1,54 @@
+"""Rows of one root mean square, and rows turned by their position."""
+
+import math
+from typing import Any
+
+from attnprof.ops.function import Function
+from attnprof.ops.functional import as_format_of, join, wide_positions
+
+#: Added to a mean square.
+SMALL = 1e-6
+
+
+def _normed(x: Any, weight: Any) -> tuple[Any, tuple[Any, ...]]:
+    scale = (x * x).mean(-1, keepdim=True).add_(SMALL).sqrt_().reciprocal_()
+    unit = x * scale
+    return unit if weight is None else unit * weight, (unit, scale, weight)
+
+
+def _normed_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    unit, scale, weight = saved
+    to_weight = None if weight is None else (grad * unit).sum((0, 1))
+    above = grad if weight is None else grad * weight
+    along = (above * unit).mean(-1, keepdim=True)
+    return (above - unit * along).mul_(scale), to_weight
+
+
+#: x (b, n, c) over its root mean square, times weight (c,) or None; Zhang & Sennrich (2019).
+normed = Function(_normed, _normed_grads)
+
+
+def angles(like: Any, places: Any, width: int, base: float = 10_000.0) -> tuple[Any, Any]:
+    """Cosines and sines (…, width / 2) of place · base^(-2i / width); Su et al. (2021), Eq 15.
+
+    ``places`` is a number, or positions (n,) of their own dimension.
+    """
+    step = 2 * math.log(base) / width
+    rates = (wide_positions(like, width // 2) * -step + step).exp_()
+    turns = places.unsqueeze(1) * rates if hasattr(places, "unsqueeze") else rates * places
+    cosines, sines = turns.cos(), turns.sin()
+    return as_format_of(cosines, like), as_format_of(sines, like)
+
+
+def _turned(x: Any, cosines: Any, sines: Any, *, back: bool = False) -> Any:
+    a, b = x.chunk(2, -1)
+    if back:
+        return join([a * cosines + b * sines, b * cosines - a * sines], -1)
+    return join([a * cosines - b * sines, b * cosines + a * sines], -1)
+
+
+#: x (…, n, width), the halves of a row as coordinates of points that turn by its angles.
+turned = Function(
+    lambda x, cosines, sines: (_turned(x, cosines, sines), (cosines, sines)),
+    lambda saved, grad: (_turned(grad, *saved, back=True), None, None),
+)

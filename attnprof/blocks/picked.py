@@ -1,0 +1,131 @@
+"""Softmax attention over tokens that were picked for each row, and how an indexer picks them."""
+
+from typing import Any
+
+from attnprof.costs import exact_div, minimum
+from attnprof.ops.function import Function
+from attnprof.ops.functional import (
+    copy_in_rows,
+    empty_int32,
+    softmax_,
+    softmax_grad_,
+    square_root,
+    zeros_like,
+)
+from attnprof.ops.loops import each, in_blocks
+
+#: Keys that a block of rows picks, all its rows together.
+PICKED = 16_384
+#: Rows of a block of the indexer.
+ROWS = 64
+
+
+def _later(rows: slice, width: Any, like: Any) -> Any:
+    """(rows, width) booleans, True from the place after the row's own on."""
+    mask = like.new_ones(rows.stop - rows.start, width, dtype=bool)
+    return mask.triu_(rows.start + 1)
+
+
+def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
+    """The ``top`` highest scores' places (b, n, top) for each row, highest first; no gradient.
+
+    A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
+    scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
+    last places are of tokens after it.
+    """
+    (b, n, h, d), m = q.shape, k.shape[1]
+    found = empty_int32(q, b, n, minimum(top, m))
+    for sample in each(q, 0, b):
+        for rows in in_blocks(q, n, ROWS):
+            count = rows.stop - rows.start
+            asked = q[sample, rows].reshape(1, count * h, d)
+            alike = asked.bmm(k[sample].t().unsqueeze(0)).relu_().view(count, h, m)
+            scores = shares[sample, rows].unsqueeze(1).bmm(alike).view(count, m)
+            del alike
+            if causal:
+                scores.masked_fill_(_later(rows, m, q), float("-inf"))
+            order = scores.sort(dim=-1, descending=True, stable=True).indices
+            found[sample, rows] = order[:, : minimum(top, m)]
+            del asked, scores, order
+    return found
+
+
+def _block(q: Any, k: Any, v: Any, places: Any, rows: slice, *, causal: bool) -> tuple[Any, ...]:
+    """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
+    (h, _, d), g, count, top = q.shape, k.shape[0], rows.stop - rows.start, places.shape[1]
+    chosen = places[rows].reshape(-1)
+    keys = k.index_select(1, chosen).view(g * count, top, d)
+    values = v.index_select(1, chosen).view(g * count, top, -1)
+    asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1]))
+    weights = asked.bmm(keys.transpose(1, 2))
+    if causal:
+        hidden = _later(rows, top, q).unsqueeze(1)
+        weights.view(g, count, exact_div(h, g), top).masked_fill_(hidden, float("-inf"))
+        del hidden
+    softmax_(weights)
+    return asked, weights, keys, values, chosen
+
+
+def _by_row(x: Any, g: Any) -> Any:
+    """A copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
+    h, r, d = x.shape
+    group = exact_div(h, g)
+    return copy_in_rows(x.reshape(g, group, r, d).transpose(1, 2)).view(g * r, group, d)
+
+
+def _by_head(x: Any, g: Any) -> Any:
+    """The same back: (g, h / g, r, d)."""
+    many, group, d = x.shape
+    return x.view(g, exact_div(many, g), group, d).transpose(1, 2)
+
+
+def _rows(top: int) -> int:
+    return max(1, PICKED // top)
+
+
+def _attended(
+    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    (b, h, n, _), g = q.shape, k.shape[1]
+    out = q.new_empty(b, h, n, v.shape[-1])
+    for sample in each(q, 0, b):
+        heads = out[sample].view(g, exact_div(h, g), n, -1)
+        for rows in in_blocks(q, n, _rows(top)):
+            block = _block(q[sample], k[sample], v[sample], places[sample], rows, causal=causal)
+            heads[:, :, rows] = _by_head(block[1].bmm(block[3]), g)
+            del block
+    return out, (q, k, v, places)
+
+
+def _attended_grads(
+    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool
+) -> tuple[Any, ...]:
+    """Weights again, then five products' worth of gradients."""
+    q, k, v, places = saved
+    (b, h, n, d), g = q.shape, k.shape[1]
+    to_q = q.new_empty(q.shape)
+    to_k, to_v = (zeros_like(x, in_rows=True) for x in (k, v))
+    for sample in each(q, 0, b):
+        heads = to_q[sample].view(g, exact_div(h, g), n, d)
+        for rows in in_blocks(q, n, _rows(top)):
+            own, weights, keys, values, chosen = _block(
+                q[sample], k[sample], v[sample], places[sample], rows, causal=causal
+            )
+            above = _by_row(grad[sample][:, rows], g)
+            of_values = weights.transpose(1, 2).bmm(above)
+            to_v[sample].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
+            scores = above.bmm(values.transpose(1, 2))
+            softmax_grad_(scores, weights)
+            heads[:, :, rows] = _by_head(scores.bmm(keys), g)
+            of_keys = scores.transpose(1, 2).bmm(own)
+            to_k[sample].index_add_(1, chosen, of_keys.view(g, -1, d))
+            del own, weights, keys, values, chosen, above, of_values, scores, of_keys
+    return to_q.div_(square_root(d)), to_k, to_v, None
+
+
+#: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
+#:
+#: → (b, h, n, dv). Places are those of :func:`picks`, the same for all heads. A block of rows
+#: copies the keys and values that it picked, and computes weights again for gradients: memory is
+#: linear.
+picked_attention = Function(_attended, _attended_grads)

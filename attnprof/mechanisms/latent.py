@@ -1,0 +1,269 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024, Section 2.1) in its three forms."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from attnprof.blocks.norms import angles, normed, turned
+from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
+from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.functional import join, linear, repeat_rows, wide_positions
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads
+from attnprof.workload import Workload, pairs, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent(Mechanism):
+    """Keys and values of all heads are maps of one latent row a token, c = norm(W_dkv x).
+
+    A head's key is (W_uk c, k_r), its value W_uv c; k_r of ``rope_dim`` entries is one row a token
+    for all heads, turned by its position if ``rotary``. Queries are maps of x, or of latents of
+    ``q_rank``. ``impl=expanded`` makes keys and values, and caches them; ``absorbed`` takes W_uk to
+    the queries and W_uv to the outputs; ``reexpanded`` makes them again every step. Both cache c
+    and k_r alone. ``auto`` is for a prompt the cheaper of expanded and absorbed, and absorbed for
+    a step. Widths default to: latents 4 · head_dim, keys (without k_r) and values head_dim.
+    """
+
+    kv_rank: int | None = None
+    q_rank: int | None = None
+    rope_dim: int = 64
+    nope_dim: int | None = None
+    value_dim: int | None = None
+    rotary: bool = True
+    impl: str = "auto"
+
+    name: ClassVar[str] = "mla"
+    title: ClassVar[str] = "Multi-head latent attention"
+    document: ClassVar[str] = "arXiv:2405.04434"
+    family: ClassVar[str] = "latent"
+    time_order = memory_order = "N^2"
+    abilities: ClassVar[Abilities] = Abilities(attend=False)
+    same_as = ("", {"impl": "absorbed"})
+    to_softmax = ("another", "keys and values are made from latents, by maps of its own")
+    allowed: ClassVar[dict[str, Any]] = {
+        "kv_rank": 1,
+        "q_rank": 1,
+        "rope_dim": 0,
+        "nope_dim": 1,
+        "value_dim": 1,
+        "impl": ("auto", "expanded", "absorbed", "reexpanded"),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rotary and self.rope_dim % 2:
+            raise RequestError(
+                f"rope_dim={self.rope_dim}: pairs of entries turn, so it is even; "
+                f"for example rope_dim={self.rope_dim + 1}, or rotary=false"
+            )
+
+    # -- sizes ---------------------------------------------------------------------------
+    def widths(self, head_dim: Number) -> tuple[Number, Number, Number]:
+        """Entries of a latent, of a key without its shared part, and of a value."""
+        given = self.kv_rank, self.nope_dim, self.value_dim
+        usual = 4 * head_dim, head_dim, head_dim
+        c, key, value = (u if g is None else g for g, u in zip(given, usual, strict=True))
+        return c, key, value
+
+    def form(self, head_dim: Number, phase: str) -> str:
+        """The form that runs; raises :class:`RequestError` where sizes without numbers decide it.
+
+        Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
+        shared; what both take to make keys and values, or to absorb, is the same for a prompt.
+        """
+        if self.impl != "auto":
+            return self.impl
+        if phase == "decode":
+            return "absorbed"
+        c, key, value = self.widths(head_dim)
+        cheaper = not_dearer(key + value, 2 * c)
+        choices = {int(x) for x in getattr(cheaper, "flat", [cheaper])} if _known(cheaper) else {}
+        if len(choices) != 1:
+            raise RequestError(
+                f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
+            )
+        return "expanded" if 1 in choices else "absorbed"
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """W_uk and W_uv of all heads, one after the other; weights of the norms."""
+        c, key, value = self.widths(sizes.head_dim)
+        return {
+            "up": Weight((sizes.num_heads * (key + value), c)),
+            "kv_norm": Weight((c,), 1.0),
+            "q_norm": None if self.q_rank is None else Weight((self.q_rank,), 1.0),
+        }
+
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Queries, or to their latents and from there; latents with shared keys; output."""
+        c, key, value = self.widths(sizes.head_dim)
+        width, queries = sizes.d_model, sizes.num_heads * (key + self.rope_dim)
+        maps = {"q_proj": (width, queries)}
+        if self.q_rank is not None:
+            maps = {"q_down": (width, self.q_rank), "q_up": (self.q_rank, queries)}
+        out = sizes.num_heads * value, width
+        return {**maps, "kv_down": (width, c + self.rope_dim), "o_proj": out}
+
+    # -- what runs -----------------------------------------------------------------------
+    def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
+        """A prompt."""
+        n = x.shape[1]
+        turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
+        key, shared, latent, rotary = self._rows(layer, x, turns)
+        mask = causal_mask(n, x) if causal else None
+        if self.form(layer.sizes.head_dim, "forward") == "absorbed":
+            rows = latent if rotary is None else join([latent, rotary], -1)
+            return layer.o_proj(self._absorbed(layer, key, shared, rows, latent, mask))
+        keys, values = self._heads(layer, linear(latent, layer.up), rotary)
+        return layer.o_proj(_attended(_joined(key, shared), keys, values, mask))
+
+    @property
+    def _turns(self) -> bool:
+        return self.rotary and self.rope_dim > 0
+
+    def _rows(self, layer: Any, x: Any, turns: Any) -> tuple[Any, ...]:
+        """Of queries the own and shared part (b, h, n, ·), latents (b, n, c), shared keys."""
+        c, width, _ = self.widths(layer.sizes.head_dim)
+        if self.q_rank is None:
+            q = layer.q_proj(x)
+        else:
+            q = layer.q_up(normed(layer.q_down(x), layer.q_norm))
+        heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim).transpose(1, 2)
+        both = layer.kv_down(x)
+        if not self.rope_dim:
+            return heads, None, normed(both, layer.kv_norm), None
+        key, shared = heads.split([width, self.rope_dim], -1)
+        latent, rotary = both.split([c, self.rope_dim], -1)
+        if turns is not None:
+            shared, rotary = turned(shared, *turns), turned(rotary, *turns)
+        return key, shared, normed(latent, layer.kv_norm), rotary
+
+    def _heads(self, layer: Any, made: Any, rotary: Any) -> tuple[Any, Any]:
+        """Keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
+        b, m, _ = made.shape
+        h, (_, width, value) = layer.sizes.num_heads, self.widths(layer.sizes.head_dim)
+        both = made.view(b, m, h, width + value).transpose(1, 2)
+        keys, values = both.split([width, value], -1)
+        if rotary is not None:
+            keys = join([keys, rotary.unsqueeze(1).expand(b, h, m, self.rope_dim)], -1)
+        return keys, values
+
+    def _absorbed(
+        self, layer: Any, key: Any, shared: Any, rows: Any, latent: Any, mask: Any
+    ) -> Any:
+        """Queries over rows (b, m, c + shared), of which the latents are the values, too."""
+        b, h, n, width = key.shape
+        c, _, value = self.widths(layer.sizes.head_dim)
+        up = layer.up.view(h, width + value, c)
+        asked = key.transpose(0, 1).reshape(h, b * n, width).bmm(up[:, :width])
+        queries = _joined(asked.view(h, b, n, c).transpose(0, 1), shared)
+        if mask is not None:
+            mask = repeat_rows(mask, h)
+        mixed = weighted_values(
+            queries.reshape(b, h * n, c + self.rope_dim), rows, latent, mask,
+            width=width + self.rope_dim,
+        )  # fmt: skip
+        by_head = mixed.view(b, h, n, c).transpose(0, 1).reshape(h, b * n, c)
+        out = by_head.bmm(up[:, width:].transpose(1, 2))
+        return merge_heads(out.view(h, b, n, value).transpose(0, 1))
+
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """Latents and shared keys of every token; or all heads' keys and values."""
+        c, key, value = self.widths(sizes.head_dim)
+        if self.impl == "expanded":
+            widths = key + self.rope_dim, value
+            return KeyValueState(*(cache(sizes.num_heads, width) for width in widths))
+        return cache(1, c + self.rope_dim)
+
+    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
+        """The new token over every token so far."""
+        b, h = x.shape[0], layer.sizes.num_heads
+        c, _, value = self.widths(layer.sizes.head_dim)
+        cache = state.keys if self.impl == "expanded" else state
+        turns = angles(x, cache.length + 1, self.rope_dim) if self._turns else None
+        key, shared, latent, rotary = self._rows(layer, x, turns)
+        if self.impl == "expanded":
+            key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
+            keys, values = state.keys.append(flat(key_row)), state.values.append(flat(value_row))
+            y = weighted_values(flat(_joined(key, shared)), keys, values)
+            return layer.o_proj(y.view(b, 1, h * value)), state
+        rows = state.append(latent if rotary is None else join([latent, rotary], -1))
+        del latent, rotary
+        known = rows[..., :c]
+        if self.form(layer.sizes.head_dim, "decode") == "absorbed":
+            return layer.o_proj(self._absorbed(layer, key, shared, rows, known, None)), state
+        # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
+        made = known.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+        keys, values = self._heads(layer, made, rows[..., c:] if self.rope_dim else None)
+        return layer.o_proj(_attended(_joined(key, shared), keys, values)), state
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Latent and shared entries a token, or those of all heads' keys and values."""
+        w = workload
+        c, key, value = self.widths(w.head_dim)
+        width = c + self.rope_dim
+        if self.impl == "expanded":
+            width = w.num_heads * (key + self.rope_dim + value)
+        return w.batch_size * w.seq_len * width
+
+    def choice(self, workload: Workload) -> str:
+        """The form that ``auto`` takes."""
+        if self.impl != "auto":
+            return ""
+        c, key, value = self.widths(workload.head_dim)
+        form = self.form(workload.head_dim, workload.phase)
+        why = f"2c = {2 * c} and key + value = {key + value} products a pair, beside shared ones"
+        if workload.phase == "decode":
+            why = "no row is expanded again, and latents alone are cached"
+        return f"impl=auto is {form} here: {why}"
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's, with what ``auto`` takes."""
+        table, choice = super().cost(workload, scope), self.choice(workload)
+        return replace(table, notes=(choice,)) if choice else table
+
+    # -- the definition ------------------------------------------------------------------
+    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
+        """Maps, norms, turns, keys and values of every token once, softmax attention."""
+        w = workload
+        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
+        tokens, (c, key, value) = w.batch_size * rows(w), self.widths(w.head_dim)
+        maps = self.layer_maps(sizes)
+        last = maps.pop("o_proj")
+        maps["up"] = c, w.num_heads * (key + value)
+        for name, (inner, outer) in maps.items():
+            writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        for width in (c, *([] if self.q_rank is None else [self.q_rank])):
+            writer.dots("squares", tokens, tokens * width)
+            each = Cost(divisions=2, additions=1, other=1) * tokens
+            writer.stage("norm", each + Cost(multiplications=2) * (tokens * width), tokens, width)
+        if self._turns:
+            entries = tokens * (w.num_heads + 1) * self.rope_dim
+            writer.stage("turns", Cost(multiplications=2, additions=1) * entries, entries)
+        heads = w.batch_size * w.num_heads
+        scores, outputs = heads * pairs(w), heads * rows(w) * value
+        writer.dots("scores", scores, scores * (key + self.rope_dim))
+        writer.softmax(scores, heads * rows(w))
+        writer.dots("weighted values", outputs, scores * value)
+        writer.dots("output", tokens * last[1], tokens * last[0] * last[1], tokens, last[1])
+
+
+def _known(cheaper: Any) -> bool:
+    """Whether a flag is a number, or an array of such."""
+    return is_plain(cheaper) or not hasattr(cheaper, "free_symbols") or cheaper.is_number
+
+
+def _joined(key: Any, shared: Any) -> Any:
+    """Both parts of a row of queries."""
+    return key if shared is None else join([key, shared], -1)
+
+
+def _attended(q: Any, keys: Any, values: Any, mask: Any = None) -> Any:
+    """Softmax attention of all heads, side by side: (b, n, h · value)."""
+    b, h, n, _ = q.shape
+    out = weighted_values(flat(q), flat(keys), flat(values), mask)
+    return merge_heads(out.view(b, h, n, -1))
+
+
+MECHANISMS = (Latent,)

@@ -1,0 +1,120 @@
+"""Differential attention against a loop over its definition, and what both forms count."""
+
+import math
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import Workload
+from attnprof.errors import RequestError
+from tests.mechanisms.cases import built, inputs, workload
+from tests.mechanisms.test_costs_by_aten import kinds
+from tests.oracles.aten import count, count_core, count_training
+
+FORMS = ("subtracted", "separate")
+
+
+def weights_of(q, k, seen):
+    scores = [math.exp(float(q @ k[j]) / math.sqrt(len(q))) for j in seen]
+    return [score / sum(scores) for score in scores]
+
+
+def loops(q, k, v, causal, depth, a1, b1, a2, b2):
+    """One head and token after the other: two softmaxes, their difference, the norm."""
+    start = 0.8 - 0.6 * math.exp(-0.3 * depth)
+    share = math.exp(float(a1 @ b1)) - math.exp(float(a2 @ b2)) + start
+    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
+    cut, group = -(-q.shape[-1] // 2), q.shape[1] // k.shape[1]
+    for b, h, t in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
+        key, value, row = k[b, h // group], v[b, h // group], q[b, h, t]
+        seen = range(t + 1) if causal else range(len(key))
+        one = weights_of(row[:cut], key[:, :cut], seen)
+        two = weights_of(row[cut:], key[:, cut:], seen)
+        mixed = sum((x - share * y) * value[j] for x, y, j in zip(one, two, seen, strict=True))
+        out[b, h, t] = mixed / torch.sqrt((mixed * mixed).mean() + 1e-6) * (1 - start)
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("d", "kv_heads", "depth"), [(4, 4, 0), (5, 2, 3), (6, 1, 11)])
+@pytest.mark.parametrize("impl", FORMS)
+def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
+    q = torch.randn(2, 4, 6, d, dtype=torch.float64)
+    k = torch.randn(2, kv_heads, 6, d, dtype=torch.float64)
+    v = torch.randn(2, kv_heads, 6, 3, dtype=torch.float64)
+    first, second = (torch.randn(2, w).double() / 2 for w in (-(-d // 2), d // 2))
+    weights = dict(zip(("a1", "b1", "a2", "b2"), (*first, *second), strict=True))
+    got = attnprof.attend(
+        "differential", q, k, v, causal=causal, weights=weights, impl=impl, depth=depth
+    )
+    expected = loops(q, k, v, causal, depth, **weights)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"num_kv_heads": 2, "value_head_dim": 5}], ids=str)
+@pytest.mark.parametrize("impl", FORMS)
+def test_forms_count_as_executed_and_decode_as_the_prompt(impl, sizes):
+    shape = (2, 5, 4, 6)
+    layer, x = built("differential", shape, impl=impl, **sizes), inputs(shape)
+    for causal in (False, True):
+        seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
+        for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
+            asked = workload(shape, causal=causal, phase=phase, **sizes)
+            cost = attnprof.cost("differential", asked, impl=impl).total
+            assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
+            assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
+    layer, x = layer.double(), x.double()
+    state, rows = layer.init_state(2), layer(x, causal=True)
+    for t, token in enumerate(x.transpose(0, 1).contiguous()):
+        asked = workload(shape, phase="decode", **sizes).with_(seq_len=t + 1)
+        table, found = attnprof.cost("differential", asked, impl=impl), []
+        with torch.no_grad():
+            seen = count(lambda token=token, found=found: found.append(layer.step(token, state)))
+        torch.testing.assert_close(found[0][0], rows[:, t], rtol=0, atol=1e-12)
+        assert (t, kinds(table.total)) == (t, seen.by_kind())
+        assert table.state_entries == state.keys.seen.numel() + state.values.seen.numel()
+
+
+@pytest.mark.parametrize(("b", "n", "heads", "d"), [(1, 96, 12, 64), (2, 33, 3, 5)])
+def test_products_are_the_known_formulas(b, n, heads, d):
+    """The article's head width d is half of ours."""
+    asked = Workload(n, heads, 2 * d, b)
+    forms = {impl: attnprof.cost("differential", asked, "core", impl=impl) for impl in FORMS}
+    assert forms["subtracted"].matmul_flops == 8 * b * heads * n * n * d
+    assert forms["separate"].matmul_flops == 12 * b * heads * n * n * d
+    assert forms["subtracted"].parameters == 4 * d
+    step = attnprof.cost("differential", asked.with_(phase="decode"), "core")
+    assert (step.matmul_flops, step.state_entries) == (8 * b * heads * n * d, 4 * b * heads * d * n)
+
+
+def test_a_head_of_one_entry_is_refused():
+    with pytest.raises(RequestError, match="head_dim=1 is too narrow"):
+        attnprof.cost("differential", Workload(9, 2, 1))
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_it_is_the_attention_of_diffllama(kv_heads):
+    """Whose head i has head i + half as its other part, where ours has both side by side."""
+    modeling = pytest.importorskip("transformers.models.diffllama.modeling_diffllama")
+    from transformers import DiffLlamaConfig
+
+    config = DiffLlamaConfig(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=kv_heads, head_dim=8,
+        num_hidden_layers=4, rms_norm_eps=1e-6, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = modeling.DiffLlamaAttention(config, 3)
+    ours = attnprof.build("differential", 32, 2, num_kv_heads=kv_heads // 2, depth=3)
+    x = torch.randn(2, 9, 32)
+    mask = torch.full((9, 9), -math.inf).triu(1)[None, None]
+    with torch.no_grad():
+        for letter in "qkv":
+            rows = getattr(theirs, f"{letter}_proj").weight.view(2, -1, 8, 32)  # (part, head, …)
+            getattr(ours, f"{letter}_proj").weight.copy_(rows.transpose(0, 1).reshape(-1, 32))
+        ours.o_proj.load_state_dict(theirs.o_proj.state_dict())
+        for name, other in (("a1", "q1"), ("b1", "k1"), ("a2", "q2"), ("b2", "k2")):
+            getattr(ours.core, name).copy_(getattr(theirs, f"lambda_{other}"))
+        expected, _ = theirs(x, (torch.ones(1, 9, 8), torch.zeros(1, 9, 8)), mask)
+        for impl in FORMS:
+            ours.spec = ours.core.spec = ours.spec.with_params({"impl": impl})
+            torch.testing.assert_close(ours(x, causal=True), expected, rtol=0, atol=1e-5)

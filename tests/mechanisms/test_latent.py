@@ -1,0 +1,247 @@
+"""Latent attention in its forms against a loop over its definition, and what each counts."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.errors import RequestError
+from tests.mechanisms.cases import built, inputs, workload
+from tests.mechanisms.test_contract import SCALARS
+from tests.mechanisms.test_costs_by_aten import kinds
+from tests.oracles.aten import count, count_core, count_training
+from tests.oracles.memory import allocator_peak
+
+FORMS = ("expanded", "absorbed", "reexpanded")
+SIZES = [
+    {"kv_rank": 3, "rope_dim": 4}, {"kv_rank": 5, "rope_dim": 0}, {"kv_rank": 2, "rope_dim": 3,
+     "rotary": False, "nope_dim": 3, "value_dim": 5}, {"q_rank": 3, "rope_dim": 2},
+]  # fmt: skip
+
+
+def norm(row, weight):
+    return row / torch.sqrt((row * row).mean() + 1e-6) * weight
+
+
+def turn(row, place):
+    """Entry i and entry i + half are one complex number, turned by place · 10000^(-i / half)."""
+    half = len(row) // 2
+    out = row.clone()
+    for i in range(half):
+        z = complex(row[i], row[half + i]) * cmath.exp(1j * place * 10_000 ** (-i / half))
+        out[i], out[half + i] = z.real, z.imag
+    return out
+
+
+def loops(layer, x, causal):
+    """The layer's output for one sample x (n, d_model): one head and pair after the other."""
+    spec, h = layer.spec, layer.sizes.num_heads
+    c, width, value = spec.widths(layer.sizes.head_dim)
+    up = layer.up.view(h, width + value, c)
+    queries, keys, values = [], [], []
+    for place, row in enumerate(x, 1):
+        if spec.q_rank is None:
+            q = layer.q_proj.weight @ row
+        else:
+            q = layer.q_up.weight @ norm(layer.q_down.weight @ row, layer.q_norm)
+        both = layer.kv_down.weight @ row
+        latent, shared = norm(both[:c], layer.kv_norm), both[c:]
+        heads = list(q.view(h, -1))
+        if spec.rotary:
+            shared = turn(shared, place)
+            heads = [torch.cat([one[:width], turn(one[width:], place)]) for one in heads]
+        queries.append(heads)
+        keys.append([torch.cat([up[i, :width] @ latent, shared]) for i in range(h)])
+        values.append([up[i, width:] @ latent for i in range(h)])
+    out = []
+    for t in range(len(x)):
+        heads = []
+        for i in range(h):
+            seen = range(t + 1) if causal else range(len(x))
+            scale = math.sqrt(width + spec.rope_dim)
+            weights = [math.exp(float(queries[t][i] @ keys[j][i]) / scale) for j in seen]
+            mixed = zip(weights, seen, strict=True)
+            heads.append(sum(w / sum(weights) * values[j][i] for w, j in mixed))
+        out.append(layer.o_proj.weight @ torch.cat(heads))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("params", SIZES, ids=str)
+@pytest.mark.parametrize("impl", FORMS)
+def test_every_form_is_the_definition_for_a_prompt_and_token_by_token(impl, params):
+    shape = (2, 7, 3, 4)
+    layer = built("mla", shape, torch.float64, impl=impl, **params)
+    x = inputs(shape, torch.float64)
+    with torch.no_grad():
+        for causal in (False, True):
+            expected = torch.stack([loops(layer, sample, causal) for sample in x])
+            torch.testing.assert_close(layer(x, causal=causal), expected, rtol=0, atol=1e-12)
+        state = layer.init_state(2)
+        for t, token in enumerate(x.unbind(1)):
+            row, state = layer.step(token, state)
+            torch.testing.assert_close(row, expected[:, t], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("params", SIZES, ids=str)
+@pytest.mark.parametrize("impl", FORMS)
+def test_every_form_counts_as_executed(impl, params):
+    shape, params = (2, 5, 3, 4), {**params, "impl": impl}
+    layer, x = built("mla", shape, **params), inputs(shape)
+    for causal in (False, True):
+        seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
+        for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
+            cost = attnprof.cost("mla", workload(shape, causal=causal, phase=phase), **params).total
+            assert not counts.unknown
+            assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
+            assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
+    state = layer.init_state(2)
+    for t, token in enumerate(x.transpose(0, 1).contiguous()):
+        with torch.no_grad():
+            counts = count(lambda token=token: layer.step(token, state))
+        table = attnprof.cost("mla", workload(shape, phase="decode").with_(seq_len=t + 1), **params)
+        assert (t, kinds(table.total)) == (t, counts.by_kind())
+        assert (t, table.total.bytes_moved) == (t, counts.bytes_moved)
+        caches = vars(state).values() if impl == "expanded" else [state]
+        assert (t, table.state_entries) == (t, sum(cache.seen.numel() for cache in caches))
+
+
+@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
+@pytest.mark.parametrize("impl", FORMS)
+def test_the_peak_of_every_form_is_the_allocators(impl, shape):
+    layer, x = built("mla", shape, impl=impl, rope_dim=4), inputs(shape)
+    with torch.no_grad():
+        layer(x, causal=True)
+        seen = allocator_peak(lambda: layer(x, causal=True))
+    cost = attnprof.cost("mla", workload(shape, causal=True), impl=impl, rope_dim=4)
+    assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
+
+
+@pytest.mark.parametrize("params", SIZES, ids=str)
+@pytest.mark.parametrize("impl", FORMS[:2])
+def test_gradients_of_every_form_are_numerical_ones(impl, params):
+    shape = (1, 4, 2, 2)
+    layer = built("mla", shape, torch.float64, impl=impl, **params)
+    x = inputs(shape, torch.float64).requires_grad_()
+    names = list(dict(layer.named_parameters()))
+
+    def run(x, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x, True))
+
+    values = [w.detach().clone().requires_grad_() for w in layer.parameters()]
+    assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
+
+
+#: h, d_model / h, q_rank, c, rope, key, value: DeepSeek-V3, Kimi-Linear, and an odd one
+RELEASED = [
+    (128, 56, 1536, 512, 64, 128, 128), (32, 72, None, 512, 64, 128, 128), (3, 5, 7, 11, 2, 6, 9),
+]  # fmt: skip
+
+
+def asked_of(sizes, **more):
+    h, d, q_rank, c, r, key, value = sizes
+    params = {"kv_rank": c, "q_rank": q_rank, "rope_dim": r, "nope_dim": key, "value_dim": value}
+    return Workload(more.pop("n"), h, d, more.pop("b", 1), **more), params
+
+
+def weights_of(sizes):
+    """Entries of the maps, without norms."""
+    h, d, q_rank, c, r, key, value = sizes
+    width, queries = h * d, h * (key + r)
+    q = width * queries if q_rank is None else width * q_rank + q_rank * queries
+    return q + width * (c + r) + c * h * (key + value) + h * value * width
+
+
+def test_parameters_are_those_of_deepseek_v3():
+    asked, params = asked_of(RELEASED[0], n=1)
+    assert registry.get("mla", **params).parameters(asked) == 187_107_328
+
+
+@pytest.mark.parametrize("sizes", RELEASED, ids=str)
+@pytest.mark.parametrize(("b", "n"), [(1, 64), (2, 1000)])
+def test_products_are_the_known_formulas(sizes, b, n):
+    h, _, _, c, r, key, value = sizes
+    asked, params = asked_of(sizes, n=n, b=b, causal=True)
+    step = asked.with_(causal=False, phase="decode")
+    projected = 2 * b * weights_of(sizes)
+    pair = {"expanded": key + r + value, "absorbed": 2 * c + r, "reexpanded": key + r + value}
+    again = c * h * (key + value)  # for each cached token but the new one's
+    for impl in FORMS:
+        spec = registry.get("mla", impl=impl, **params)
+        assert spec.cost(asked).matmul_flops == projected * n + 2 * b * h * n * n * pair[impl]
+        expected = projected + 2 * b * h * n * pair[impl]
+        more = 2 * b * again * (n - 1) if impl == "reexpanded" else 0
+        assert spec.cost(step).matmul_flops == expected + more
+        kept = h * (key + r + value) if impl == "expanded" else c + r
+        assert spec.cost(step).state_entries == b * n * kept
+
+
+def test_absorbed_products_of_deepseek_v3_are_3_4_times_expanded_and_a_cache_71_times_less():
+    asked, params = asked_of(RELEASED[0], n=4096, phase="decode")
+    tables = {impl: attnprof.cost("mla", asked, impl=impl, **params) for impl in FORMS}
+    rest = 2 * weights_of(RELEASED[0])
+    core = {impl: table.matmul_flops - rest for impl, table in tables.items()}
+    assert core["absorbed"] / core["expanded"] == 1088 / 320
+    kept = {impl: table.state_entries for impl, table in tables.items()}
+    assert kept["expanded"] / kept["absorbed"] == 40960 / 576
+    assert kept["absorbed"] == kept["reexpanded"]
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 5])
+@pytest.mark.parametrize("phase", ["forward", "train", "decode"])
+def test_auto_is_the_cheapest_form_and_says_so(phase, c):
+    asked = Workload(30, 4, 4, causal=phase != "decode", phase=phase)
+    params = {"kv_rank": c, "rope_dim": 2}
+    tables = {impl: attnprof.cost("mla", asked, impl=impl, **params) for impl in FORMS}
+    auto = attnprof.cost("mla", asked, **params)
+    if phase == "decode":
+        del tables["expanded"]  # which caches the keys of all heads
+    assert auto.matmul_flops == min(table.matmul_flops for table in tables.values())
+    form = auto.notes[0].split()[2]
+    assert f"impl=auto is {form} here" in auto.notes[0]
+    assert tables[form].matmul_flops == auto.matmul_flops
+
+
+def test_what_auto_cannot_know_and_odd_turns_are_refused():
+    import sympy
+
+    d = sympy.Symbol("d", positive=True)
+    assert attnprof.cost("mla", Workload(9, 2, d)).notes  # latents four times as wide
+    with pytest.raises(RequestError, match="impl=expanded or impl=absorbed"):
+        attnprof.cost("mla", Workload(9, 2, d), kv_rank=4)
+    with pytest.raises(RequestError, match="for example rope_dim=4"):
+        registry.get("mla", rope_dim=3)
+
+
+@pytest.mark.parametrize("q_rank", [None, 6])
+def test_it_is_the_attention_of_deepseek_v3(q_rank):
+    modeling = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    from transformers import DeepseekV3Config
+
+    config = DeepseekV3Config(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=q_rank,
+        kv_lora_rank=10, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=7,
+        num_hidden_layers=1, rope_interleave=False, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = modeling.DeepseekV3Attention(config, 0)
+    params = {"kv_rank": 10, "q_rank": q_rank, "rope_dim": 4, "nope_dim": 6, "value_dim": 7}
+    x = torch.randn(2, 9, 32)
+    rates = 10_000 ** (-torch.arange(2) / 2)
+    turns = torch.outer(torch.arange(9), rates).repeat(1, 2)[None]
+    mask = torch.full((9, 9), -math.inf).triu(1)[None, None]
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.normal_(0, 0.3)
+        expected, _ = theirs(x, (turns.cos(), turns.sin()), mask)
+        for impl in FORMS:
+            ours = attnprof.build("mla", 32, 4, impl=impl, **params)
+            named = {"kv_down.weight": "kv_a_proj_with_mqa.weight", "up": "kv_b_proj.weight",
+                     "kv_norm": "kv_a_layernorm.weight", "o_proj.weight": "o_proj.weight",
+                     "q_proj.weight": "q_proj.weight", "q_down.weight": "q_a_proj.weight",
+                     "q_norm": "q_a_layernorm.weight",
+                     "q_up.weight": "q_b_proj.weight"}  # fmt: skip
+            known = dict(theirs.named_parameters())
+            ours.load_state_dict({a: known[b] for a, b in named.items() if b in known})
+            torch.testing.assert_close(ours(x, causal=True), expected, rtol=0, atol=1e-5)
