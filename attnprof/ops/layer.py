@@ -153,13 +153,13 @@ class CoreText:
     spec: Any
     sizes: Any
 
-    def forward(self, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+    def forward(self, q: Any, k: Any, v: Any, causal: bool = False, **gates: Any) -> Any:
         """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
-        return self.spec.run(q, k, v, causal, self)
+        return self.spec.run(q, k, v, causal, self, **gates)
 
-    def step(self, q: Any, k: Any, v: Any, state: Any) -> Any:
+    def step(self, q: Any, k: Any, v: Any, state: Any, **gates: Any) -> Any:
         """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        return self.spec.step(q, k, v, state, self)
+        return self.spec.step(q, k, v, state, self, **gates)
 
 
 class OwnText:
@@ -208,7 +208,7 @@ class LayerText:
         q = self.heads("q", x, decoding=True)
         k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
         v = self.heads("v", x, decoding=True)
-        y, state = self.core.step(q, k, v, state)
+        y, state = self.core.step(q, k, v, state, **self.spec.gates(self, x))
         y = merge_heads(y)
         del q, k, v
         return (self.o_proj(y) if "o" in self.spec.projections else y), state
@@ -323,7 +323,7 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
         host.spec, host.sizes, host.core = spec, sizes, core
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
-        shown = name if own else MAPS[name]
+        shown = MAPS.get(name, name)
         setattr(host, name, partial(Tensor.linear, weight=weight, bias=bias, name=shown))
     return host, weights
 
