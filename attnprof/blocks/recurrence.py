@@ -56,7 +56,7 @@ class Chunk:
         return (factors * self.k.unsqueeze(1)).flatten(0, 1) if self.by_channel else None
 
     def products(self, x: Any, factors: Any, keys_seen: Any) -> Any:
-        """Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), true at or below the diagonal."""
+        """Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), right where j ≤ i."""
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
@@ -177,9 +177,7 @@ def _grads(
     return tuple(into)
 
 
-def _chunk_grads(
-    c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, list[Any]]
-) -> None:
+def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, list[Any]]) -> None:
     """Put the gradients of a chunk's tokens; that of its end, ``later``, becomes its start's."""
     part, (to_q, to_k, to_v, to_g, to_beta) = to
     factors = c.factors()
@@ -221,16 +219,21 @@ def _chunk_grads(
         right.add_(keys_grad)
         end = _end_grad(c, state, later, keys_grad) if to_g is not None else None
         del keys_grad
-        if c.sums is not None:
-            later.mul_(c.decay())
-        add_product(later, c.after_start(c.q).transpose(1, 2), grad)
-        if left is not None:
-            add_product(later, c.after_start(c.k).transpose(1, 2), v_grad, alpha=-1)
+        _to_start(c, later, grad, None if left is None else v_grad)
     del updates, v_grad
     to_q[:, part] = q_grad
     if to_g is not None:
         to_g[:, part] = _gate_grad(c, q_grad, left, right, end)
     to_k[:, part] = right if left is None else right.add_(left)
+
+
+def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
+    """The gradient of a chunk's end becomes that of its start, in place."""
+    if c.sums is not None:
+        later.mul_(c.decay())
+    add_product(later, c.after_start(c.q).transpose(1, 2), grad)
+    if v_grad is not None:
+        add_product(later, c.after_start(c.k).transpose(1, 2), v_grad, alpha=-1)
 
 
 def _pair_grads(

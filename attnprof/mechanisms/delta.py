@@ -24,7 +24,6 @@ class Recurrence(Mechanism):
     impl: str = "auto"
     chunk: int = 64
 
-    document: ClassVar[str] = ""
     family: ClassVar[str] = "recurrent"
     time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(value_width=True)
@@ -49,22 +48,38 @@ class Recurrence(Mechanism):
         return "token"
 
     def gate_width(self, name: str, head_dim: Number) -> Number:
-        """Numbers of a head that a map of gates gives."""
-        return 1
+        """Numbers of a head that a map of gates gives: a decay a channel, or one."""
+        return head_dim if name == "a" and self.gated_by == "channel" else 1
+
+    def gate_rank(self, name: str, head_dim: Number) -> Number | None:
+        """The width of a map of gates between two factors; None for one whole map."""
+        return None
+
+    def factors_of_gates(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of the maps of gates, or of their two factors, by name."""
+        maps: dict[str, tuple[Number, Number]] = {}
+        for name in self.gate_maps:
+            inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
+            if rank is not None:
+                maps[f"{name}_down"], inner = (inner, rank), rank
+            maps[name] = inner, sizes.num_heads * self.gate_width(name, sizes.head_dim)
+        return maps
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Queries, keys, values, gates, output."""
         maps = sizes.maps(self.projections)
         out = {"o_proj": maps.pop("o_proj")}
-        for name in self.gate_maps:
-            width = sizes.num_heads * self.gate_width(name, sizes.head_dim)
-            maps[f"{name}_proj"] = (sizes.d_model, width)
-        return {**maps, **out}
+        gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
+        return {**maps, **gates, **out}
 
     # -- what is executed ------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """The maps' results, (b, h, n, width) each."""
-        return {"gates": {name: layer.heads(name, x) for name in self.gate_maps}}
+        down: dict[str, Any] = {
+            name: getattr(layer, f"{name}_down_proj", None) for name in self.gate_maps
+        }
+        given = {name: x if down[name] is None else down[name](x) for name in self.gate_maps}
+        return {"gates": {name: layer.heads(name, given.pop(name)) for name in self.gate_maps}}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.
@@ -106,9 +121,9 @@ class Recurrence(Mechanism):
         tokens = w.batch_size * rows(w)
         if scope == "layer":
             writer.projections(self.projections.replace("o", ""), w)
-            for name in self.gate_maps:
-                outputs = tokens * w.num_heads * self.gate_width(name, w.head_dim)
-                writer.dots(f"{name} gates", outputs, outputs * w.d_model)
+            sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
+            for name, (inner, outer) in self.factors_of_gates(sizes).items():
+                writer.dots(f"gates {name}", tokens * outer, tokens * inner * outer, tokens, outer)
         self.define_core(writer, w)
         if scope == "layer":
             writer.projections("o", w)
@@ -129,37 +144,60 @@ class Recurrence(Mechanism):
         writer.dots("outputs", values, entries)
 
 
-def unit(x: Any) -> Any:
-    """Heads (b, h, n, d) as rows (b·h, n, d) of length one."""
-    return unit_rows(flat(x))
+@dataclass(frozen=True, kw_only=True)
+class DeltaRule(Recurrence):
+    """S_t = α_t ∘ S_{t-1} - β_t k_t k_tᵀ (α_t ∘ S_{t-1}) + β_t k_t v_tᵀ, o_t = q_t S_t / sqrt d.
 
+    β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A core
+    alone has α = exp(-exp(A) softplus(c)) and β = 1. Convolutions, norm and output gate of the
+    published layers are not in it.
+    """
 
-def decays(rate: Any, raised: Any) -> Any:
-    """Log decays -exp(rate) · softplus(raised), in float32 at least."""
-    return softplus(wide(raised)) * -wide(rate).exp()
+    to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
+    gate_maps = ("a", "b")
+
+    @property
+    def delta(self) -> bool:
+        """It is."""
+        return True
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A, a number a head, and c, one for each decay."""
+        gated, heads = self.gated_by != "none", sizes.num_heads
+        shape = heads, self.gate_width("a", sizes.head_dim)
+        return {
+            "rate": Weight((heads,), 0.0) if gated else None,
+            "offset": Weight(shape, -2.0) if gated else None,
+        }
+
+    def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
+        """Unit queries over sqrt d, unit keys, values, log α, β."""
+        b, h, n, d = q.shape
+        queries, g = unit_rows(flat(q)) * (1 / square_root(d)), None
+        if self.gated_by != "none":
+            rate, offset = wide(weights.rate.view(1, h, 1, 1)), wide(weights.offset)
+            raised = offset.view(1, h, 1, -1)
+            if gates is not None:
+                raised = wide(gates["a"]) + raised
+            width = self.gate_width("a", d)
+            g = flat((softplus(raised) * -rate.exp()).expand(b, h, n, width))
+        beta = q.new_ones(b * h, n, 1) if gates is None else flat(gates["b"].sigmoid())
+        return queries, unit_rows(flat(k)), flat(v), g, beta
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaNet(Recurrence):
-    """S_t = α_t (S_{t-1} - β_t k_t k_tᵀ S_{t-1}) + β_t k_t v_tᵀ (Yang, Kautz & Hatamizadeh 2025).
+class GatedDeltaNet(DeltaRule):
+    """The delta rule with a decay α a head and token (Yang, Kautz & Hatamizadeh 2025).
 
-    β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)), one number a head and token. ``gate=none``
-    is the delta rule without decay (DeltaNet, Schlag et al. 2021; Yang et al. 2024). Queries and
-    keys have length one, queries are scaled by 1 / sqrt d. A core alone has α = exp(-exp(A)
-    softplus(c)) and β = 1. Convolutions and the output gate of published layers are not in it.
+    ``gate=none`` has no decay: DeltaNet (Schlag et al. 2021; Yang et al. 2024).
     """
 
     gate: str = "scalar"
 
     name: ClassVar[str] = "gated-deltanet"
     title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
-    to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
+    document: ClassVar[str] = "arXiv:2412.06464"
     allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "gate": ("scalar", "none")}
-
-    @property
-    def delta(self) -> bool:
-        """It is."""
-        return True
 
     @property
     def gated_by(self) -> str:
@@ -171,26 +209,32 @@ class GatedDeltaNet(Recurrence):
         """``a`` for the decay, ``b`` for β."""
         return ("b",) if self.gate == "none" else ("a", "b")
 
-    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A and c, a number a head."""
-        gated = self.gate != "none"
-        shape = (sizes.num_heads,)
-        return {
-            "rate": Weight(shape, 0.0) if gated else None,
-            "offset": Weight(shape, -2.0) if gated else None,
-        }
 
-    def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Unit queries over sqrt d, unit keys, values, log α, β."""
-        b, h, n, d = q.shape
-        queries = unit(q) * (1 / square_root(d))
-        g = None
-        if self.gate != "none":
-            rate, offset = (x.view(1, h, 1, 1) for x in (weights.rate, weights.offset))
-            raised = offset if gates is None else gates["a"] + offset
-            g = flat(decays(rate, raised).expand(b, h, n, 1))
-        beta = q.new_ones(b * h, n, 1) if gates is None else flat(gates["b"].sigmoid())
-        return queries, unit(k), flat(v), g, beta
+@dataclass(frozen=True, kw_only=True)
+class KimiDelta(DeltaRule):
+    """The delta rule with a decay α a channel of the keys (Kimi Team 2025).
+
+    W_a has two factors, between which are ``rank`` numbers a token, the head width if none.
+    """
+
+    chunk: int = 16
+    rank: int | None = None
+
+    name: ClassVar[str] = "kimi-delta"
+    title: ClassVar[str] = "Kimi Delta Attention (KDA)"
+    document: ClassVar[str] = "arXiv:2510.26692"
+    allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "rank": 1}
+
+    @property
+    def gated_by(self) -> str:
+        """A channel of the keys."""
+        return "channel"
+
+    def gate_rank(self, name: str, head_dim: Number) -> Number | None:
+        """Of the decays' map."""
+        if name != "a":
+            return None
+        return head_dim if self.rank is None else self.rank
 
 
-MECHANISMS = (GatedDeltaNet,)
+MECHANISMS = (GatedDeltaNet, KimiDelta)

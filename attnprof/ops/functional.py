@@ -106,7 +106,8 @@ def put_product(to: Any, a: Any, b: Any) -> None:
 def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
     """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
-        products.into(variable("product"), to, a, b, add=True, factors=(abs(beta) != 1) + (abs(alpha) != 1))
+        factors = (abs(beta) != 1) + (abs(alpha) != 1)
+        products.into(variable("product"), to, a, b, add=True, factors=factors)
     elif _reaches_into_next(to):
         # oneDNN refuses such batches, and torch then does without it for the rest of the process
         for one, first, second in zip(to, a, b, strict=True):
@@ -182,6 +183,11 @@ def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None
         to.copy_(torch.linalg.solve_triangular(matrix, to, **how))
     else:
         torch.linalg.solve_triangular(matrix, to, **how, out=to)
+
+
+def silu(x: Any) -> Any:
+    """X / (1 + exp(-x)) of every entry."""
+    return x.silu() if isinstance(x, Tensor) else _torch().nn.functional.silu(x)
 
 
 def softplus(x: Any) -> Any:
