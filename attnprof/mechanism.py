@@ -241,6 +241,10 @@ class Mechanism:
         asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
         return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
 
+    def projected_heads(self, letter: str) -> Number | None:
+        """How many heads of q, k or v are projected and repeated; None: all are projected."""
+        return None
+
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """What a layer's input gives its core, and a step, besides q, k and v: by argument.
 

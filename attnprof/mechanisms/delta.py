@@ -34,8 +34,8 @@ class Recurrence(Mechanism):
     # -- sizes ---------------------------------------------------------------------------
     @property
     def form(self) -> str:
-        """The form that runs for a prompt."""
-        return "chunkwise" if self.impl == "auto" else self.impl
+        """The form that runs for a prompt; Mamba-2 calls the parallel one quadratic."""
+        return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
 
     @property
     def delta(self) -> bool:
@@ -75,11 +75,11 @@ class Recurrence(Mechanism):
     # -- what is executed ------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """The maps' results, (b, h, n, width) each."""
-        down: dict[str, Any] = {
-            name: getattr(layer, f"{name}_down_proj", None) for name in self.gate_maps
-        }
-        given = {name: x if down[name] is None else down[name](x) for name in self.gate_maps}
-        return {"gates": {name: layer.heads(name, given.pop(name)) for name in self.gate_maps}}
+        found = {}
+        for name in self.gate_maps:
+            down = getattr(layer, f"{name}_down_proj", None)
+            found[name] = layer.heads(name, x if down is None else down(x))
+        return {"gates": found}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.

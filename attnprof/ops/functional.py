@@ -174,7 +174,7 @@ def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None
     if isinstance(to, Tensor):
         c = to.shape[1]
         cost = Cost(multiplications=1, additions=1) * exact_div(to.count * (c - 1), 2)
-        to.result(variable("solve"), to.shape, cost, [system, to], into=to)
+        to.result("triangular solve", to.shape, cost, [system, to], into=to)
         return
     torch = _torch()
     matrix = system.mT if transposed else system

@@ -141,6 +141,13 @@ def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
     return flat(y).view(b, heads, n, d)
 
 
+def repeat_heads(y: Any, heads: Any) -> Any:
+    """(b, g, n, d) → (b, h, n, d): each of g heads for h/g others, side by side."""
+    b, g, n, d = y.shape
+    repeated = y.unsqueeze(2).expand(b, g, exact_div(heads, g), n, d)
+    return repeated.reshape(b, heads, n, d)
+
+
 def merge_heads(y: Any) -> Any:
     """(b, h, n, d) → (b, n, h·d)."""
     b, h, n, d = y.shape
@@ -196,7 +203,10 @@ class LayerText:
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
             x = projection(x)
-        return split_heads(x, heads, in_rows=self.spec.flat, group=group)
+        fewer = self.spec.projected_heads(letter)
+        if fewer is None:
+            return split_heads(x, heads, in_rows=self.spec.flat, group=group)
+        return repeat_heads(split_heads(x, fewer, in_rows=self.spec.flat), heads)
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
