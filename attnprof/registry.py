@@ -24,6 +24,11 @@ HINTS = {
     "direct-taylorshift": "that is taylor-direct",
     "mha": "that is standard (written out) or sdpa (torch's fused kernel)",
     "flash": "torch's fused kernel is sdpa",
+    "deltanet": "that is gated-deltanet with --set gate=none",
+    "gdn": "that is gated-deltanet",
+    "kda": "that is kimi-delta",
+    "ssd": "that is mamba2",
+    "retention": "that is retnet",
     "sliding": "a sliding window is longformer, of so many tokens a side as --set window=512 says",
 }
 

@@ -1,15 +1,21 @@
 """The gated delta rule: DeltaNet, Gated DeltaNet, and Kimi Delta Attention's gate by channel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks.recurrence import recurrence, token_row, unit_rows
 from attnprof.blocks.scan import State
-from attnprof.costs import Cost, Number
+from attnprof.costs import Cost, CostTable, Number, is_plain
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import as_format_of, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
+
+SOLVE_RULE = (
+    "a chunk's triangular system of c tokens counts c(c-1)/2 multiplications and additions a "
+    "column of values, beside the FLOPs of matrix products"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +73,29 @@ class Recurrence(Mechanism):
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Queries, keys, values, gates, output."""
-        maps = sizes.maps(self.projections)
+        maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
         out = {"o_proj": maps.pop("o_proj")}
+        if fewer is not None:
+            if is_plain(sizes.num_heads) and sizes.num_heads % fewer:
+                raise RequestError(
+                    f"{self.name}: {fewer} heads of queries and keys do not divide "
+                    f"num_heads={sizes.num_heads}; each of them serves as many heads of values"
+                )
+            maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, fewer * sizes.head_dim))
         gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
         return {**maps, **gates, **out}
 
     # -- what is executed ------------------------------------------------------------------
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's; names the form that ran, and what is no matrix product of it."""
+        table, notes = super().cost(workload, scope), []
+        if workload.phase != "decode":
+            size = f", {self.chunk} tokens a chunk" if self.form == "chunkwise" else ""
+            notes.append(f"form: {self.form}{size}")
+            if self.delta and self.form != "recurrent":
+                notes.append(SOLVE_RULE)
+        return replace(table, notes=(*table.notes, *notes))
+
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """The maps' results, (b, h, n, width) each."""
         found = {}
@@ -119,11 +142,11 @@ class Recurrence(Mechanism):
         """Projections, gates, the recurrence token by token."""
         w = workload
         tokens = w.batch_size * rows(w)
-        if scope == "layer":
-            writer.projections(self.projections.replace("o", ""), w)
-            sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
-            for name, (inner, outer) in self.factors_of_gates(sizes).items():
-                writer.dots(f"gates {name}", tokens * outer, tokens * inner * outer, tokens, outer)
+        sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
+        maps = self.layer_maps(sizes) if scope == "layer" else {}
+        for name, (inner, outer) in maps.items():
+            if name != "o_proj":
+                writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
         self.define_core(writer, w)
         if scope == "layer":
             writer.projections("o", w)
@@ -189,20 +212,30 @@ class DeltaRule(Recurrence):
 class GatedDeltaNet(DeltaRule):
     """The delta rule with a decay α a head and token (Yang, Kautz & Hatamizadeh 2025).
 
-    ``gate=none`` has no decay: DeltaNet (Schlag et al. 2021; Yang et al. 2024).
+    ``gate=none`` has no decay: DeltaNet (Schlag et al. 2021; Yang et al. 2024). ``key_heads``
+    heads of queries and keys are projected and repeated for all heads; none projects all.
     """
 
     gate: str = "scalar"
+    key_heads: int | None = None
 
     name: ClassVar[str] = "gated-deltanet"
     title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
     document: ClassVar[str] = "arXiv:2412.06464"
-    allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "gate": ("scalar", "none")}
+    allowed: ClassVar[dict[str, Any]] = {
+        **Recurrence.allowed,
+        "gate": ("scalar", "none"),
+        "key_heads": 1,
+    }
 
     @property
     def gated_by(self) -> str:
         """A token, unless ungated."""
         return "none" if self.gate == "none" else "token"
+
+    def projected_heads(self, letter: str) -> Number | None:
+        """``key_heads`` of queries and keys."""
+        return self.key_heads if letter in ("q", "k") else None
 
     @property
     def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.scan import State
-from attnprof.costs import Cost, Number, is_plain
-from attnprof.errors import RequestError
+from attnprof.costs import Cost, Number
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.decay import Decay
 from attnprof.ops.functional import as_format_of, softplus, wide
@@ -41,19 +40,7 @@ class Mamba2(Decay):
 
     def projected_heads(self, letter: str) -> Number | None:
         """Of B and C, one for each group."""
-        return self.groups if letter in "qk" else None
-
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """C, B, x, Δ, output."""
-        maps, groups = super().layer_maps(sizes), self.groups
-        if groups is None:
-            return maps
-        if is_plain(sizes.num_heads) and sizes.num_heads % groups:
-            raise RequestError(
-                f"groups={groups} does not divide num_heads={sizes.num_heads}: "
-                "each group of B and C serves as many heads"
-            )
-        return maps | dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, groups * sizes.head_dim))
+        return self.groups if letter in ("q", "k") else None
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """A, c and D, a number a head each."""
@@ -84,20 +71,12 @@ class Mamba2(Decay):
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections of C, B, x, Δ; the recurrence; D x; the output's."""
+        """Like the base's, with Δ x and D x."""
+        super().define(writer, workload, scope)
         w = workload
-        tokens = w.batch_size * rows(w)
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
-        maps = self.layer_maps(sizes) if scope == "layer" else {}
-        for name, (inner, outer) in maps.items():
-            if name != "o_proj":
-                writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
-        self.define_core(writer, w)
-        values = tokens * w.num_heads * w.value_width
+        values = w.batch_size * rows(w) * w.num_heads * w.value_width
         writer.stage("step sizes", Cost(multiplications=values), values)
         writer.stage("skipped", Cost(multiplications=values, additions=values), values)
-        if scope == "layer":
-            writer.projections("o", w)
 
 
 MECHANISMS = (Mamba2,)

@@ -7,6 +7,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.errors import RequestError
+from tests.oracles.aten import count_layer
 
 NAMES = ("gated-deltanet", "kimi-delta", "retnet", "lightning", "gla", "mamba2")
 DELTA = NAMES[:2]
@@ -241,12 +242,37 @@ def test_lightning_is_that_of_transformers():
     torch.testing.assert_close(seen.transpose(1, 2).flatten(2), expected, rtol=0, atol=1e-5)
 
 
-def test_groups_must_divide_heads():
-    with pytest.raises(RequestError, match="groups=2 does not divide num_heads=3"):
-        attnprof.build("mamba2", 12, 3, groups=2)
+SHARED = {"mamba2": "groups", "gated-deltanet": "key_heads"}
 
 
-def test_groups_of_mamba2_share_their_projections():
-    layer = attnprof.build("mamba2", 32, 4, groups=2)
-    assert layer.q_proj.weight.shape == layer.k_proj.weight.shape == (16, 32)
-    assert layer.v_proj.weight.shape == (32, 32)
+@pytest.mark.parametrize("name", SHARED)
+def test_fewer_heads_of_queries_and_keys_must_divide_heads(name):
+    with pytest.raises(RequestError, match="2 heads of queries and keys do not divide num_heads=3"):
+        attnprof.build(name, 12, 3, **{SHARED[name]: 2})
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_fewer_heads_of_queries_and_keys_are_repeated(name):
+    fewer = attnprof.build(name, 32, 4, **{SHARED[name]: 2}).double()
+    whole = attnprof.build(name, 32, 4, **{SHARED[name]: 4}).double()
+    weights = dict(fewer.state_dict())
+    assert weights["q_proj.weight"].shape == (16, 32)
+    for letter in "qk":
+        heads = weights[f"{letter}_proj.weight"].view(2, 8, 32)
+        weights[f"{letter}_proj.weight"] = heads.repeat_interleave(2, 0).view(32, 32)
+    whole.load_state_dict(weights)
+    x = torch.randn(2, 9, 32, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(fewer(x), whole(x), rtol=0, atol=1e-12)
+    for phase in ("forward", "train"):
+        asked = Workload(9, 4, 8, 2, phase=phase)
+        table = attnprof.cost(name, asked, **{SHARED[name]: 2})
+        assert table.parameters == sum(p.numel() for p in fewer.parameters())
+        seen = count_layer(fewer.float(), x.float(), phase)
+        assert (table.flops, table.total.bytes_moved) == (seen.flops, seen.bytes_moved)
+
+
+def test_the_cost_says_which_form_ran():
+    work = Workload(9, 4, 8)
+    assert "form: chunkwise, 64 tokens a chunk" in attnprof.cost("gated-deltanet", work).notes
+    assert attnprof.cost("retnet", work, impl="parallel").notes == ("form: parallel",)
