@@ -25,7 +25,7 @@ from attnprof.ops.functional import (
 )
 from attnprof.ops.loops import in_blocks
 
-#: Added to a row's sum of squares before the root.
+#: Added to a row's sum of squares before the root, or to their mean.
 EPSILON = 1e-6
 
 
@@ -301,19 +301,19 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 recurrence = Function(_forward, _grads)
 
 
-def _unit(x: Any) -> tuple[Any, tuple[Any, ...]]:
+def _unit(x: Any, *, epsilon: float = EPSILON) -> tuple[Any, tuple[Any, ...]]:
     given = wide(x)
-    factor = (given * given).sum(-1, keepdim=True).add_(EPSILON).sqrt_().reciprocal_()
+    factor = (given * given).sum(-1, keepdim=True).add_(epsilon).sqrt_().reciprocal_()
     out = x.new_empty(x.shape)
     out.copy_(given * factor)
     return out, (out, factor)
 
 
-def _unit_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any]:
+def _unit_grads(saved: tuple[Any, ...], grad: Any, **_: Any) -> tuple[Any]:
     out, factor = saved
     along = (grad * out).sum(-1, keepdim=True)
     return ((grad - out * along).mul_(factor),)
 
 
-#: Rows (batch, n, d) over their length, of which EPSILON is added to the square.
+#: Rows (…, d) over their length, to the square of which ``epsilon`` is added.
 unit_rows = Function(_unit, _unit_grads)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.recurrence import recurrence, token_row, unit_rows
+from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
 from attnprof.blocks.scan import State
 from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import as_format_of, softplus, square_root, wide
+from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
@@ -53,9 +53,14 @@ class Recurrence(Mechanism):
         """What has a decay of its own: a ``token``, a ``channel``; or ``none``."""
         return "token"
 
-    def gate_width(self, name: str, head_dim: Number) -> Number:
-        """Numbers of a head that a map of gates gives: a decay a channel, or one."""
-        return head_dim if name == "a" and self.gated_by == "channel" else 1
+    def decay_width(self, head_dim: Number) -> Number:
+        """Decays of a head and token: one for each channel, or one."""
+        return head_dim if self.gated_by == "channel" else 1
+
+    def gate_width(self, name: str, sizes: LayerSizes) -> Number:
+        """Numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
+        widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
+        return widths.get(name, 1)
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
         """The width of a map of gates between two factors; None for one whole map."""
@@ -68,7 +73,7 @@ class Recurrence(Mechanism):
             inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
             if rank is not None:
                 maps[f"{name}_down"], inner = (inner, rank), rank
-            maps[name] = inner, sizes.num_heads * self.gate_width(name, sizes.head_dim)
+            maps[name] = inner, sizes.num_heads * self.gate_width(name, sizes)
         return maps
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
@@ -117,7 +122,11 @@ class Recurrence(Mechanism):
         out = recurrence(
             *given, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
         )
-        return out.view(*q.shape[:3], -1)
+        return self.finished(out.view(*q.shape[:3], -1), weights, gates)
+
+    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
+        """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
+        return y
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
         """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
@@ -130,7 +139,8 @@ class Recurrence(Mechanism):
         """The new token enters the state, in place, and reads it."""
         given = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in given))
-        return as_format_of(row, q).view(*q.shape[:3], -1), state
+        row = as_format_of(row, q).view(*q.shape[:3], -1)
+        return self.finished(row, weights, gates), state
 
     def state_entries(self, workload: Workload) -> Number:
         """One state a head."""
@@ -149,7 +159,11 @@ class Recurrence(Mechanism):
                 writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
         self.define_core(writer, w)
         if scope == "layer":
+            self.define_finish(writer, tokens * w.num_heads, w.value_width)
             writer.projections("o", w)
+
+    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+        """Write the operations of what a layer does to so many rows of its heads' outputs."""
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Decay, what the delta rule reads, k uᵀ, q S: each over dk·dv entries a token."""
@@ -171,13 +185,21 @@ class Recurrence(Mechanism):
 class DeltaRule(Recurrence):
     """S_t = α_t ∘ S_{t-1} - β_t k_t k_tᵀ (α_t ∘ S_{t-1}) + β_t k_t v_tᵀ, o_t = q_t S_t / sqrt d.
 
-    β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A core
-    alone has α = exp(-exp(A) softplus(c)) and β = 1. Convolutions, norm and output gate of the
-    published layers are not in it.
+    β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A head's
+    output is divided by the root of its mean square, weighted, and gated by x W_g, without
+    ``output_gate`` left as it is. A core alone has α = exp(-exp(A) softplus(c)), β = 1 and no
+    output gate. The published layers' convolutions are not in it.
     """
 
+    output_gate: bool = True
+
     to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
-    gate_maps = ("a", "b")
+
+    @property
+    def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """``a`` for decays, ``b`` for β, ``g`` for outputs."""
+        decays = () if self.gated_by == "none" else ("a",)
+        return (*decays, "b", *(("g",) if self.output_gate else ()))
 
     @property
     def delta(self) -> bool:
@@ -187,11 +209,36 @@ class DeltaRule(Recurrence):
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """A, a number a head, and c, one for each decay."""
         gated, heads = self.gated_by != "none", sizes.num_heads
-        shape = heads, self.gate_width("a", sizes.head_dim)
+        shape = heads, self.decay_width(sizes.head_dim)
         return {
             "rate": Weight((heads,), 0.0) if gated else None,
             "offset": Weight(shape, -2.0) if gated else None,
+            "norm": Weight((sizes.value_head_dim,), 1.0) if self.output_gate else None,
         }
+
+    def activated(self, gate: Any) -> Any:
+        """An output gate's factors."""
+        return silu(gate)
+
+    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
+        """Outputs over the root of their mean square, weighted and gated."""
+        if gates is None or not self.output_gate:
+            return y
+        width = y.shape[-1]
+        epsilon = width * EPSILON if is_plain(width) else EPSILON
+        normed = unit_rows(y, epsilon=epsilon) * (weights.norm * square_root(width))
+        return normed * self.activated(gates["g"])
+
+    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+        """Mean squares, their roots, weights and gates."""
+        if not self.output_gate:
+            return
+        entries = count * width
+        writer.dots("squared norms", count, entries)
+        writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
+        writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
+        gate = Cost(exponentials=1, additions=1, divisions=1, multiplications=1)
+        writer.stage("output gate", gate * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Unit queries over sqrt d, unit keys, values, log α, β."""
@@ -202,8 +249,7 @@ class DeltaRule(Recurrence):
             raised = offset.view(1, h, 1, -1)
             if gates is not None:
                 raised = wide(gates["a"]) + raised
-            width = self.gate_width("a", d)
-            g = flat((softplus(raised) * -rate.exp()).expand(b, h, n, width))
+            g = flat((softplus(raised) * -rate.exp()).expand(b, h, n, self.decay_width(d)))
         beta = q.new_ones(b * h, n, 1) if gates is None else flat(gates["b"].sigmoid())
         return queries, unit_rows(flat(k)), flat(v), g, beta
 
@@ -237,17 +283,13 @@ class GatedDeltaNet(DeltaRule):
         """``key_heads`` of queries and keys."""
         return self.key_heads if letter in ("q", "k") else None
 
-    @property
-    def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]
-        """``a`` for the decay, ``b`` for β."""
-        return ("b",) if self.gate == "none" else ("a", "b")
-
 
 @dataclass(frozen=True, kw_only=True)
 class KimiDelta(DeltaRule):
     """The delta rule with a decay α a channel of the keys (Kimi Team 2025).
 
-    W_a has two factors, between which are ``rank`` numbers a token, the head width if none.
+    W_a and W_g have two factors each, between which are ``rank`` numbers a token, the head width
+    if none. Output gates are σ.
     """
 
     chunk: int = 16
@@ -264,10 +306,14 @@ class KimiDelta(DeltaRule):
         return "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Of the decays' map."""
-        if name != "a":
+        """Of the maps of decays and of output gates."""
+        if name == "b":
             return None
         return head_dim if self.rank is None else self.rank
+
+    def activated(self, gate: Any) -> Any:
+        """σ."""
+        return gate.sigmoid()
 
 
 MECHANISMS = (GatedDeltaNet, KimiDelta)
