@@ -16,7 +16,7 @@ from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
 
 #: What a core may take besides queries, keys and values.
-_BY_NAME = ("self", "causal", "weights")
+_BY_NAME = ("self", "causal", "weights", "gates")
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,21 @@ class Mechanism:
         asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
         return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
 
-    def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+    def projected_heads(self, letter: str) -> Number | None:
+        """How many heads of q, k or v are projected and repeated; None: all are projected."""
+        return None
+
+    def gates(self, layer: Any, x: Any) -> dict[str, Any]:
+        """What a layer's input gives its core, and a step, besides q, k and v: by argument.
+
+        A core alone runs without it.
+        """
+        return {}
+
+    def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any, **gates: Any) -> Any:
         """The core, given what it takes; refuses a mask that it does not have."""
         self.refuse_unless(causal=causal)
-        more = {"causal": causal, "weights": weights}
+        more = {"causal": causal, "weights": weights, **gates}
         return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
 
     def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
@@ -271,7 +282,7 @@ class Mechanism:
         q = layer.heads("q", x)
         k = q if self.shares_queries else layer.heads("k", source)
         v = k if self.shares_rows else layer.heads("v", source)
-        return merge_heads(layer.core(q, k, v, causal=causal))
+        return merge_heads(layer.core(q, k, v, causal=causal, **self.gates(layer, x)))
 
     def gated(self, layer: Any, x: Any, y: Any) -> Any:
         """The heads' outputs (b, n, h·dv) as they enter the output map, given the layer's input."""

@@ -28,6 +28,11 @@ HINTS = {
     "counts tokens a side",
     "mqa": "that is gqa with one head of keys and values: --set num_kv_heads=1",
     "dsa": "that is topk: softmax over the tokens that an indexer picks",
+    "deltanet": "that is gated-deltanet with --set gate=none",
+    "gdn": "that is gated-deltanet",
+    "kda": "that is kimi-delta",
+    "ssd": "that is mamba2",
+    "retention": "that is retnet",
 }
 
 

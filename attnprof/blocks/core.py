@@ -89,9 +89,21 @@ def gaussian_features(d: int, m: int, generator: torch.Generator | None) -> Tens
     return torch.randn(d, m, generator=generator) / math.sqrt(m)
 
 
+def retention_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
+    """(heads,) logarithms of 1 - 2^(-5 - head), head from 0 (Sun et al. 2023, Eq 8)."""
+    return torch.log1p(-(2.0 ** (-5.0 - torch.arange(heads))))
+
+
+def slope_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
+    """(heads,) slopes -2^(-8 head / heads), head from 1 (Press et al. 2022, Section 3)."""
+    return -(2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)))
+
+
 _DRAWN: dict[str, Callable[..., Tensor]] = {
     "orthogonal_features": orthogonal_features,
     "gaussian_features": gaussian_features,
+    "retention_decays": retention_decays,
+    "slope_decays": slope_decays,
 }
 
 

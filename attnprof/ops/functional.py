@@ -106,7 +106,8 @@ def put_product(to: Any, a: Any, b: Any) -> None:
 def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
     """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
-        products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
+        factors = (abs(beta) != 1) + (abs(alpha) != 1)
+        products.into(variable("product"), to, a, b, add=True, factors=factors)
     elif _reaches_into_next(to):
         # oneDNN refuses such batches, and torch then does without it for the rest of the process
         for one, first, second in zip(to, a, b, strict=True):
@@ -162,6 +163,38 @@ def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
         to.copy_(run(*operands, **options))
     else:
         run(*operands, **options, out=to)
+
+
+def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None:
+    """Solve (I + L) X = ``to``, or with (I + L) transposed, where ``to`` lies, row by row.
+
+    L is what of ``system`` (batch, c, c) lies below the diagonal, ``to`` is (batch, c, n). Of c
+    rows, a column takes c(c-1)/2 products.
+    """
+    if isinstance(to, Tensor):
+        c = to.shape[1]
+        cost = Cost(multiplications=1, additions=1) * exact_div(to.count * (c - 1), 2)
+        to.result("triangular solve", to.shape, cost, [system, to], into=to)
+        return
+    torch = _torch()
+    matrix = system.mT if transposed else system
+    how = {"upper": transposed, "unitriangular": True}
+    if torch.compiler.is_compiling():
+        to.copy_(torch.linalg.solve_triangular(matrix, to, **how))
+    else:
+        torch.linalg.solve_triangular(matrix, to, **how, out=to)
+
+
+def silu(x: Any) -> Any:
+    """X / (1 + exp(-x)) of every entry."""
+    return x.silu() if isinstance(x, Tensor) else _torch().nn.functional.silu(x)
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)) of every entry."""
+    if isinstance(x, Tensor):
+        return pointwise.softplus(variable("softplus"), x)
+    return _torch().nn.functional.softplus(x)
 
 
 def searchsorted(rows: Any, numbers: Any) -> Any:

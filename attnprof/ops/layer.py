@@ -141,6 +141,13 @@ def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
     return flat(y).view(b, heads, n, d)
 
 
+def repeat_heads(y: Any, heads: Any) -> Any:
+    """(b, g, n, d) → (b, h, n, d): each of g heads for h/g others, side by side."""
+    b, g, n, d = y.shape
+    repeated = y.unsqueeze(2).expand(b, g, exact_div(heads, g), n, d)
+    return repeated.reshape(b, heads, n, d)
+
+
 def merge_heads(y: Any) -> Any:
     """(b, h, n, d) → (b, n, h·d)."""
     b, h, n, d = y.shape
@@ -153,13 +160,13 @@ class CoreText:
     spec: Any
     sizes: Any
 
-    def forward(self, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+    def forward(self, q: Any, k: Any, v: Any, causal: bool = False, **gates: Any) -> Any:
         """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
-        return self.spec.run(q, k, v, causal, self)
+        return self.spec.run(q, k, v, causal, self, **gates)
 
-    def step(self, q: Any, k: Any, v: Any, state: Any) -> Any:
+    def step(self, q: Any, k: Any, v: Any, state: Any, **gates: Any) -> Any:
         """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        return self.spec.step(q, k, v, state, self)
+        return self.spec.step(q, k, v, state, self, **gates)
 
 
 class OwnText:
@@ -196,7 +203,10 @@ class LayerText:
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
             x = projection(x)
-        return split_heads(x, heads, in_rows=self.spec.flat, group=group)
+        fewer = self.spec.projected_heads(letter)
+        if fewer is None:
+            return split_heads(x, heads, in_rows=self.spec.flat, group=group)
+        return repeat_heads(split_heads(x, fewer, in_rows=self.spec.flat), heads)
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
@@ -208,7 +218,7 @@ class LayerText:
         q = self.heads("q", x, decoding=True)
         k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
         v = self.heads("v", x, decoding=True)
-        y, state = self.core.step(q, k, v, state)
+        y, state = self.core.step(q, k, v, state, **self.spec.gates(self, x))
         y = merge_heads(y)
         del q, k, v
         y = self.spec.gated(self, x, y)

@@ -18,6 +18,9 @@ SIGMOID = Cost(exponentials=1, additions=1, divisions=1)
 #: grad · y · (1 - y), or grad · (1 - y²), of a result y
 SQUASHED = Cost(additions=1, multiplications=2)
 SILU_BACKWARD = Cost(exponentials=1, additions=3, divisions=1, multiplications=3)
+#: log(1 + exp(x)) and grad · z / (z + 1) of z = exp(x), each with its threshold and factor.
+SOFTPLUS = Cost(multiplications=1, exponentials=1, divisions=1, other=2)
+SOFTPLUS_BACKWARD = Cost(multiplications=2, exponentials=1, divisions=1, additions=1, other=1)
 #: Max, shift, exponential, sum, division an entry.
 SOFTMAX = Cost(additions=2, exponentials=1, divisions=1, other=1)
 #: (grad - sum(grad * p)) * p, an entry.
@@ -151,6 +154,15 @@ def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
         return [summed_to(f"{name}: grad", to_x, shapes[0]), to_other]
 
     return entrywise(name, OVER, x, other, backward=backward, into=into)
+
+
+def softplus(name: str, x: T) -> T:
+    """log(1 + exp(x)); its gradient is made from x."""
+
+    def backward(grad: T) -> list[T]:
+        return [entrywise(f"{name}: grad", SOFTPLUS_BACKWARD, grad, x)]
+
+    return entrywise(name, SOFTPLUS, x, backward=backward)
 
 
 def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None) -> T:

@@ -122,6 +122,8 @@ def cut_at(x: T, place: int, part: Any) -> T:
 
 
 def _length(size: costs.Number, part: slice) -> costs.Number:
+    if part.stop is None and costs.is_plain(part.start) and part.start == -1:
+        return 1  # the last one, whatever the size is
     length = _bound(part.stop, size)
     if part.start is not None:
         length = length - _bound(part.start, size)

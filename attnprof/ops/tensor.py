@@ -179,6 +179,11 @@ class Tensor(Shaped):
         shape = pointwise.without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
+    def cumsum(self, dim: int) -> "Tensor":
+        """Running sums along an axis: an addition an entry; no gradient."""
+        cost = Cost(additions=self.count)
+        return self.result(variable("running sum"), self.shape, cost, [self])
+
     def cummax(self, dim: int) -> Ordered:
         """Running maximum; the positions that torch gives with it live while it runs."""
         positions = self.count * self.counter.bytes_of(8)

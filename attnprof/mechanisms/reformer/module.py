@@ -1,5 +1,7 @@
 """Reformer's rotations in torch: drawn from a seed, again for another number of buckets."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -45,7 +47,7 @@ class ReformerCore(TextCore):
         """Take a saved layer's seed."""
         self.redraw(int(state))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, **_: Any) -> Tensor:
         """(b, h, n, d) each → (b, h, n, d)."""
         half = self.spec.half_buckets(q.shape[2])
         if half and half != self.rotations.shape[1]:

@@ -1,0 +1,319 @@
+"""Linear recurrences S_t = decay_t ∘ S_{t-1} + k_t u_tᵀ, read as o_t = q_t S_t, in three forms.
+
+u_t is v_t, or, by the delta rule, β_t (v_t - k_tᵀ (decay_t ∘ S_{t-1})): what the decayed state
+does not know yet. A decay is exp(g_t): one number a token, one a channel of the keys, or none.
+
+``chunkwise`` takes so many tokens at once: products inside a chunk, a state (dk, dv) across
+chunks; the delta rule solves a unit triangular system a chunk for all u (Yang et al. 2024). With
+G the running sum of g in a chunk, only exp(G_i - G_j) of j ≤ i is formed, never exp(-G_j): no
+gate overflows. ``recurrent`` takes token by token, ``parallel`` all tokens as one chunk without a
+state. Every backward pass goes chunk by chunk from the last one, from states that are kept at the
+start of each.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.costs import ceil_div
+from attnprof.ops.function import Function
+from attnprof.ops.functional import (
+    add_product,
+    empty_like,
+    solve_unit_lower_,
+    wide,
+    wide_zeros,
+)
+from attnprof.ops.loops import in_blocks
+
+#: Added to a row's sum of squares before the root, or to their mean.
+EPSILON = 1e-6
+
+
+@dataclass
+class Chunk:
+    """Tokens (batch, c, ·) of a chunk in float32 at least; ``sums`` are G, None without a gate.
+
+    ``by_channel`` tells whether each channel of the keys has a decay of its own.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    sums: Any
+    beta: Any
+    by_channel: bool
+
+    def factors(self) -> Any:
+        """exp(G_i - G_j) of j ≤ i: (batch, c, c) with zeros above, (batch, c, c, dk), or None."""
+        if self.sums is None:
+            return None
+        if self.by_channel:
+            return (self.sums.unsqueeze(2) - self.sums.unsqueeze(1)).clamp_(max=0).exp_()
+        return (self.sums - self.sums.transpose(1, 2)).exp_().tril_()
+
+    def keys_seen(self, factors: Any) -> Any:
+        """Keys as each row sees them, (batch·c, c, dk); only where channels decay apart."""
+        return (factors * self.k.unsqueeze(1)).flatten(0, 1) if self.by_channel else None
+
+    def products(self, x: Any, factors: Any, keys_seen: Any) -> Any:
+        """Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), right where j ≤ i."""
+        if keys_seen is not None:
+            b, c, d = x.shape
+            return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
+        weights = x.bmm(self.k.transpose(1, 2))
+        return weights if factors is None else weights.mul_(factors)
+
+    def after_start(self, x: Any) -> Any:
+        """Rows times exp(G_i)."""
+        return x if self.sums is None else x * self.sums.exp()
+
+    def before_end(self, x: Any) -> Any:
+        """Rows times exp(G_c - G_i)."""
+        return x if self.sums is None else x * (self.sums[:, -1:] - self.sums).exp_()
+
+    def decay(self) -> Any:
+        """What the chunk leaves of a state: (batch, dk, 1) or (batch, 1, 1)."""
+        return None if self.sums is None else self.sums[:, -1:].exp().transpose(1, 2)
+
+    def missed(self, state: Any) -> Any:
+        """What the state at the start does not know of the values."""
+        return self.v if state is None else self.v - self.after_start(self.k).bmm(state)
+
+
+def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk:
+    q, k, v, g, beta = (None if x is None else wide(x[:, part]) for x in operands)
+    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel)
+
+
+def _chunk_rows(c: Chunk, state: Any) -> Any:
+    """Rows (batch, c, dv) of a chunk; moves the state past it, if there is one."""
+    factors = c.factors()
+    keys_seen = c.keys_seen(factors)
+    updates = c.v
+    if c.beta is not None:
+        system = c.products(c.k, factors, keys_seen).mul_(c.beta)
+        updates = c.missed(state) * c.beta
+        solve_unit_lower_(system, updates)
+        del system
+    weights = c.products(c.q, factors, keys_seen).tril_()
+    del factors, keys_seen
+    if state is None:
+        return weights.bmm(updates)
+    rows = c.after_start(c.q).bmm(state)
+    add_product(rows, weights, updates)
+    del weights
+    _advance(state, c.decay(), c.before_end(c.k), updates)
+    return rows
+
+
+def _advance(state: Any, decay: Any, keys: Any, updates: Any) -> None:
+    """The state decayed, then keysᵀ updates added, in place."""
+    if decay is not None:
+        state.mul_(decay)
+    add_product(state, keys.transpose(1, 2), updates)
+
+
+def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+    """One token (batch, 1, ·) enters the state, in place, and reads it: (batch, 1, dv)."""
+    if g is not None:
+        state.mul_(g.exp().transpose(1, 2))
+    if beta is not None:
+        v = (v - k.bmm(state)).mul_(beta)
+    add_product(state, k.transpose(1, 2), v)
+    return q.bmm(state)
+
+
+def _forward(
+    q: Any, k: Any, v: Any, g: Any, beta: Any, *,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, keep: bool,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+    operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
+    out = v.new_empty(b, n, dv)
+    state = states = None
+    if form == "parallel":
+        rows = n
+    else:
+        state = wide_zeros(v, b, dk, dv)
+        states = wide(v).new_empty(b, ceil_div(n, rows), dk, dv) if keep else None
+    for part in in_blocks(q, n, rows):
+        if states is not None:
+            states[:, part.start // rows] = state
+        if form == "recurrent":
+            _token_rows(operands, part, state, out)
+        else:
+            out[:, part] = _chunk_rows(_chunk_at(operands, part, by_channel), state)
+    return out, (*operands, states)
+
+
+def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) -> None:
+    """The rows of a chunk one after the other."""
+    parts = tuple(None if x is None else x[:, part] for x in operands)
+    rows = out[:, part]
+    for at in in_blocks(out, rows.shape[1], 1):
+        given = (None if x is None else wide(x[:, at]) for x in parts)
+        rows[:, at] = token_row(state, *given)
+
+
+def _grads(
+    saved: tuple[Any, ...], grad: Any, *,
+    rows: int, by_channel: bool = False, needs: tuple[bool, ...], **_: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    *given, states = saved
+    operands = tuple(given)
+    q, v = operands[0], operands[2]
+    b, n, dk = q.shape
+    into = [
+        empty_like(x, in_rows=True) if x is not None and (need or place < 3) else None
+        for place, (x, need) in enumerate(zip(operands, needs, strict=True))
+    ]
+    later = None if states is None else wide_zeros(v, b, dk, v.shape[-1])
+    rows = n if states is None else rows
+    for part in in_blocks(q, n, rows, backwards=True):
+        state = None if states is None else states[:, part.start // rows]
+        chunk = _chunk_at(operands, part, by_channel)
+        _chunk_grads(chunk, wide(grad[:, part]), state, later, (part, into))
+        del chunk
+        del state
+    return tuple(into)
+
+
+def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, list[Any]]) -> None:
+    """Put the gradients of a chunk's tokens; that of its end, ``later``, becomes its start's."""
+    part, (to_q, to_k, to_v, to_g, to_beta) = to
+    factors = c.factors()
+    keys_seen = c.keys_seen(factors)
+    updates, system, known, missed = c.v, None, None, None
+    if c.beta is not None:
+        known = c.products(c.k, factors, keys_seen)
+        system = known * c.beta
+        missed = c.missed(state)
+        updates = missed * c.beta
+        solve_unit_lower_(system, updates)
+    weights = c.products(c.q, factors, keys_seen).tril_()
+    v_grad = weights.transpose(1, 2).bmm(grad)
+    del weights
+    if later is not None:
+        add_product(v_grad, c.before_end(c.k), later)
+    weights_grad = grad.bmm(updates.transpose(1, 2)).tril_()
+    known_grad = None
+    if c.beta is not None:
+        solve_unit_lower_(system, v_grad, transposed=True)
+        del system
+        known_grad = v_grad.bmm(updates.transpose(1, 2)).tril_(-1).neg_()
+        if to_beta is not None:
+            beta_grad = (v_grad * missed).sum(-1, keepdim=True)
+            to_beta[:, part] = beta_grad.add_((known_grad * known).sum(-1, keepdim=True))
+            del beta_grad
+        v_grad.mul_(c.beta)
+        known_grad.mul_(c.beta)
+    del known, missed
+    to_v[:, part] = v_grad
+    q_grad, left, right = _pair_grads(c, weights_grad, known_grad, factors, keys_seen)
+    del weights_grad, known_grad, factors, keys_seen
+    end = None
+    if state is not None:
+        q_grad.add_(c.after_start(grad.bmm(state.transpose(1, 2))))
+        if left is not None:
+            left.sub_(c.after_start(v_grad.bmm(state.transpose(1, 2))))
+        keys_grad = c.before_end(updates.bmm(later.transpose(1, 2)))
+        right.add_(keys_grad)
+        end = _end_grad(c, state, later, keys_grad) if to_g is not None else None
+        del keys_grad
+        _to_start(c, later, grad, None if left is None else v_grad)
+    del updates, v_grad
+    to_q[:, part] = q_grad
+    if to_g is not None:
+        to_g[:, part] = _gate_grad(c, q_grad, left, right, end)
+    to_k[:, part] = right if left is None else right.add_(left)
+
+
+def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
+    """The gradient of a chunk's end becomes that of its start, in place."""
+    if c.sums is not None:
+        later.mul_(c.decay())
+    add_product(later, c.after_start(c.q).transpose(1, 2), grad)
+    if v_grad is not None:
+        add_product(later, c.after_start(c.k).transpose(1, 2), v_grad, alpha=-1)
+
+
+def _pair_grads(
+    c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
+) -> tuple[Any, Any, Any]:
+    """Gradients of queries, and of keys as what reads and as what is read, from pairs' ones.
+
+    Pairs are (batch, c, c), zero where none is; they are overwritten.
+    """
+    if c.by_channel:
+        return _channel_grads(c, weights, known, factors, keys_seen)
+    if factors is not None:
+        weights.mul_(factors)
+    q_grad, right, left = weights.bmm(c.k), weights.transpose(1, 2).bmm(c.q), None
+    if known is not None:
+        if factors is not None:
+            known.mul_(factors)
+        left = known.bmm(c.k)
+        add_product(right, known.transpose(1, 2), c.k)
+    return q_grad, left, right
+
+
+def _channel_grads(
+    c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
+) -> tuple[Any, Any, Any]:
+    b, n, d = c.k.shape
+    q_grad, left = weights.view(b * n, 1, n).bmm(keys_seen).view(b, n, d), None
+    reads = weights.view(b * n, n, 1).bmm(c.q.reshape(b * n, 1, d))
+    if known is not None:
+        left = known.view(b * n, 1, n).bmm(keys_seen).view(b, n, d)
+        add_product(reads, known.view(b * n, n, 1), c.k.reshape(b * n, 1, d))
+    right = reads.view(b, n, n, d).mul_(factors).sum(1)
+    return q_grad, left, right
+
+
+def _end_grad(c: Chunk, state: Any, later: Any, keys_grad: Any) -> Any:
+    """Gradient (batch, 1, ·) of G_c: by the state's decay, and by that of keys until the end."""
+    kept = (state * later).mul_(c.decay()).sum(2).unsqueeze(1)
+    moved = (keys_grad * c.k).sum(1, keepdim=True).add_(kept)
+    return moved if c.by_channel else moved.sum(-1, keepdim=True)
+
+
+def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
+    """Gradient (batch, c, ·) of the gates.
+
+    exp(G_i) stands at queries and at keys that read, exp(-G_i) at keys that are read: so the
+    gradient of G is theirs times them. A gate moves G from its token on.
+    """
+    keys = -right if left is None else left - right
+    of_sums = (c.q * q_grad).add_(keys.mul_(c.k))
+    del keys
+    if not c.by_channel:
+        of_sums = of_sums.sum(-1, keepdim=True)
+    total = of_sums.sum(1, keepdim=True)
+    if end is not None:
+        total.add_(end)
+    return (of_sums - of_sums.cumsum(1)).add_(total)
+
+
+#: Rows (batch, n, dv) of a recurrence; q, k (batch, n, dk), v (batch, n, dv), log decays g
+#: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
+#:
+#: ``form`` is chunkwise, recurrent or parallel, ``rows`` the tokens of a chunk, ``by_channel``
+#: whether g has dk columns. Saved are the operands and a state (dk, dv) a chunk.
+recurrence = Function(_forward, _grads)
+
+
+def _unit(x: Any, *, epsilon: float = EPSILON) -> tuple[Any, tuple[Any, ...]]:
+    given = wide(x)
+    factor = (given * given).sum(-1, keepdim=True).add_(epsilon).sqrt_().reciprocal_()
+    out = x.new_empty(x.shape)
+    out.copy_(given * factor)
+    return out, (out, factor)
+
+
+def _unit_grads(saved: tuple[Any, ...], grad: Any, **_: Any) -> tuple[Any]:
+    out, factor = saved
+    along = (grad * out).sum(-1, keepdim=True)
+    return ((grad - out * along).mul_(factor),)
+
+
+#: Rows (…, d) over their length, to the square of which ``epsilon`` is added.
+unit_rows = Function(_unit, _unit_grads)

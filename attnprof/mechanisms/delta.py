@@ -1,0 +1,319 @@
+"""The gated delta rule: DeltaNet, Gated DeltaNet, and Kimi Delta Attention's gate by channel."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
+from attnprof.blocks.scan import State
+from attnprof.costs import Cost, CostTable, Number, is_plain
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.workload import Workload, rows
+
+SOLVE_RULE = (
+    "a chunk's triangular system of c tokens counts c(c-1)/2 multiplications and additions a "
+    "column of values, beside the FLOPs of matrix products"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence(Mechanism):
+    """A state (dk, dv) a head that decays, takes k_t u_tᵀ of every token, and is read by q_t.
+
+    Causal by nature, so ``causal`` changes nothing. ``chunkwise`` takes ``chunk`` tokens at once,
+    ``recurrent`` one: it counts fewest FLOPs and takes a turn a token. ``auto`` is the first for
+    a prompt. Decoding is one turn of the recurrence whatever the form.
+    """
+
+    impl: str = "auto"
+    chunk: int = 64
+
+    family: ClassVar[str] = "recurrent"
+    time_order = memory_order = "N"
+    abilities: ClassVar[Abilities] = Abilities(value_width=True)
+    same_as = ("", {"impl": "recurrent"})
+    allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
+    gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
+
+    # -- sizes ---------------------------------------------------------------------------
+    @property
+    def form(self) -> str:
+        """The form that runs for a prompt; Mamba-2 calls the parallel one quadratic."""
+        return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
+
+    @property
+    def delta(self) -> bool:
+        """Whether a token writes what the state does not know of it, or its value as it is."""
+        return False
+
+    @property
+    def gated_by(self) -> str:
+        """What has a decay of its own: a ``token``, a ``channel``; or ``none``."""
+        return "token"
+
+    def decay_width(self, head_dim: Number) -> Number:
+        """Decays of a head and token: one for each channel, or one."""
+        return head_dim if self.gated_by == "channel" else 1
+
+    def gate_width(self, name: str, sizes: LayerSizes) -> Number:
+        """Numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
+        widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
+        return widths.get(name, 1)
+
+    def gate_rank(self, name: str, head_dim: Number) -> Number | None:
+        """The width of a map of gates between two factors; None for one whole map."""
+        return None
+
+    def factors_of_gates(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of the maps of gates, or of their two factors, by name."""
+        maps: dict[str, tuple[Number, Number]] = {}
+        for name in self.gate_maps:
+            inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
+            if rank is not None:
+                maps[f"{name}_down"], inner = (inner, rank), rank
+            maps[name] = inner, sizes.num_heads * self.gate_width(name, sizes)
+        return maps
+
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Queries, keys, values, gates, output."""
+        maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
+        out = {"o_proj": maps.pop("o_proj")}
+        if fewer is not None:
+            if is_plain(sizes.num_heads) and sizes.num_heads % fewer:
+                raise RequestError(
+                    f"{self.name}: {fewer} heads of queries and keys do not divide "
+                    f"num_heads={sizes.num_heads}; each of them serves as many heads of values"
+                )
+            maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, fewer * sizes.head_dim))
+        gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
+        return {**maps, **gates, **out}
+
+    # -- what is executed ------------------------------------------------------------------
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's; names the form that ran, and what is no matrix product of it."""
+        table, notes = super().cost(workload, scope), []
+        if workload.phase != "decode":
+            size = f", {self.chunk} tokens a chunk" if self.form == "chunkwise" else ""
+            notes.append(f"form: {self.form}{size}")
+            if self.delta and self.form != "recurrent":
+                notes.append(SOLVE_RULE)
+        return replace(table, notes=(*table.notes, *notes))
+
+    def gates(self, layer: Any, x: Any) -> dict[str, Any]:
+        """The maps' results, (b, h, n, width) each."""
+        found = {}
+        for name in self.gate_maps:
+            down = getattr(layer, f"{name}_down_proj", None)
+            found[name] = layer.heads(name, x if down is None else down(x))
+        return {"gates": found}
+
+    def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
+        """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.
+
+        Without ``gates``, as where a core runs alone, each head has its own constants.
+        """
+        raise NotImplementedError
+
+    def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
+        """All tokens, by the chosen form."""
+        given = self.operands(q, k, v, weights, gates)
+        out = recurrence(
+            *given, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
+        )
+        return self.finished(out.view(*q.shape[:3], -1), weights, gates)
+
+    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
+        """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
+        return y
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> State:
+        """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
+        shape = sizes.head_dim, sizes.value_head_dim
+        return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
+
+    def step(
+        self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
+    ) -> tuple[Any, State]:
+        """The new token enters the state, in place, and reads it."""
+        given = self.operands(q, k, v, weights, gates)
+        row = token_row(state.sums, *(None if x is None else wide(x) for x in given))
+        row = as_format_of(row, q).view(*q.shape[:3], -1)
+        return self.finished(row, weights, gates), state
+
+    def state_entries(self, workload: Workload) -> Number:
+        """One state a head."""
+        w = workload
+        return w.batch_size * w.num_heads * w.head_dim * w.value_width
+
+    # -- what is defined -------------------------------------------------------------------
+    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
+        """Projections, gates, the recurrence token by token."""
+        w = workload
+        tokens = w.batch_size * rows(w)
+        sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
+        maps = self.layer_maps(sizes) if scope == "layer" else {}
+        for name, (inner, outer) in maps.items():
+            if name != "o_proj":
+                writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        self.define_core(writer, w)
+        if scope == "layer":
+            self.define_finish(writer, tokens * w.num_heads, w.value_width)
+            writer.projections("o", w)
+
+    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+        """Write the operations of what a layer does to so many rows of its heads' outputs."""
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Decay, what the delta rule reads, k uᵀ, q S: each over dk·dv entries a token."""
+        w = workload
+        tokens = w.batch_size * w.num_heads * rows(w)
+        values, entries = tokens * w.value_width, tokens * w.head_dim * w.value_width
+        if self.gated_by != "none":
+            decays = tokens * (w.head_dim if self.gated_by == "channel" else 1)
+            writer.stage("decays", Cost(exponentials=decays), decays)
+            writer.stage("decayed state", Cost(multiplications=entries), entries)
+        if self.delta:
+            writer.dots("known values", values, entries)
+            writer.stage("updates", Cost(additions=values, multiplications=values), values)
+        writer.stage("state", Cost(multiplications=entries, additions=entries), entries)
+        writer.dots("outputs", values, entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaRule(Recurrence):
+    """S_t = α_t ∘ S_{t-1} - β_t k_t k_tᵀ (α_t ∘ S_{t-1}) + β_t k_t v_tᵀ, o_t = q_t S_t / sqrt d.
+
+    β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A head's
+    output is divided by the root of its mean square, weighted, and gated by x W_g, without
+    ``output_gate`` left as it is. A core alone has α = exp(-exp(A) softplus(c)), β = 1 and no
+    output gate. The published layers' convolutions are not in it.
+    """
+
+    output_gate: bool = True
+
+    to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
+
+    @property
+    def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]
+        """``a`` for decays, ``b`` for β, ``g`` for outputs."""
+        decays = () if self.gated_by == "none" else ("a",)
+        return (*decays, "b", *(("g",) if self.output_gate else ()))
+
+    @property
+    def delta(self) -> bool:
+        """It is."""
+        return True
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A, a number a head, and c, one for each decay."""
+        gated, heads = self.gated_by != "none", sizes.num_heads
+        shape = heads, self.decay_width(sizes.head_dim)
+        return {
+            "rate": Weight((heads,), 0.0) if gated else None,
+            "offset": Weight(shape, -2.0) if gated else None,
+            "norm": Weight((sizes.value_head_dim,), 1.0) if self.output_gate else None,
+        }
+
+    def activated(self, gate: Any) -> Any:
+        """An output gate's factors."""
+        return silu(gate)
+
+    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
+        """Outputs over the root of their mean square, weighted and gated."""
+        if gates is None or not self.output_gate:
+            return y
+        width = y.shape[-1]
+        epsilon = width * EPSILON if is_plain(width) else EPSILON
+        normed = unit_rows(y, epsilon=epsilon) * (weights.norm * square_root(width))
+        return normed * self.activated(gates["g"])
+
+    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+        """Mean squares, their roots, weights and gates."""
+        if not self.output_gate:
+            return
+        entries = count * width
+        writer.dots("squared norms", count, entries)
+        writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
+        writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
+        gate = Cost(exponentials=1, additions=1, divisions=1, multiplications=1)
+        writer.stage("output gate", gate * entries, entries)
+
+    def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
+        """Unit queries over sqrt d, unit keys, values, log α, β."""
+        b, h, n, d = q.shape
+        queries, g = unit_rows(flat(q)) * (1 / square_root(d)), None
+        if self.gated_by != "none":
+            rate, offset = wide(weights.rate.view(1, h, 1, 1)), wide(weights.offset)
+            raised = offset.view(1, h, 1, -1)
+            if gates is not None:
+                raised = wide(gates["a"]) + raised
+            g = flat((softplus(raised) * -rate.exp()).expand(b, h, n, self.decay_width(d)))
+        beta = q.new_ones(b * h, n, 1) if gates is None else flat(gates["b"].sigmoid())
+        return queries, unit_rows(flat(k)), flat(v), g, beta
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNet(DeltaRule):
+    """The delta rule with a decay α a head and token (Yang, Kautz & Hatamizadeh 2025).
+
+    ``gate=none`` has no decay: DeltaNet (Schlag et al. 2021; Yang et al. 2024). ``key_heads``
+    heads of queries and keys are projected and repeated for all heads; none projects all.
+    """
+
+    gate: str = "scalar"
+    key_heads: int | None = None
+
+    name: ClassVar[str] = "gated-deltanet"
+    title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
+    document: ClassVar[str] = "arXiv:2412.06464"
+    allowed: ClassVar[dict[str, Any]] = {
+        **Recurrence.allowed,
+        "gate": ("scalar", "none"),
+        "key_heads": 1,
+    }
+
+    @property
+    def gated_by(self) -> str:
+        """A token, unless ungated."""
+        return "none" if self.gate == "none" else "token"
+
+    def projected_heads(self, letter: str) -> Number | None:
+        """``key_heads`` of queries and keys."""
+        return self.key_heads if letter in ("q", "k") else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KimiDelta(DeltaRule):
+    """The delta rule with a decay α a channel of the keys (Kimi Team 2025).
+
+    W_a and W_g have two factors each, between which are ``rank`` numbers a token, the head width
+    if none. Output gates are σ.
+    """
+
+    chunk: int = 16
+    rank: int | None = None
+
+    name: ClassVar[str] = "kimi-delta"
+    title: ClassVar[str] = "Kimi Delta Attention (KDA)"
+    document: ClassVar[str] = "arXiv:2510.26692"
+    allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "rank": 1}
+
+    @property
+    def gated_by(self) -> str:
+        """A channel of the keys."""
+        return "channel"
+
+    def gate_rank(self, name: str, head_dim: Number) -> Number | None:
+        """Of the maps of decays and of output gates."""
+        if name == "b":
+            return None
+        return head_dim if self.rank is None else self.rank
+
+    def activated(self, gate: Any) -> Any:
+        """σ."""
+        return gate.sigmoid()
+
+
+MECHANISMS = (GatedDeltaNet, KimiDelta)

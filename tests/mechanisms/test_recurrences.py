@@ -1,0 +1,279 @@
+"""Gated delta rule, Kimi delta attention, retention, lightning, GLA, Mamba-2: one recurrence."""
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.blocks.recurrence import recurrence, unit_rows
+from attnprof.errors import RequestError
+from tests.oracles.aten import count_layer
+
+NAMES = ("gated-deltanet", "kimi-delta", "retnet", "lightning", "gla", "mamba2")
+DELTA = NAMES[:2]
+GATES = ("none", "token", "channel")
+
+
+def looped(q, k, v, g, beta):
+    """The definition, token by token: S decays, what it does not know of v is written, q reads."""
+    state, out = q.new_zeros(q.shape[0], q.shape[-1], v.shape[-1]), []
+    for t in range(q.shape[1]):
+        if g is not None:
+            state = state * g[:, t].exp().unsqueeze(-1)
+        update = v[:, t]
+        if beta is not None:
+            update = beta[:, t] * (update - torch.einsum("bd,bde->be", k[:, t], state))
+        state = state + torch.einsum("bd,be->bde", k[:, t], update)
+        out.append(torch.einsum("bd,bde->be", q[:, t], state))
+    return torch.stack(out, 1)
+
+
+def operands(gate, delta, n=11, dk=3, dv=5, dtype=torch.float64):
+    q, k = (torch.nn.functional.normalize(torch.randn(2, n, dk, dtype=dtype), dim=-1) for _ in "qk")
+    width = {"none": 0, "token": 1, "channel": dk}[gate]
+    g = -torch.rand(2, n, width, dtype=dtype) if width else None
+    beta = torch.rand(2, n, 1, dtype=dtype) if delta else None
+    return q, k, torch.randn(2, n, dv, dtype=dtype), g, beta
+
+
+@pytest.mark.parametrize("form", ["chunkwise", "recurrent", "parallel"])
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("gate", GATES)
+def test_every_form_and_its_gradients_are_those_of_the_loop(gate, delta, form):
+    for n, rows in ((11, 4), (8, 4), (1, 4), (3, 64)):
+        given = operands(gate, delta, n)
+        leaves = [x.requires_grad_() for x in given if x is not None]
+        ours = recurrence(*given, rows=rows, form=form, by_channel=gate == "channel")
+        theirs = looped(*given)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        weights = torch.randn_like(theirs)
+        grads = [torch.autograd.grad((y * weights).sum(), leaves) for y in (ours, theirs)]
+        for one, other in zip(*grads, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", ["token", "channel"])
+@pytest.mark.parametrize("delta", [False, True])
+def test_gates_that_forget_at_once_do_not_overflow_in_float32(gate, delta):
+    q, k, v, g, beta = operands(gate, delta, n=150, dk=16, dtype=torch.float32)
+    given = (q, k, v, g * 60, beta)  # exp(64 · 30) inside a chunk, were it formed
+    leaves = [x.requires_grad_() for x in given if x is not None]
+    rows = recurrence(*given, rows=64, by_channel=gate == "channel")
+    wide = [None if x is None else x.detach().double() for x in given]
+    torch.testing.assert_close(rows.double(), looped(*wide), rtol=1e-4, atol=1e-5)
+    rows.square().sum().backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+
+
+def test_unit_rows_have_the_gradient_of_their_formula():
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(unit_rows, (x,))
+    torch.testing.assert_close(unit_rows(x), x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt())
+
+
+def forms(name):
+    return [form for form in registry.get(name).allowed["impl"] if form != "auto"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_forms_of_a_layer_are_one(name):
+    x = torch.randn(2, 37, 12, dtype=torch.float64)
+    outputs = []
+    for form in forms(name):
+        torch.manual_seed(1)
+        layer = attnprof.build(name, 12, 3, impl=form, chunk=16).double()
+        outputs.append(layer(x))
+    for other in outputs[1:]:
+        torch.testing.assert_close(other, outputs[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", ["recurrent", "chunkwise"])
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_of_every_form_are_the_rows_of_the_prompt(name, impl):
+    layer = attnprof.build(name, 12, 3, impl=impl, chunk=4).double()
+    x, state = torch.randn(2, 10, 12, dtype=torch.float64), layer.init_state(2)
+    with torch.no_grad():
+        for t, row in enumerate(layer(x).unbind(1)):
+            y, state = layer.step(x[:, t], state)
+            torch.testing.assert_close(y, row, rtol=0, atol=1e-12)
+
+
+# -- closed forms ----------------------------------------------------------------------------
+def matmul_flops(name, phase="forward", scope="core", n=512, dv=24, **params):
+    work = Workload(n, 4, 16, 2, value_head_dim=dv, phase=phase)
+    return attnprof.cost(name, work, scope, **params).matmul_flops
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_of_every_form_are_those_of_the_papers(name):
+    b, n, h, dk, dv, c = 2, 512, 4, 16, 24, 32
+    delta = name in DELTA
+    # Q Kᵀ, A V and, for the delta rule, K Kᵀ; q S, kᵀ u and, for the delta rule, k S
+    inside, across = (2 * dk + dv, 3 * dk * dv) if delta else (dk + dv, 2 * dk * dv)
+    assert matmul_flops(name, impl="chunkwise", chunk=c) == b * n * h * 2 * (c * inside + across)
+    assert matmul_flops(name, impl="recurrent") == b * n * h * 2 * across
+    assert matmul_flops(name, "decode") == b * h * 2 * across
+    for form in {"parallel", "quadratic"} & set(forms(name)):
+        assert matmul_flops(name, impl=form) == 2 * b * h * n**2 * (dk + dv)
+
+
+def test_the_triangular_solve_is_counted_beside_the_products():
+    work = Workload(64, 1, 16, value_head_dim=24)
+    table = attnprof.cost("gated-deltanet", work, "core", chunk=64)
+    (solve,) = (stage for stage in table if "triangular solve" in stage.name)
+    assert solve.cost.multiplications == solve.cost.additions == 64 * 63 // 2 * 24
+    assert solve.cost.matmul_flops == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_is_constant_and_memory_linear(name):
+    def asked(n, phase):
+        work = Workload(n, 4, 16, 2, value_head_dim=24, phase=phase)
+        return attnprof.cost(name, work, "core")
+
+    assert asked(7, "decode").state_entries == asked(70_000, "decode").state_entries
+    assert asked(7, "decode").state_entries == 2 * 4 * 16 * 24
+    peaks = [asked(n, "train").peak() for n in (2**14, 2**15, 2**16)]
+    assert peaks[2] - peaks[1] == 2 * (peaks[1] - peaks[0])
+
+
+@pytest.mark.parametrize(("d", "chunk", "length"), [(128, 64, 192), (128, 256, 384)])
+def test_chunks_take_fewer_products_than_all_pairs_from_a_length_on(d, chunk, length):
+    def asked(n, impl):  # whole numbers of chunks
+        return attnprof.cost("retnet", Workload(n, 1, d), "core", impl=impl, chunk=chunk)
+
+    below, above = (chunk * (length // chunk + more) for more in (0, 1))
+    for n in (below, above):
+        fewer = asked(n, "chunkwise").matmul_flops <= asked(n, "parallel").matmul_flops
+        assert fewer == (n >= length)
+
+
+def test_parameters_of_published_sizes():
+    """Projections of the published layers, without convolutions; Mamba-2's without its gate too."""
+    sizes = Workload(1, 32, 128)
+    width = 32 * 128
+    whole = attnprof.registry.get("gated-deltanet").parameters(sizes)
+    assert whole == 5 * width**2 + 2 * width * 32 + 2 * 32 + 128
+    kimi = attnprof.registry.get("kimi-delta").parameters(sizes)
+    low_rank = width * 128 + 128 * width
+    assert kimi == 4 * width**2 + 2 * low_rank + width * 32 + 32 + width + 128
+    mamba = attnprof.registry.get("mamba2").parameters(sizes)
+    assert mamba == 2 * width**2 + 2 * width * 128 + width * 32 + 3 * 32
+
+
+# -- what others run -------------------------------------------------------------------------
+def heads(b=2, n=70, h=3, d=8):
+    """(b, n, h, d) as transformers has them."""
+    return [torch.randn(b, n, h, d) for _ in range(3)]
+
+
+def rows_of(x):
+    b, n, h, d = x.shape
+    return x.transpose(1, 2).reshape(b * h, n, d)
+
+
+def run(q, k, v, g, beta, **settings):
+    given = [None if x is None else rows_of(x) for x in (q, k, v, g, beta)]
+    b, n, h, _ = q.shape
+    return recurrence(*given, **settings).view(b, h, n, -1).transpose(1, 2)
+
+
+@pytest.mark.parametrize("form", ["chunk", "recurrent"])
+def test_the_gated_delta_rule_is_that_of_transformers(form):
+    theirs = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    q, k, v = heads()
+    g, beta = -torch.rand(2, 70, 3), torch.rand(2, 70, 3)
+    # recurrent and chunked functions of other libraries take beta and g in other orders: by name
+    expected, _ = getattr(theirs, f"torch_{form}_gated_delta_rule")(
+        q, k, v, g=g, beta=beta, initial_state=None, output_final_state=False,
+        use_qk_l2norm_in_kernel=True,
+    )  # fmt: skip
+    seen = run(
+        unit_rows(q) * 8**-0.5, unit_rows(k), v, g.unsqueeze(-1), beta.unsqueeze(-1), rows=16,
+        form={"chunk": "chunkwise"}.get(form, form),
+    )  # fmt: skip
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+
+
+def test_kimi_delta_attention_is_that_of_transformers():
+    theirs = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
+    q, k, v = heads()
+    g, beta = -torch.rand(2, 70, 3, 8), torch.rand(2, 70, 3)
+    expected, _ = theirs.chunk_kimi_delta_attention(
+        q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True
+    )
+    seen = run(
+        unit_rows(q) * 8**-0.5, unit_rows(k), v, g, beta.unsqueeze(-1), rows=16, by_channel=True
+    )
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+
+
+def test_mamba2_is_that_of_transformers():
+    theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    c, b, x = heads()
+    steps, rate, skip = torch.randn(2, 70, 3), torch.rand(3), torch.rand(3)
+    expected = theirs.mamba2_chunk_scan(
+        x, steps, -rate.exp(), b, c, 16, D=skip, dt_bias=torch.ones(3), dt_softplus=True
+    )
+    spec = registry.get("mamba2", chunk=16)
+    core = registry.module_of("mamba2").CORES["mamba2"](
+        spec, attnprof.ops.layer.LayerSizes(3, 8, 3, 8)
+    )
+    with torch.no_grad():
+        for name, value in (("rate", rate), ("offset", torch.ones(3)), ("skip", skip)):
+            getattr(core, name).copy_(value)
+        raised = steps.transpose(1, 2).unsqueeze(-1)
+        seen = core(*(y.transpose(1, 2) for y in (c, b, x)), gates={"a": raised}).transpose(1, 2)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1e-5)
+
+
+def test_lightning_is_that_of_transformers():
+    theirs = pytest.importorskip("transformers.models.minimax.modeling_minimax")
+    config = theirs.MiniMaxConfig(
+        hidden_size=24, num_attention_heads=3, head_dim=8, num_hidden_layers=4, block_size=16
+    )
+    layer = theirs.MiniMaxLightningAttention(config, layer_idx=2)
+    layer.norm, layer.out_proj = torch.nn.Identity(), torch.nn.Identity()
+    layer.output_gate.weight.data.zero_()  # σ(0) = 1/2
+    x = torch.randn(2, 70, 24)
+    with torch.no_grad():
+        expected = 2 * layer(x, None, None)[0]
+        qkv = layer.qkv_proj(x).view(2, 70, 3, 24).transpose(1, 2)
+        seen = attnprof.attend("lightning", *qkv.split(8, -1), depth=2 / 3)
+    torch.testing.assert_close(seen.transpose(1, 2).flatten(2), expected, rtol=0, atol=1e-5)
+
+
+SHARED = {"mamba2": "groups", "gated-deltanet": "key_heads"}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_fewer_heads_of_queries_and_keys_must_divide_heads(name):
+    with pytest.raises(RequestError, match="2 heads of queries and keys do not divide num_heads=3"):
+        attnprof.build(name, 12, 3, **{SHARED[name]: 2})
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_fewer_heads_of_queries_and_keys_are_repeated(name):
+    fewer = attnprof.build(name, 32, 4, **{SHARED[name]: 2}).double()
+    whole = attnprof.build(name, 32, 4, **{SHARED[name]: 4}).double()
+    weights = dict(fewer.state_dict())
+    assert weights["q_proj.weight"].shape == (16, 32)
+    for letter in "qk":
+        heads = weights[f"{letter}_proj.weight"].view(2, 8, 32)
+        weights[f"{letter}_proj.weight"] = heads.repeat_interleave(2, 0).view(32, 32)
+    whole.load_state_dict(weights)
+    x = torch.randn(2, 9, 32, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(fewer(x), whole(x), rtol=0, atol=1e-12)
+    for phase in ("forward", "train"):
+        asked = Workload(9, 4, 8, 2, phase=phase)
+        table = attnprof.cost(name, asked, **{SHARED[name]: 2})
+        assert table.parameters == sum(p.numel() for p in fewer.parameters())
+        seen = count_layer(fewer.float(), x.float(), phase)
+        assert (table.flops, table.total.bytes_moved) == (seen.flops, seen.bytes_moved)
+
+
+def test_the_cost_says_which_form_ran():
+    work = Workload(9, 4, 8)
+    assert "form: chunkwise, 64 tokens a chunk" in attnprof.cost("gated-deltanet", work).notes
+    assert attnprof.cost("retnet", work, impl="parallel").notes == ("form: parallel",)
