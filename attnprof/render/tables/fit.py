@@ -29,6 +29,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     if speed := summary.get("speed"):
         yield _speed(speed)
         yield from map(Hanging, speed["notes"])
+        yield ""
     formulas = FittedTable("part", "formula [B]", title="closed forms")
     for row in rows:
         if row.formula:
