@@ -284,7 +284,7 @@ class Mechanism:
         v = k if self.shares_rows else layer.heads("v", source)
         return merge_heads(layer.core(q, k, v, causal=causal, **self.gates(layer, x)))
 
-    def gated(self, layer: Any, x: Any, y: Any) -> Any:
+    def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
         """The heads' outputs (b, n, h·dv) as they enter the output map, given the layer's input."""
         return y
 

@@ -75,7 +75,7 @@ def fit_(
     training: Training,
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Say whether a model fits a memory, at which context and batch.
+    """Say whether a model fits a device, and how much of it.
 
     Weights, cache, activations and reserve of one rank in bytes and closed forms; the longest
     context and the largest batch that fit. With --on, also how fast it can be at most.

@@ -33,7 +33,7 @@ SECTIONS = {
         "derive": "Derive closed forms from your own torch code.",
         "verify-formula": "Check a published formula, or a table of them, against code.",
         "model": "Show what a whole model costs, by its configuration.",
-        "fit": "Say whether a model fits a memory, at which context and batch.",
+        "fit": "Say whether a model fits a device, and how much of it.",
     },
     "On the clock": {
         "profile": "Time and measure real modules beside their closed forms.",

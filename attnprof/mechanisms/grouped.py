@@ -83,7 +83,7 @@ class GroupedQuery(Sdpa):
         run = super().step if self.impl == "fused" else super(Sdpa, self).step
         return run(q, k, v, state, weights)
 
-    def gated(self, layer: Any, x: Any, y: Any) -> Any:
+    def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
         """Times a sigmoid of the layer's input."""
         if self.gate == "none":
             return y

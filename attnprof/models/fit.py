@@ -44,6 +44,10 @@ def fit(
     values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
     ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
     :class:`attnprof.errors.RequestError` for a wrong request.
+
+    >>> report = attnprof.fit("llama-3.1-8b", memory="24GB", seq_len=32768)
+    >>> report.fits, report.longest_context, report.largest_batch
+    (True, 34832, 1)
     """
     from attnprof.arguments import memory_bytes
 

@@ -210,7 +210,7 @@ class LayerText:
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
-        y = self.spec.gated(self, x, self.spec.mixed(self, x, causal, context))
+        y = self.spec.gated_output(self, x, self.spec.mixed(self, x, causal, context))
         return self.o_proj(y) if "o" in self.spec.projections else y
 
     def step(self, x: Any, state: Any) -> tuple[Any, Any]:
@@ -221,7 +221,7 @@ class LayerText:
         y, state = self.core.step(q, k, v, state, **self.spec.gates(self, x))
         y = merge_heads(y)
         del q, k, v
-        y = self.spec.gated(self, x, y)
+        y = self.spec.gated_output(self, x, y)
         return (self.o_proj(y) if "o" in self.spec.projections else y), state
 
 

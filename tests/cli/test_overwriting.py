@@ -45,6 +45,7 @@ WRITERS = {
     "heatmap beside": "heatmap --plot {}.png beside",
     "derive": "derive my.py:Mine -o {}",
     "model": "model 001-lm-dot -o {}",
+    "fit": "fit llama-3.2-1b --memory 8GB -o {}",
     "verify-formula": "verify-formula 4*N standard -o {}",
     "profile": "profile --attention standard --seq 8 -o {}",
     "tradeoff": "tradeoff --attention linear --seq 8 --no-time -o {}",
