@@ -162,7 +162,7 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
     rate = stated("H100").flops_per_s["bfloat16"]
     assert record.time_s >= 2 * 2 * 8 * 4096**2 * 64 / rate
     assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
-    with pytest.raises(RequestError, match="possible: .*H200"):
+    with pytest.raises(RequestError, match=r"possible: .*H200"):
         predict_points([request], on="a toaster")
 
 
