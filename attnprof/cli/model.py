@@ -36,8 +36,9 @@ _OPTIMIZER: Any = Option(
 _MEMORY: Any = Option(
     None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
 )
+_PHASES = "forward,train,decode"
 _PHASE: Any = Option(
-    "forward,train,decode", "--phase", metavar="PHASES",
+    _PHASES, "--phase", metavar="PHASES",
     help="Of prefill (a prompt), forward, backward, train (both), decode.",
 )  # fmt: skip
 _LOGITS: Any = Option(
@@ -116,7 +117,7 @@ def model(
         raise RequestError("model needs a configuration: type attnprof model config.json")
     if utilisation.is_asked(
         compare=compare, memory=memory, swap=swap, input=inputs, target_seq=target_seq,
-        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1", phase=phase != _PHASE.default,
+        plot=to.plot, kernel=kernel, logits=logits, batch=batch != "1", phase=phase != _PHASES,
     ):  # fmt: skip
         utilisation.answer(config, seq, to)
         return
