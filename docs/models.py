@@ -126,11 +126,12 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 | a name on the Hub | `meta-llama/Llama-3.1-8B` | its `config.json`, and no other file |
 | a type of transformers | `gpt_oss` | the type's defaults, and a note says so |
 
-- Shipped are the fields that change a cost and are not the type's defaults. Each model that is
-  built from them has the published number of parameters, but for what is named: biases of routers
-  that transformers does not count, layers for multi-token prediction that it does not build, and
-  vision towers, as models of images and text are shipped as their text decoder
-  (`tests/models/test_presets_public.py`).
+- Shipped are the fields that change a cost and are not the type's defaults. Where a published
+  number of parameters is known, the built model has it to the integer, but for what is named:
+  biases of routers that transformers does not count, layers for multi-token prediction that it does
+  not build, and vision towers, as models of images and text are shipped as their text decoder
+  (`tests/models/test_presets_public.py`). That holds sizes alone: lengths, windows, number formats
+  and `quantization_config` change no parameter. The release's own `config.json` decides.
 - The Hub is asked by huggingface_hub, with its cache, its token, `HF_ENDPOINT` and
   `HF_HUB_OFFLINE`. Without a network a `config.json` that it has kept is read. Code that lies
   beside the weights is never run: a type that transformers lacks is built by the class that
