@@ -41,8 +41,9 @@ _OPTIMIZER: Any = Option(
 _MEMORY: Any = Option(
     None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
 )
+_PHASES = "forward,train,decode"
 _PHASE: Any = Option(
-    "forward,train,decode", "--phase", metavar="PHASES",
+    _PHASES, "--phase", metavar="PHASES",
     help="Of prefill (a prompt), forward, backward, train (both), decode.",
 )  # fmt: skip
 _LOGITS: Any = Option(

@@ -80,9 +80,12 @@ def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:
     layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))
     weights, left_out = _weights(run, subject)
     attention, notes = with_unrecorded(run, subject, attention)
+    mixers = tuple(mixer_shapes(run))
+    if not attention and not mixers:
+        notes = (*notes, "what its layers do between tokens is not known: products alone count")
     sizes = ModelSizes(
         name=subject.name, hidden=hidden, weights=weights, attention=attention,
-        mixers=tuple(mixer_shapes(run)), layers=layers, tied=run.tied,
+        mixers=mixers, layers=layers, tied=run.tied,
         mtp_matrices=_last_layer(run, subject),
         usual_length=subject.usual_length,
         notes=(*subject.notes, *notes, *_note_left_out(left_out)),

@@ -6,8 +6,8 @@ and masks. Experts do not run: which tokens they see is not known without values
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -41,10 +41,11 @@ class TextRun:
 
 
 def text_run(subject: WholeModel) -> TextRun:
-    """Run a model over a few tokens without values."""
-    import torch
+    """Run a model over a few tokens without values.
 
-    from attnprof.trace.run.worlds import meta_world
+    Raises :class:`CannotRunError` if its code asks for values.
+    """
+    import torch
 
     rows, ran = defaultdict[str, Fraction](Fraction), set[str]()
 
@@ -55,20 +56,51 @@ def text_run(subject: WholeModel) -> TextRun:
         if first is not None and width:
             rows[name] += Fraction(first.numel(), width * TOKENS)
 
-    with meta_world(subject.dtype), recorded_attention() as calls, without_experts():
-        try:
-            model = subject.build().eval()
-            _set_kernel(model)
-            for name, module in model.named_modules():
-                module.register_forward_hook(partial(note, name))
-            with torch.no_grad():
-                model(**subject.example({"B": 1, "N": TOKENS, "M": TOKENS}, "meta"))
-        except Exception as error:
-            raise CannotRunError(
-                f"{subject.name} does not run without values, so its FLOPs a token are not known: "
-                f"{error_text(error)}"
-            ) from error
+    def hooked(model: Any) -> None:
+        rows.clear()
+        ran.clear()
+        for name, module in model.named_modules():
+            module.register_forward_hook(partial(note, name))
+
+    model, calls = _without_values(subject, TOKENS, hooked)
     return TextRun(model, rows, ran, calls)
+
+
+def _without_values(
+    subject: WholeModel,
+    tokens: int,
+    before: Callable[[Any], None] = lambda _: None,
+    within: AbstractContextManager[Any] | None = None,
+) -> tuple[Any, list[AttentionCall]]:
+    """Build a model, call ``before`` with it, run it; return it and what attention was asked.
+
+    The model runs ``within`` a context.
+
+    Meta tensors are fast; a model that looks at values there runs on fake ones, which transformers
+    takes for a trace.
+    """
+    import torch
+
+    from attnprof.trace.run.worlds import fake_world, meta_world
+
+    errors = list[Exception]()
+    for device in ("meta", "cpu"):
+        world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
+        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
+            try:
+                model = subject.build().eval()
+                _set_kernel(model)
+                before(model)
+                with within or nullcontext():
+                    model(**subject.example({"B": 1, "N": tokens, "M": tokens}, device))
+            except Exception as error:  # noqa: BLE001 - code of any model
+                errors.append(error)
+            else:
+                return model, calls
+    raise CannotRunError(
+        f"{subject.name} does not run without values, so its FLOPs a token are not known: "
+        f"{error_text(errors[0])}"
+    ) from errors[0]
 
 
 def _set_kernel(model: Any) -> None:
@@ -99,14 +131,8 @@ def without_experts() -> Iterator[None]:
 
 def counted_products(subject: WholeModel, tokens: int) -> int:
     """Return the FLOPs of products in a run, without attention that is recorded."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from attnprof.trace.run.worlds import meta_world
-
-    with meta_world(subject.dtype), recorded_attention(), without_experts():
-        model = subject.build().eval()
-        _set_kernel(model)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model(**subject.example({"B": 1, "N": tokens, "M": tokens}, "meta"))
+    counter = FlopCounterMode(display=False)
+    _without_values(subject, tokens, within=counter)
     return int(counter.get_total_flops())

@@ -34,6 +34,13 @@ CASES = {
     "bert": ({}, 16),
     "modernbert": ({"local_attention": 8, **_TOKENS, "cls_token_id": 1, "sep_token_id": 2}, 16),
     "t5": ({"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 3}, 16),
+    "bloom": ({"n_layer": 3, "n_head": 4}, 16),  # its attention asks no registry
+    "codegen": ({"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4}, 16),
+    "gemma4_text": ({"sliding_window": 5, "num_key_value_heads": 2, "global_head_dim": 8,
+                     "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 4,
+                     "num_kv_shared_layers": 0}, 16),
+    "olmo2": ({}, 16),
+    "granite": ({}, 16),
     "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, 16),
     "phi3": (_TOKENS, 16),
     "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, 16),
