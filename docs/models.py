@@ -126,6 +126,9 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 | a name on the Hub | `meta-llama/Llama-3.1-8B` | its `config.json`, and no other file |
 | a type of transformers | `gpt_oss` | the type's defaults, and a note says so |
 
+- Shipped fields were written down without the Hub's files at hand: the number of parameters is held
+  against the published one; windows, limits, formats and `quantization_config` are not. Where these
+  matter, give the name on the Hub or the file itself.
 - Shipped are the fields that change a cost and are not the type's defaults. Where a published
   number of parameters is known, the built model has it to the integer, but for what is named:
   biases of routers that transformers does not count, layers for multi-token prediction that it does
