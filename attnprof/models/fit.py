@@ -21,6 +21,7 @@ from attnprof.models.fit_parts import (
     cache_formula,
     check_ranks,
     fit_model,
+    layer_share,
     row_bytes,
     sent_bytes,
     weight_bytes,
@@ -93,12 +94,14 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
         ("total", total, "", f"of {format_bytes(options.memory)} on one rank"),
     ]  # fmt: skip
     records = [FitRecord(part=a, bytes=b, formula=c, basis=d) for a, b, c, d in rows]
-    longest = _longest(model, options, left)
-    per_token = sum(x.layers * row_bytes(x, options) for x in model.caches) / options.pipeline
+    room = options.memory - reserve - weights
+    rows_of_all = sum(x.layers * row_bytes(x, options) for x in model.caches)
+    per_token = rows_of_all * layer_share(model, options)
     in_all = _tokens_in_all(model, options, left)
     summary = {
-        "name": model.sizes.name, "fits": total <= options.memory, "longest_context": longest,
-        "largest_batch": max(0, left // one) if one else LONGEST,
+        "name": model.sizes.name, "fits": total <= options.memory,
+        "longest_context": _largest(model, options, "seq_len", room),
+        "largest_batch": _largest(model, options, "batch_size", room),
         "cache_bytes_per_token": ceil(per_token), "cache_tokens": in_all,
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
         "memory_bytes": options.memory, "seq_len": options.seq_len,
@@ -109,11 +112,16 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
     return Report("fit", records, {**summary, "answer": _answer(summary, total)})
 
 
-def _longest(model: FitModel, options: FitOptions, left: int) -> int:
-    """Return the longest context at the batch; :data:`LONGEST` if the cache does not grow."""
+def _largest(model: FitModel, options: FitOptions, name: str, room: int) -> int:
+    """Return the largest length or batch whose caches and activations have room, all else as asked.
 
-    def fits(tokens: int) -> bool:
-        return options.batch_size * cache_bytes(model, options, tokens) <= left
+    Activations grow with both, up to a chunk. :data:`LONGEST` if nothing grows.
+    """
+
+    def fits(number: int) -> bool:
+        asked = replace(options, **{name: number})  # type: ignore[arg-type]
+        cache = asked.batch_size * cache_bytes(model, asked, asked.seq_len)
+        return cache + activation_bytes(model, asked)[0] <= room
 
     low, high = 0, 1
     while high < LONGEST and fits(high):

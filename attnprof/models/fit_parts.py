@@ -145,7 +145,6 @@ def weight_bytes(model: FitModel, options: FitOptions) -> int:
     """
     name, entry, _ = weight_format(model, options)
     total = Fraction(0)
-    layers = -(-model.layers // options.pipeline)
     for role, weights in model.sizes.weights.items():
         held = Fraction(weights.entries)
         if role == "attention":
@@ -153,10 +152,26 @@ def weight_bytes(model: FitModel, options: FitOptions) -> int:
         held /= ranks_of(role, options)
         if role == "attention":
             held += model.latent_weights
-        if options.pipeline > 1 and role not in ("embedding", "head"):
-            held *= Fraction(layers, model.layers)
-        total += held * _entry_bytes(role, name, entry)
+        total += held * stage_share(role, model, options) * _entry_bytes(role, name, entry)
     return ceil(total)
+
+
+def layer_share(model: FitModel, options: FitOptions) -> Fraction:
+    """Return the share of all layers that the fullest stage of the pipeline has."""
+    return Fraction(-(-model.layers // options.pipeline), model.layers or 1)
+
+
+def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
+    """Return the share of a role's weights that the fullest stage of the pipeline has.
+
+    The first stage has the embedding and the last one the head, so the fullest has the larger.
+    """
+    if options.pipeline == 1:
+        return Fraction(1)
+    if role not in ("embedding", "head"):
+        return layer_share(model, options)
+    larger = max(("embedding", "head"), key=model.sizes.entries)
+    return Fraction(role == larger)
 
 
 def weight_formula(model: FitModel, name: str, entry: Fraction) -> str:
@@ -242,7 +257,7 @@ def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
     here = -(-tokens // options.context_parallel)
     for one in model.caches:
         seen = min(here, one.window) if one.window and not options.uncapped else here
-        layers = Fraction(one.layers, options.pipeline)
+        layers = one.layers * layer_share(model, options)
         pages = -(-seen // block) * block if one.heads else 0
         total += layers * (pages * row_bytes(one, options) + state_bytes(one, options))
     return ceil(total)
@@ -252,7 +267,7 @@ def cache_formula(model: FitModel, options: FitOptions) -> str:
     """Return the bytes of B sequences' caches after N tokens as text."""
     terms, block = [], options.block_size
     for one in model.caches:
-        count = Fraction(one.layers, options.pipeline)
+        count = one.layers * layer_share(model, options)
         row, state = count * row_bytes(one, options), count * state_bytes(one, options)
         n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
         seen = f"Min({n}, {one.window})" if one.window and not options.uncapped else n

@@ -44,17 +44,22 @@ class Peaks(Protocol):
 def with_speed(report: Report, model: FitModel, options: FitOptions, device: Peaks) -> Report:
     """Return the report with bounds on the time to the first token and on tokens a second."""
     rate = device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"]
-    ranks = options.tensor_parallel * options.pipeline
+    stages = options.pipeline  # a token passes them one after the other
+    ranks = stages * options.tensor_parallel * options.expert_parallel * options.context_parallel
     tokens, batch = options.seq_len, options.batch_size
     executed = count(model.sizes, EXECUTED, "forward")
     prompt = sequence_flops(executed, tokens)
     token = prompt - sequence_flops(executed, tokens - 1) if tokens > 1 else prompt
-    read = _weights_met(model, options, batch) + batch * cache_bytes(model, options, tokens)
+    group = max(1, batch // stages)  # sequences of one stage at a time
+    read = _weights_met(model, options, group) + group * cache_bytes(model, options, tokens)
     prompt_s = {
         "FLOPs": prompt / ranks / rate,
-        "weights read": weight_bytes(model, options) / device.bytes_per_s,
+        "weights read": stages * _weights_met(model, options, tokens) / device.bytes_per_s,
     }
-    step_s = {"FLOPs": batch * token / ranks / rate, "weights and cache": read / device.bytes_per_s}
+    step_s = {
+        "FLOPs": stages * group * token / ranks / rate,
+        "weights and cache": stages * read / device.bytes_per_s,
+    }
     by, slowest = (max(one, key=one.__getitem__) for one in (step_s, prompt_s))
     speed = {
         "device": device.name, "source": device.source, "basis": "bound",

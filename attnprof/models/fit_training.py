@@ -21,6 +21,7 @@ from attnprof.models.fit_parts import (
     check_ranks,
     ranks_of,
     sent_bytes,
+    stage_share,
 )
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
@@ -131,10 +132,8 @@ def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
 
 def _parameters(model: FitModel, options: TrainingOptions) -> dict[str, Fraction]:
     """Return the parameters of one rank by role."""
-    layers = Fraction(-(-model.layers // options.pipeline), model.layers or 1)
     return {
-        role: Fraction(weights.entries, ranks_of(role, options))
-        * (1 if role in ("embedding", "head") else layers)
+        role: Fraction(weights.entries, ranks_of(role, options)) * stage_share(role, model, options)
         for role, weights in model.sizes.weights.items()
     }
 

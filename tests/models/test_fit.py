@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -75,12 +76,54 @@ def test_what_fits_a_device_follows_from_the_parts(name, device, capsys, tmp_pat
     assert parts["cache"] == CACHES[name][1](48)
     assert parts["reserve"] == memory - int(memory * 0.9)
     assert parts["total"] == sum(number for part, number in parts.items() if part != "total")
-    left = memory - parts["reserve"] - parts["weights"] - parts["activations"]
-    assert summary["largest_batch"] == left // parts["cache"]
+    room = memory - parts["reserve"] - parts["weights"]
+    each, by_hand = re.findall(r"\d+", report["records"][2]["formula"]), CACHES[name][1]
+
+    def held(batch, tokens):
+        chunk = min(8192, batch * tokens)
+        return batch * by_hand(tokens) + int(each[0]) * chunk + int(each[1]) * batch
+
+    assert parts["cache"] + parts["activations"] == held(1, 48)
     assert summary["fits"] is True
-    longest, by_hand = summary["longest_context"], CACHES[name][1]
+    batch, longest = summary["largest_batch"], summary["longest_context"]
+    assert held(batch, 48) <= room < held(batch + 1, 48)
     if longest < 2**50:
-        assert by_hand(longest) <= left < by_hand(longest + 1)
+        assert held(1, longest) <= room < held(1, longest + 1)
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_longest_context_and_the_largest_batch_fit_and_no_more_do(name, batch):
+    asked = {"memory": "50MB", "seq_len": 48, "batch_size": batch}
+    report = attnprof.fit(CACHES[name][0], **asked)
+    for option, most in {
+        "seq_len": report.longest_context, "batch_size": report.largest_batch,
+    }.items():  # fmt: skip
+        if most < 2**50:
+            assert attnprof.fit(CACHES[name][0], **{**asked, option: most}).fits
+            assert not attnprof.fit(CACHES[name][0], **{**asked, option: most + 1}).fits
+
+
+def test_the_fullest_stage_has_whole_layers_and_one_table():
+    two = FitOptions(memory=1, pipeline=2)
+    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
+    # Two of three layers with the norms that they have of seven, and the embedding.
+    norms = 7 * 64 * 2 / 3
+    assert weight_bytes(fit_model(LLAMA), two) == math.ceil(2 * (2 * layer + 100 * 64 + norms))
+    row = 2 * 2 * 16 * 2
+    assert cache_bytes(fit_model(LLAMA), two, 48) == 2 * 48 * row
+    report = attnprof.fit(LLAMA, memory="1GB", pipeline=2)
+    assert report.cache_bytes_per_token == 2 * row
+
+
+def test_stages_do_not_hasten_a_single_request(capsys):
+    speeds = []
+    for stages in ("1", "4"):
+        with pytest.raises(SystemExit):
+            main(["fit", "llama-3.2-1b", "--on", "h100", "--pipeline", stages, "-f", "json"])
+        speeds.append(json.loads(capsys.readouterr().out)["summary"]["speed"])
+    one, four = (speed["request_tokens_per_s"] for speed in speeds)
+    assert four <= one
 
 
 def test_weights_are_the_parameters_in_their_format():
