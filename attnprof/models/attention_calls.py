@@ -37,6 +37,14 @@ class AttentionCall:
         return self.asked if isinstance(self.asked, Mask) else self.asked()
 
 
+def set_kernel(model: Any, kernel: str) -> None:
+    """Make all attention of a model go through a kernel of the registry, by its name there."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation_internal"):
+            config._attn_implementation_internal = kernel  # noqa: SLF001 - the setter checks names
+
+
 @contextmanager
 def recorded_attention() -> Iterator[list[AttentionCall]]:
     """Register our kernel, and yield the list that its calls are noted in."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.models.text_run import TOKENS, without_experts
+from attnprof.models.text_run import TOKENS, run_without_values
 from attnprof.models.whole import WholeModel, cache_in
-from attnprof.user_code import error_text
 
 
 @dataclass(frozen=True)
@@ -48,26 +47,16 @@ class LayerCache:
 def cache_layout(subject: WholeModel) -> list[LayerCache]:
     """Return what a model's layers keep, alike ones together, by a prompt without values.
 
-    Raises :class:`CannotRunError` for a model that keeps nothing, or does not run so.
+    A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
+    model that keeps nothing, or does not run so.
     """
-    import torch
-
-    from attnprof.trace.run.worlds import meta_world
-
-    try:
-        with meta_world(subject.dtype), without_experts(), torch.no_grad():
-            model = subject.build().eval()
-            sizes = {"B": 1, "N": TOKENS, "M": TOKENS}
-            result = model(**subject.example(sizes, "meta"), use_cache=True)
-            _, cache = cache_in(result, subject.name)
-    except Exception as error:
-        raise CannotRunError(
-            f"the cache of {subject.name} is not known: it does not run without values: "
-            f"{error_text(error)}"
-        ) from error
-    kept = getattr(cache, "self_attention_cache", cache)
+    model, _, result = run_without_values(subject, TOKENS, use_cache=True)
+    _, cache = cache_in(result, subject.name)
+    names = ("self_attention_cache", "cross_attention_cache")
+    kept = [part for name in names if (part := getattr(cache, name, None))] or [cache]
     latent = getattr(model.config, "kv_lora_rank", None)
-    alike = Counter(_kept(layer, latent) for layer in getattr(kept, "layers", ()))
+    layers = [layer for part in kept for layer in getattr(part, "layers", ())]
+    alike = Counter(_kept(layer, latent) for layer in layers)
     layouts = [LayerCache(number, *rest) for rest, number in alike.items() if any(rest)]
     if not layouts:
         raise CannotRunError(f"the cache of {subject.name} has no layers that are known")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.attention_calls import probed
+from attnprof.models.attention_calls import probed, set_kernel
 from attnprof.models.engine_cache import in_place
 from attnprof.models.engine_latent import absorb, absorbed
 from attnprof.models.engine_mixers import notes
@@ -73,10 +73,7 @@ def _built(build: Callable[[], Any]) -> Any:
     """Build a model whose attention is our kernel."""
     _register()
     model = build()
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
-            config._attn_implementation_internal = KERNEL  # noqa: SLF001 - the setter checks names
+    set_kernel(model, KERNEL)
     absorb(model)
     running = ExitStack()
     model.register_forward_pre_hook(lambda *_: running.enter_context(_as_engines()))

@@ -111,7 +111,9 @@ def _gathered(grad: Tensor, x: Tensor) -> Tensor:
 
 
 @fused_attention.register_fake
-def _(query: Any, _key: Any, value: Any, *_: Any) -> Any:
+def _(query: Any, key: Any, value: Any, *_: Any) -> Any:
+    if query.shape[-1] != key.shape[-1]:
+        raise RuntimeError(f"queries of width {query.shape[-1]} and keys of {key.shape[-1]}")
     batch, heads, tokens = query.shape[:3]
     out = query.new_empty((batch, tokens, heads, value.shape[-1]))
     wide = torch.promote_types(query.dtype, torch.float32)

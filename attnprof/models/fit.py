@@ -21,6 +21,7 @@ from attnprof.models.fit_parts import (
     cache_formula,
     check_ranks,
     fit_model,
+    largest,
     layer_share,
     row_bytes,
     sent_bytes,
@@ -76,7 +77,7 @@ def options_of(kind: Any, given: Mapping[str, Any]) -> Any:
 def fit_report(model: FitModel, options: FitOptions) -> Report:
     """Return a record a part, and what fits; all of one rank."""
     check_ranks(model, options)
-    name, entry, who = weight_format(model, options)
+    name, _, who = weight_format(model, options)
     weights = weight_bytes(model, options)
     active, formula = activation_bytes(model, options)
     reserve = options.memory - int(options.memory * options.utilization)
@@ -85,7 +86,7 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
     cache = options.batch_size * one
     total = weights + cache + active + reserve
     rows = [
-        ("weights", weights, weight_formula(model, name, entry), f"{name}, by {who}"),
+        ("weights", weights, weight_formula(model, options), f"{name}, by {who}"),
         ("cache", cache, cache_formula(model, options),
          f"{options.cache_dtype or 'bfloat16'}, blocks of {plural(options.block_size, 'token')}"),
         ("activations", active, formula, f"a convention; at most {options.chunk:,} tokens at once"),
@@ -123,15 +124,7 @@ def _largest(model: FitModel, options: FitOptions, name: str, room: int) -> int:
         cache = asked.batch_size * cache_bytes(model, asked, asked.seq_len)
         return cache + activation_bytes(model, asked)[0] <= room
 
-    low, high = 0, 1
-    while high < LONGEST and fits(high):
-        low, high = high, 2 * high
-    if high >= LONGEST:
-        return LONGEST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest(fits)
 
 
 def _tokens_in_all(model: FitModel, options: FitOptions, left: int) -> int:

@@ -4,9 +4,9 @@ They are sums over what the model's own code has (:mod:`attnprof.models.mfu_size
 (:mod:`attnprof.models.cache_layout`), in the formats and pages of engines.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from os import PathLike
@@ -83,6 +83,7 @@ class FitModel:
     fields: Mapping[str, Any]
     inner: int
     chosen: int
+    expert_layers: int = 0
     latent_weights: int = 0
 
     @property
@@ -98,15 +99,19 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
     subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
-    text = text_config(configuration(known, str(name)))
-    sizes = subject_sizes(subject, text)
+    whole = configuration(known, str(name))
+    sizes = subject_sizes(subject, text_config(whole))
+    if whole.is_encoder_decoder:
+        note = "rows of its encoder's tokens are kept, too: as many as of its own"
+        sizes = replace(sizes, notes=(*sizes.notes, note))
     with torch.device("meta"):
         weights = dict(subject.build().named_parameters())
     latent = sum(x.numel() for key, x in weights.items() if "_a_proj" in key)
+    with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
     chosen = subject.chosen if subject.experts > 1 else 1
-    return FitModel(sizes, cache_layout(subject), known, inner, chosen, latent)
+    return FitModel(sizes, cache_layout(subject), known, inner, chosen, len(with_experts), latent)
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:
@@ -120,6 +125,11 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
         raise RequestError(
             f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
             f"{model.sizes.name}"
+        )
+    if options.cache_dtype == "fp8_ds_mla" and not any(one.latent for one in model.caches):
+        raise RequestError(
+            f"--cache-dtype fp8_ds_mla is of latent rows, which {model.sizes.name} does not have: "
+            "type fp8"
         )
 
 
@@ -144,16 +154,27 @@ def weight_bytes(model: FitModel, options: FitOptions) -> int:
     the others in float32. Norms, routers and latent projections are on every rank.
     """
     name, entry, _ = weight_format(model, options)
-    total = Fraction(0)
-    for role, weights in model.sizes.weights.items():
-        held = Fraction(weights.entries)
-        if role == "attention":
-            held -= model.latent_weights
-        held /= ranks_of(role, options)
-        if role == "attention":
-            held += model.latent_weights
-        total += held * stage_share(role, model, options) * _entry_bytes(role, name, entry)
-    return ceil(total)
+    held = entries_of_rank(model, options)
+    return ceil(sum(number * _entry_bytes(role, name, entry) for role, number in held.items()))
+
+
+def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]:
+    """Return the parameters of the fullest rank by role.
+
+    Latent projections are whole on every rank, and a rank has one head of keys and values at least.
+    """
+    held = {
+        role: Fraction(weights.entries, ranks_of(role, options))
+        for role, weights in model.sizes.weights.items()
+    }
+    t, hidden = options.tensor_parallel, model.sizes.hidden
+    if "attention" in held and t > 1:
+        held["attention"] += model.latent_weights * Fraction(t - 1, t)
+        held["attention"] += sum(
+            one.layers * (1 - Fraction(one.kv_heads, t)) * (one.key_dim + one.value_dim) * hidden
+            for one in model.sizes.attention if one.kv_heads < t
+        )  # fmt: skip
+    return {role: x * stage_share(role, model, options) for role, x in held.items()}
 
 
 def layer_share(model: FitModel, options: FitOptions) -> Fraction:
@@ -174,12 +195,13 @@ def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
     return Fraction(role == larger)
 
 
-def weight_formula(model: FitModel, name: str, entry: Fraction) -> str:
-    """Return the bytes of all weights as text: entries by their bytes, of one rank if alone."""
-    by_bytes = Counter[Fraction]()
-    for role, weights in model.sizes.weights.items():
-        by_bytes[_entry_bytes(role, name, entry)] += weights.entries
-    return " + ".join(f"{each}*{entries:,}" for each, entries in sorted(by_bytes.items()))
+def weight_formula(model: FitModel, options: FitOptions) -> str:
+    """Return the bytes of a rank's weights as text: entries by the bytes of each."""
+    name, entry, _ = weight_format(model, options)
+    by_bytes = defaultdict[Fraction, Fraction](Fraction)
+    for role, number in entries_of_rank(model, options).items():
+        by_bytes[_entry_bytes(role, name, entry)] += number
+    return " + ".join(f"{each}*{entries}" for each, entries in sorted(by_bytes.items()) if entries)
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
@@ -312,8 +334,27 @@ def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
     layers = -(-model.layers // options.pipeline)
     total = layers * 2 * Fraction(2 * (t - 1), t) * row
     if "expert" in model.sizes.weights:
-        total += layers * 2 * Fraction(e - 1, e) * row * model.chosen
+        total += (
+            2
+            * Fraction(e - 1, e)
+            * row
+            * model.chosen
+            * ceil(model.expert_layers * layer_share(model, options))
+        )
     total += row if options.pipeline > 1 else 0
     heads = max((x.heads * (x.value_dim + 1) for x in model.sizes.attention), default=0)
     total += layers * (c - 1) * _SINGLE * tokens * -(-heads // t)
     return ceil(total)
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, if all smaller ones do; :data:`LONGEST` at most."""
+    low, high = 0, 1
+    while high < LONGEST and fits(high):
+        low, high = high, 2 * high
+    if high >= LONGEST:
+        return LONGEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -12,9 +12,12 @@ from math import ceil
 from typing import Protocol
 
 from attnprof.models.conventions import EXECUTED, count
-from attnprof.models.fit_parts import FitModel, FitOptions, cache_bytes, weight_bytes
+from attnprof.models.fit_parts import FitModel, FitOptions, cache_bytes, weight_bytes, weight_format
 from attnprof.models.flops_terms import sequence_flops
 from attnprof.record import Report
+
+#: How many times as fast as half precision matrix units are at most, by the format of weights.
+_FASTER = {"fp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
 
 
 class Peaks(Protocol):
@@ -43,7 +46,9 @@ class Peaks(Protocol):
 
 def with_speed(report: Report, model: FitModel, options: FitOptions, device: Peaks) -> Report:
     """Return the report with bounds on the time to the first token and on tokens a second."""
-    rate = device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"]
+    faster = _FASTER.get(weight_format(model, options)[0], 1)
+    rate = faster * (device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"])
+    peak = "in half precision" if faster == 1 else f"at {faster} times its half precision"
     stages = options.pipeline  # a token passes them one after the other
     ranks = stages * options.tensor_parallel * options.expert_parallel * options.context_parallel
     tokens, batch = options.seq_len, options.batch_size
@@ -65,7 +70,7 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Pea
         "device": device.name, "source": device.source, "basis": "bound",
         "first_token_s": prompt_s[slowest], "prompt_by": slowest,
         "request_tokens_per_s": 1 / step_s[by], "all_tokens_per_s": batch / step_s[by], "by": by,
-        "notes": [f"bounds by {device.source}, in half precision; engines reach part of them"],
+        "notes": [f"bounds by {device.source}, {peak}; engines reach part of them"],
     }  # fmt: skip
     return replace(report, summary={**report.summary, "speed": speed})
 

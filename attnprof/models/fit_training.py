@@ -19,10 +19,11 @@ from attnprof.models.fit_parts import (
     FitModel,
     FitOptions,
     check_ranks,
-    ranks_of,
+    entries_of_rank,
+    largest,
+    layer_share,
     sent_bytes,
-    stage_share,
-)
+)  # fmt: skip
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -55,17 +56,18 @@ class TrainingOptions(FitOptions):
             raise RequestError(f"--data-parallel {self.data_parallel}: give a whole number")
 
 
-def activation_entries(model: FitModel, options: TrainingOptions, tokens: int) -> Fraction:
+def activation_bytes_per_token(model: FitModel, options: TrainingOptions, tokens: int) -> Fraction:
     """Return the bytes of activations that one token leaves in all layers of a rank.
 
     ``full`` keeps each layer's input. Otherwise a layer keeps the inputs of two norms and of what
     follows them, queries, keys and values, the result of attention, and gate, up and product of the
     feed-forward network; ``none`` also the probabilities, a row of ``tokens`` for every head.
+    Tensor parallelism divides all of it, as with sequence parallelism beside.
     """
     hidden, t = model.sizes.hidden, options.tensor_parallel
-    layers = Fraction(model.layers, options.pipeline)
+    share = layer_share(model, options)
     if options.recompute == "full":
-        return layers * _HALF * hidden / t
+        return share * model.layers * _HALF * hidden / t
     width = Fraction(0)
     for one in model.sizes.attention:
         rows = one.heads * (one.key_dim + one.value_dim)
@@ -75,7 +77,7 @@ def activation_entries(model: FitModel, options: TrainingOptions, tokens: int) -
     for mixer in model.sizes.mixers:
         width += mixer.layers * mixer.heads * 2 * (mixer.key_dim + mixer.value_dim)
     width += model.layers * (4 * hidden + model.inner)
-    return _HALF * width / options.pipeline / t
+    return share * _HALF * width / t
 
 
 def training_report(model: FitModel, options: TrainingOptions) -> Report:
@@ -109,7 +111,7 @@ def training_report(model: FitModel, options: TrainingOptions) -> Report:
 
 def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
     """Return the bytes of each part on the fullest rank."""
-    held = _parameters(model, options)
+    held = entries_of_rank(model, options)
     entries = sum(held.values(), Fraction(0))
     inner = sum((held[role] for role in _INNER if role in held), Fraction(0))
     shared, dp = SHARDS[options.shard], options.data_parallel
@@ -120,7 +122,7 @@ def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
         return ceil(number / dp if letter in shared else number)
 
     tokens = options.batch_size * options.seq_len
-    each = activation_entries(model, options, options.seq_len)
+    each = activation_bytes_per_token(model, options, options.seq_len)
     words = _logits(model, options)
     return {
         "weights": of("w", _HALF * entries), "gradients": of("g", _HALF * entries),
@@ -128,14 +130,6 @@ def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
         "activations": ceil(tokens * (each + words) / options.context_parallel),
         "reserve": options.memory - int(options.memory * options.utilization),
     }  # fmt: skip
-
-
-def _parameters(model: FitModel, options: TrainingOptions) -> dict[str, Fraction]:
-    """Return the parameters of one rank by role."""
-    return {
-        role: Fraction(weights.entries, ranks_of(role, options)) * stage_share(role, model, options)
-        for role, weights in model.sizes.weights.items()
-    }
 
 
 def _logits(model: FitModel, options: TrainingOptions) -> Fraction:
@@ -147,7 +141,7 @@ def _logits(model: FitModel, options: TrainingOptions) -> Fraction:
 
 def _words(model: FitModel, options: TrainingOptions) -> list[tuple[str, str]]:
     """Return the formula and basis of each part."""
-    each = activation_entries(model, options, options.seq_len) + _logits(model, options)
+    each = activation_bytes_per_token(model, options, options.seq_len) + _logits(model, options)
     by_inner, by_others = OPTIMIZERS[options.optimizer]
     state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
     divided = f", over {options.data_parallel} ranks by {options.shard}"
@@ -168,13 +162,7 @@ def _largest(model: FitModel, options: TrainingOptions, name: str) -> int:
         asked = replace(options, **{name: number})  # type: ignore[arg-type]
         return sum(_parts(model, asked).values()) <= options.memory
 
-    low, high = 0, 1
-    while high < LONGEST and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest(fits)
 
 
 def _sent(model: FitModel, options: TrainingOptions, tokens: int) -> int:
@@ -184,7 +172,7 @@ def _sent(model: FitModel, options: TrainingOptions, tokens: int) -> int:
     weights are gathered twice and gradients scattered, 3 (d - 1)/d.
     """
     d = options.data_parallel
-    entries = sum(_parameters(model, options).values())
+    entries = sum(entries_of_rank(model, options).values())
     times = 3 if options.shard == "zero3" else 2
     return 3 * sent_bytes(model, options, tokens) + ceil(
         Fraction(times * (d - 1), d) * _HALF * entries

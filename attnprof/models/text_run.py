@@ -5,6 +5,7 @@ and masks. Experts do not run: which tokens they see is not known without values
 :func:`text_run`.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.models.attention_calls import KERNEL, AttentionCall, recorded_attention
+from attnprof.models.attention_calls import KERNEL, AttentionCall, recorded_attention, set_kernel
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import error_text
@@ -62,22 +63,22 @@ def text_run(subject: WholeModel) -> TextRun:
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls = _without_values(subject, TOKENS, hooked)
+    model, calls, _ = run_without_values(subject, TOKENS, hooked)
     return TextRun(model, rows, ran, calls)
 
 
-def _without_values(
+def run_without_values(
     subject: WholeModel,
     tokens: int,
     before: Callable[[Any], None] = lambda _: None,
     within: AbstractContextManager[Any] | None = None,
-) -> tuple[Any, list[AttentionCall]]:
-    """Build a model, call ``before`` with it, run it; return it and what attention was asked.
+    **more: Any,
+) -> tuple[Any, list[AttentionCall], Any]:
+    """Build a model, call ``before`` with it, run it; return it, attention's calls, its result.
 
-    The model runs ``within`` a context.
-
-    Meta tensors are fast; a model that looks at values there runs on fake ones, which transformers
-    takes for a trace.
+    The model runs ``within`` a context, with ``more`` arguments. Meta tensors are fast; a model
+    that looks at values there runs on fake ones, which transformers takes for a trace. Raises
+    :class:`CannotRunError` if it runs on neither.
     """
     import torch
 
@@ -86,29 +87,34 @@ def _without_values(
     errors = list[Exception]()
     for device in ("meta", "cpu"):
         world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
-        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
+        with world, recorded_attention() as calls, without_experts(), torch.no_grad(), _quietly():
             try:
                 model = subject.build().eval()
-                _set_kernel(model)
+                set_kernel(model, KERNEL)
                 before(model)
                 with within or nullcontext():
-                    model(**subject.example({"B": 1, "N": tokens, "M": tokens}, device))
+                    inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
+                    result = model(**inputs, **more)
             except Exception as error:  # noqa: BLE001 - code of any model
                 errors.append(error)
             else:
-                return model, calls
+                return model, calls, result
     raise CannotRunError(
-        f"{subject.name} does not run without values, so its FLOPs a token are not known: "
+        f"{subject.name} does not run without values, so what it costs is not known: "
         f"{error_text(errors[0])}"
     ) from errors[0]
 
 
-def _set_kernel(model: Any) -> None:
-    """Make all attention of a model go through our kernel."""
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation_internal"):
-            config._attn_implementation_internal = KERNEL  # noqa: SLF001 - checked otherwise
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep transformers from warning that kernels are not installed: nothing is computed."""
+    log = logging.getLogger("transformers")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager
@@ -134,5 +140,5 @@ def counted_products(subject: WholeModel, tokens: int) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    _without_values(subject, tokens, within=counter)
+    run_without_values(subject, tokens, within=counter)
     return int(counter.get_total_flops())

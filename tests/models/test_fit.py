@@ -255,3 +255,35 @@ def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
     with pytest.raises(SystemExit):
         main(["fit", "llama-3.2-1b", "--on", "rtx4090"])
     assert "RTX 4090" in capsys.readouterr().out
+
+
+def test_more_ranks_than_heads_of_keys_hold_a_head_each():
+    model = fit_model({**LLAMA, "num_attention_heads": 8, "head_dim": 16, "num_key_value_heads": 2})
+    attention = 3 * 64 * (2 * 8 * 16 + 2 * 2 * 16)
+    rest = 3 * 3 * 64 * 96 + 2 * 100 * 64
+    for ranks, keys in ((2, 1), (8, 1)):
+        held = 3 * 64 * (2 * 8 // ranks * 16 + 2 * keys * 16)
+        found = weight_bytes(model, FitOptions(memory=1, tensor_parallel=ranks))
+        assert found == 2 * (held + rest // ranks + 7 * 64)
+    assert weight_bytes(model, FitOptions(memory=1)) == 2 * (attention + rest + 7 * 64)
+
+
+def test_rows_go_to_experts_in_layers_that_have_some():
+    model = fit_model(DEEPSEEK)  # the first of its two layers has none
+    sent = attnprof.fit(DEEPSEEK, memory="1GB", expert_parallel=4).bytes_sent_per_step
+    assert model.expert_layers == 1
+    assert sent == 1 * 2 * 3 * (2 * 64) * 2 // 4
+
+
+def test_latent_formats_are_of_latent_rows():
+    with pytest.raises(RequestError, match="fp8_ds_mla"):
+        attnprof.fit(LLAMA, memory="1GB", cache_dtype="fp8_ds_mla")
+    assert attnprof.fit(DEEPSEEK, memory="1GB", cache_dtype="fp8_ds_mla").fits
+
+
+def test_a_decoder_keeps_its_encoders_rows():
+    t5 = {"model_type": "t5", "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2,
+          "d_ff": 48, "vocab_size": 50}  # fmt: skip
+    report = attnprof.fit(t5, memory="1GB", seq_len=32)
+    assert report.cache_bytes_per_token == 2 * 2 * (2 * 4 * 8) * 2
+    assert any("encoder" in note for note in report.notes)

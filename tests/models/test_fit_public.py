@@ -64,12 +64,12 @@ def test_the_memory_of_a_cache_in_a_log_is_ours(row):
 @pytest.mark.parametrize("row", of(["kv_tokens_from_memory", "kv_blocks_from_memory"]))
 def test_tokens_that_fit_are_a_logs_to_the_printed_memory(row):
     found, setting, options = read(row)
-    if "unexplained" in row["checked"]:
-        pytest.skip("1.1 % of it are not explained by anybody")
     each = sum(x.layers * row_bytes(x, options) for x in found.caches)
     block = setting["block"] if row["quantity"] == "kv_tokens_from_memory" else 1
     page = each * options.block_size
     low, high = ((setting["available_GiB"] + x) * 2**30 // page * block for x in (-0.005, 0.005))
+    if "unexplained" in row["checked"]:  # another rank may have had less memory
+        low *= 0.98
     assert low <= float(row["value"]) <= high
 
 
