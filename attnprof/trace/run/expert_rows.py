@@ -57,7 +57,7 @@ def unread_bytes(rows: Any, weights: Any) -> tuple[Size, Route | None]:
     return whole - -(-expected_bytes(whole * experts, experts, route.each, tokens) // met), route
 
 
-# -- how many experts each token chooses: products of grouped rows read the weights of chosen on
+# -- how many experts each token chooses -------------------------------------------------
 #: Operations whose last result is a place among real numbers.
 _CHOICES = frozenset({"aten.topk", "aten.max", "aten.sort", "aten.argmax"})
 

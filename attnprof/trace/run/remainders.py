@@ -155,7 +155,7 @@ class Rests:
         return {block for block in self.blocks.values() if block.is_Symbol}
 
 
-# -- speed up torch's arithmetic on symbolic sizes: keep results, answer trivial questions
+# -- kept results of symbolic arithmetic -------------------------------------------------
 def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return an operation on two symbolic sizes that keeps its results for a run."""
 
@@ -184,7 +184,7 @@ def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
     return answered
 
 
-# -- keep sizes symbolic that code makes tensors of and sizes again: quotients by ``torch.div``
+# -- quotients by torch.div keep their sizes ---------------------------------------------
 _div: Any = torch.div
 _ON_TENSORS: dict[str, Callable[[Any, Any], Any]] = {
     "__add__": operator.add,

@@ -218,7 +218,7 @@ def _initialisers() -> list[tuple[Any, str]]:
     return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]
 
 
-# -- lazy layers, such as ``nn.LazyLinear``, whose weights get their sizes from the first call
+# -- lazy layers, which get their sizes from the first call ------------------------------
 @contextmanager
 def real_until_settled() -> Iterator[None]:
     """Make weights without sizes outside of the fake world, which cannot hold them."""

@@ -181,7 +181,7 @@ def with_sizes(call: Call, sizes: Mapping[Any, Any]) -> Call:
     return replace(call, counts=counts, shape=(), **moved, **held, **lives)
 
 
-# -- find families: moments of several runs whose held bytes follow a polynomial from run to run
+# -- families: moments of several runs that belong together ------------------------------
 #: By degree of a polynomial, the factors of the latest values whose sum is the next value.
 _NEXT = {1: (2, -1), 2: (3, -3, 1)}
 #: Runs that confirm a polynomial; last members that are tried for a kind of operation; longer runs
@@ -257,7 +257,7 @@ def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any,
     return tuple([sum(map(mul, factors, row)) for row in zip(*before[: len(factors)], strict=True)])
 
 
-# -- find the moments of a run that can be its peak, for some sizes from 2 on ----------
+# -- moments that can be the peak for some sizes -----------------------------------------
 #: The highest power of a rest that is written in Bernstein's polynomials.
 _POWER = 2
 

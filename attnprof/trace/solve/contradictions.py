@@ -123,7 +123,7 @@ def _named(row: Any) -> str:
     return f"{call.op if '::' in call.op else f'aten.{call.op}'}{place}"
 
 
-# -- compare other calls of the same module with its formulas: caches and counters change the co
+# -- other calls of the same module, which caches and counters change --------------------
 #: Calls that are compared where each changes a counter or a list: every second to sixteenth shows.
 _CALLS = 18
 

@@ -317,7 +317,7 @@ def derive_anything(
     return derived(target, phases, {**asked, **(at or {})})
 
 
-# -- numbers at one shape, where no strategy gives formulas; without a shape, what to type
+# -- numbers at one shape, where no strategy gives formulas ------------------------------
 def _as_options(sizes: Sizes) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 

@@ -308,7 +308,7 @@ def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
     return names.get(size.name, size.name), sympy.Integer(1)
 
 
-# -- find how many tokens code takes as one block, by running it at chosen lengths -----
+# -- how many tokens code takes as one block ---------------------------------------------
 #: Sizes that become numbers first where code does not say which it makes one of.
 FIRST = ("N", "B", "h", "d")
 #: Lengths of a block that are tried: where code runs at multiples alone, and where at any length.

@@ -149,7 +149,7 @@ def _check_all_over(formulas: "Mixed", name: str, sizes: range, runs: Runs) -> N
             return
 
 
-# -- checks of the domain of mixed formulas, by runs in which one of the numbers is far larger
+# -- checks with one number far larger ---------------------------------------------------
 #: Shapes at which formulas and a symbolic run are compared; a number far above small ones.
 _DRAWN, _FAR = 60, 9
 #: Bytes outside of torch from which on a run makes large arrays.

@@ -67,7 +67,7 @@ def _does_the_same(
     )
 
 
-# -- sizes at which a mixture of experts spreads its rows evenly over the experts ------
+# -- sizes that spread rows evenly over experts ------------------------------------------
 def evenly(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
 ) -> dict[str, int]:

@@ -99,7 +99,7 @@ def _compare(target: Target, first: Trace, other: Trace, *, training: bool) -> N
             raise refusal
 
 
-# -- why code does not run, or not without values, in words ----------------------------
+# -- why code does not run, in words -----------------------------------------------------
 SHAPED = "the size of a result depends on the values of a tensor"
 
 
