@@ -24,11 +24,14 @@ from attnprof.trace.solve.count import counted
 _SETTINGS = (bool, int, str, type(None))
 
 
-def run_by_few(subject: WholeModel, phase: str, sizes: Sizes) -> tuple[Trace, Target] | None:
+def run_by_few(
+    subject: WholeModel, phase: str, sizes: Sizes, shown: Trace | None = None
+) -> tuple[Trace, Target] | None:
     """Return a run of all layers at sizes, and its target, by a run of the first few of each kind.
 
     None if layers do not repeat, do not run one after the other, or cost something else than layers
-    built like them. Raises what a run raises.
+    built like them: in this run, and in that of all layers in another phase, if it is ``shown``.
+    Raises what a run raises.
     """
     import torch
 
@@ -41,7 +44,7 @@ def run_by_few(subject: WholeModel, phase: str, sizes: Sizes) -> tuple[Trace, Ta
         groups[path.rpartition(".")[0], _built_like(model.get_submodule(path), path)].append(path)
     stacks = stacks_of(model, [LayerKind("", tuple(paths)) for paths in groups.values()])
     samples = samples_of(stacks)
-    if samples is None:
+    if samples is None or (shown and not _all_alike(shown, where, stacks)):
         return None
     lengths = {stack.path: _to_sample(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
@@ -176,6 +179,16 @@ def _segments(
                 segments.append((None, 0, []))
         segments[-1][2].append(n)
     return segments
+
+
+def _all_alike(trace: Trace, places: Any, stacks: Sequence[LayerStack]) -> bool:
+    """Return whether all layers of a kind cost the same in a run."""
+    by_layer = defaultdict[str, list[Call]](list)
+    for call in trace.calls:
+        by_layer[place_of(call.module, places).layer].append(call)
+    return all(
+        _alike(stack, {n: by_layer[stack.layer(n)] for n in range(len(stack))}) for stack in stacks
+    )
 
 
 def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:

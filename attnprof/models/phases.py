@@ -116,12 +116,12 @@ def run_of(
     sizes: Mapping[str, int],
     limit_s: float = 0.0,
     *,
-    few: bool = False,
+    shown: Trace | None = None,
 ) -> PhaseRun:
     """Return a run of all layers at the asked sizes.
 
-    One that takes long is made from a run of the first layers, if the others are built alike; with
-    ``few``, so is one that may be short: another phase's run shows that such layers cost the same.
+    One that takes long is made from a run of the first layers, if the others are built alike; so is
+    one that may be short, if the run of another phase has ``shown`` that such layers cost the same.
     Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor time, and
     more than two minutes.
     """
@@ -131,7 +131,7 @@ def run_of(
     asked = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            run = run_by_few(subject, phase, asked) if few else None
+            run = run_by_few(subject, phase, asked, shown) if shown else None
             run = run or counted(target, asked, phase, held=False)
             return PhaseRun(phase, *run, name=name)
     except TooLongError:

@@ -172,7 +172,9 @@ def _runs(
     for phase in phases:
         tell(f"running {subject.name}: {phase}")
         try:
-            runs.append(run_of(subject, phase, sizes, limit_s, few=bool(runs)))
+            runs.append(
+                run_of(subject, phase, sizes, limit_s, shown=runs[0].trace if runs else None)
+            )
         except AttnprofError as error:
             failed[phase] = error
     if not runs:

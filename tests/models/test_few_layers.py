@@ -9,8 +9,10 @@ from attnprof.models.costs import by_kind, by_part
 from attnprof.models.few_layers import run_by_few
 from attnprof.models.hub import hub_subject
 from attnprof.models.parts import places
+from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject
+from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
 
@@ -91,3 +93,32 @@ def test_a_run_that_takes_long_is_made_of_a_few_layers(monkeypatch):
     monkeypatch.setattr(phases, "_LONGEST_S", 0.0)
     with pytest.raises(CannotRunError, match="--seq"):
         model_report(subject, ["forward"], AT, limit_s=0.0)
+
+
+def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_differ():
+    """The fifth layer of eight does more, which neither its weights nor its settings tell."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self, number):
+            super().__init__()
+            self.layer_idx, self.map = number, torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.map(x).relu() if self.layer_idx == 5 else self.map(x)
+
+    class Stack(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(map(Layer, range(12)))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    subject, sizes = WholeModel("uneven", Stack, {"x": "B, N, 8"}), {"B": 2, "N": 4}
+    forward = run_of(subject, "forward", sizes)
+    assert run_by_few(subject, "train", sizes) is not None
+    assert run_by_few(subject, "train", sizes, forward.trace) is None
+    train = run_of(subject, "train", sizes, shown=forward.trace)
+    assert sum(call.op == "relu" for call in train.trace.calls) == 1
