@@ -201,7 +201,8 @@ def weight_formula(model: FitModel, options: FitOptions) -> str:
     by_bytes = defaultdict[Fraction, Fraction](Fraction)
     for role, number in entries_of_rank(model, options).items():
         by_bytes[_entry_bytes(role, name, entry)] += number
-    return " + ".join(f"{each}*{entries}" for each, entries in sorted(by_bytes.items()) if entries)
+    terms = sorted((each, number) for each, number in by_bytes.items() if number)
+    return " + ".join(str(number) if each == 1 else f"{each}*{number}" for each, number in terms)
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
