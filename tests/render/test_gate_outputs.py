@@ -159,6 +159,16 @@ def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
     assert "1 unchanged" in page
 
 
+@pytest.mark.parametrize(("verdict", "word"), [
+    ("ok", "same"), ("improved", "faster"), ("regressed", "slower"), ("inconclusive", "uncertain"),
+    ("missing", "missing"), ("error", "error"),
+])  # fmt: skip
+def test_the_page_says_in_a_word_how_it_came_out(verdict, word):
+    page = render_page(report(flops(verdict)))
+    assert f"### attnprof check: {word}\n" in page
+    assert (f"| **{word}** |" in page) is (verdict != "ok")
+
+
 def test_the_page_keeps_formulas_and_bars_as_they_are():
     page = render_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
     assert "a\\|b" in page

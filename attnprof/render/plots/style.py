@@ -297,6 +297,16 @@ def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = 
         write_whole(path, figure_bytes(draw(*what), suffix))
 
 
+def inline_svg(draw: Callable[..., Figure], *what: Any, name: str) -> str:
+    """Return a figure as an SVG element for a page of HTML: texts as texts, ids with ``name``."""
+    import matplotlib as mpl
+
+    with styled(), mpl.rc_context({"svg.fonttype": "none"}):
+        text = figure_bytes(draw(*what), ".svg").decode()
+    element = sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
+    return sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
+
+
 def figure_bytes(figure: Figure, suffix: str = ".png") -> bytes:
     """Return a figure as the bytes of its file."""
     stream = BytesIO()

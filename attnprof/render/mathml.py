@@ -1,0 +1,129 @@
+"""Set a formula's text as MathML, as it is written: nothing is evaluated or reordered.
+
+A sum is one ``<math>`` a term, so that a narrow page breaks it between terms. What is no formula
+stays code.
+"""
+
+import ast
+import re
+from html import escape
+
+from markupsafe import Markup
+
+#: Words that may stand before a formula.
+_WORDS = re.compile(r"^((?:at least|with even routing,) )?(.*)$", re.DOTALL)
+#: Signs of a formula.
+_SIGNED = re.compile(r"\w\*|\w/\w|\^|sqrt\(")
+_WORD_LAST = re.compile(r"<mi>\w\w+</mi>$")
+#: How strongly the place of an expression binds.
+_SUM, _PRODUCT, _POWER = 1, 2, 3
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "−", ast.Lt: "&lt;", ast.LtE: "≤", ast.Gt: "&gt;", ast.GtE: "≥",
+    ast.Eq: "=", ast.NotEq: "≠",
+}  # fmt: skip
+#: Functions with brackets of their own.
+_BRACKETS = {"ceiling": "⌈⌉", "floor": "⌊⌋", "Abs": "||"}
+
+
+def formula_html(text: str) -> Markup:
+    """Return ``4*N**2*d`` as MathML, each term of a sum an element; a ``<code>`` if it is none."""
+    before, formula = _WORDS.fullmatch(text).groups()  # type: ignore[union-attr] # fits any text
+    try:
+        tree = ast.parse(formula.strip().replace("^", "**"), mode="eval").body
+        terms = [_term_set_apart(*term) for term in _terms(tree)]
+    except (SyntaxError, ValueError, KeyError, MemoryError, RecursionError):
+        return Markup("<code>{}</code>" if _SIGNED.search(text) else "{}").format(text)
+    shown = Markup(" ".join(f"<math>{term}</math>" for term in terms))  # noqa: S704 - of escaped names
+    return Markup('{}<span class="formula" title="{}">{}</span>').format(before or "", formula, shown)
+
+
+def value_html(text: str) -> Markup:
+    """Return a text as MathML if it is a formula with signs of one; else as it is."""
+    html = formula_html(text) if _SIGNED.search(text) else Markup()
+    return html if "<math>" in html else Markup.escape(text)
+
+
+def _term_set_apart(sign: str, term: ast.expr) -> str:
+    return f'<mo form="infix">{sign}</mo>{_set(term, _PRODUCT)}' if sign else _set(term)
+
+
+def _terms(tree: ast.expr) -> list[tuple[str, ast.expr]]:
+    """Return the terms of a sum with their signs, in order; its left side may be very deep."""
+    terms: list[tuple[str, ast.expr]] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add | ast.Sub):
+        terms.append((_SIGNS[type(tree.op)], tree.right))
+        tree = tree.left
+    return [("", tree), *reversed(terms)]
+
+
+def _set(tree: ast.expr, level: int = 0) -> str:
+    """Return an expression's MathML, in brackets if it binds less than its place (``level``)."""
+    match tree:
+        case ast.Constant(value=int() | float() as value):
+            return f"<mn>{value}</mn>"
+        case ast.Name(id=name):
+            return _name(name)
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            first, *rest = _terms(tree)
+            terms = [_set(first[1], _SUM), *(f"<mo>{s}</mo>{_set(t, _PRODUCT)}" for s, t in rest)]
+            return _bracketed("".join(terms), level > _SUM)
+        case ast.BinOp(op=ast.Mult()):
+            return _bracketed(_product(tree), level > _PRODUCT)
+        case ast.BinOp(left=a, op=ast.Div(), right=b):
+            fraction = f"<mfrac>{_row(_set(a))}{_row(_set(b))}</mfrac>"
+            return _bracketed(fraction, level > _PRODUCT)
+        case ast.BinOp(left=a, op=ast.FloorDiv(), right=b):
+            return _bracketed(f"<mfrac>{_row(_set(a))}{_row(_set(b))}</mfrac>", True, "⌊⌋")
+        case ast.BinOp(left=a, op=ast.Mod(), right=b):
+            return _bracketed(f"{_set(a, _POWER)}<mo>mod</mo>{_set(b, _POWER)}", level > 0)
+        case ast.BinOp(left=a, op=ast.Pow(), right=b):
+            power = f"<msup>{_row(_set(a, _POWER + 1))}{_row(_set(b))}</msup>"
+            return _bracketed(power, level > _POWER)
+        case ast.UnaryOp(op=ast.USub(), operand=a):
+            return _bracketed(f"<mo>−</mo>{_set(a, _PRODUCT)}", level > _SUM)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return _call(name, args)
+        case ast.Compare(left=first, ops=ops, comparators=others):
+            sides = (f"<mo>{_SIGNS[type(op)]}</mo>{_set(x)}" for op, x in zip(ops, others, strict=True))
+            return _bracketed(f"{_set(first)}{''.join(sides)}", level > 0)
+        case ast.Tuple(elts=parts):
+            return _bracketed("<mo>,</mo>".join(map(_set, parts)), level > 0)
+    raise ValueError(f"no formula: {ast.dump(tree)}")
+
+
+def _product(tree: ast.expr) -> str:
+    factors: list[ast.expr] = []
+    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
+        factors.append(tree.right)
+        tree = tree.left
+    text = _set(tree, _PRODUCT)
+    for factor in reversed(factors):
+        right = _set(factor, _POWER if isinstance(factor, ast.BinOp) else _PRODUCT)
+        # 2·3 is not 23, nor chunk·N a name
+        dot = re.match(r"(<msup>|<mrow>)*(<mn>|<mi>\w\w)", right) or _WORD_LAST.search(text)
+        text += f"<mo>{'·' if dot else '&#x2062;'}</mo>{right}"
+    return text
+
+
+def _call(name: str, args: list[ast.expr]) -> str:
+    inner = "<mo>,</mo>".join(map(_set, args))
+    if name == "sqrt":
+        return f"<msqrt>{inner}</msqrt>"
+    if name in _BRACKETS:
+        return _bracketed(inner, True, _BRACKETS[name])
+    return f"{_name(name.lower() if name in ('Max', 'Min') else name)}{_bracketed(inner, True)}"
+
+
+def _name(name: str) -> str:
+    base, _, index = name.strip("_").partition("_")
+    if index:
+        return f"<msub><mi>{escape(base)}</mi><mtext>{escape(index)}</mtext></msub>"
+    return f"<mi>{escape(name)}</mi>"
+
+
+def _row(inner: str) -> str:
+    return f"<mrow>{inner}</mrow>"
+
+
+def _bracketed(inner: str, apply: bool, pair: str = "()") -> str:
+    return _row(f"<mo>{pair[0]}</mo>{inner}<mo>{pair[1]}</mo>") if apply else inner
