@@ -15,7 +15,7 @@ from rich.text import Text
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.render.formats import filled
-from attnprof.render.mathml import formula_html
+from attnprof.render.mathml import formula_html, sentence_html
 from attnprof.render.terminal import FittedTable, FormulaText, Hanging, render_text
 
 #: Rows of a table above which it is folded.
@@ -48,12 +48,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as an SVG element; ``alt`` says what is seen on it."""
+    """A figure as an element, its caption, and ``alt``, which says what is seen on it."""
 
-    title: str
-    svg: str
+    caption: str
+    element: str
     alt: str
-    kind = "figure"
+    kind, title = "figure", ""
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,19 @@ def page(
     ``verdicts`` are badges by which entries can be hidden: their classes, and their words.
     """
     return filled(
-        "report.html", {}, report=report, title=title, answer=answer, sections=sections,
+        "report.html", {"sentence": sentence_html}, report=report, title=title, answer=answer, sections=sections,
         verdicts=verdicts or {},
     )  # fmt: skip
 
 
 def report_page(report: Report, items: Iterable[RenderableType]) -> str:
     """Return the page of a report whose items for the terminal are given."""
-    answer = str(report.summary.get("answer") or "").strip()
+    phases = report.summary.get("phases") or {}
+    answers = [report.summary.get("answer"), *(its.get("answer") for its in phases.values())]
+    answer = str(next(filter(None, answers), "")).strip()
     sections = _sections(items, answer)
     if figure := _figure(report, answer):
-        sections[0].blocks.append(figure)
+        sections[0].blocks.insert(0, figure)
     name = str(report.summary.get("name") or "")
     return page(report, f"{report.command} {name}".strip(), answer, sections)
 
@@ -124,7 +126,7 @@ def _sections(items: Iterable[RenderableType], answer: str) -> list[Section]:
             sections[-1].blocks.append(_table(item))
         elif not isinstance(text, Text | str):
             sections[-1].blocks.append(Paragraph(render_text([item])))
-        elif (plain := str(text).strip()) and plain != answer:
+        elif (plain := str(text).strip()) and plain.rstrip(".") != answer.rstrip("."):
             style = str(text.style) if isinstance(text, Text) else ""
             if style == "bold":
                 sections.append(Section(plain))
@@ -153,11 +155,11 @@ def _cell(text: Text) -> Any:
 
 def _figure(report: Report, answer: str) -> Figure | None:
     """Return the figure of a command that has one, unless the report has nothing to draw."""
-    from attnprof.render.plots import SEEN, report_svg
+    from attnprof.render.plots import SEEN, report_figure
 
     try:
-        svg = report_svg(report)
+        drawn = report_figure(report)
     except RequestError:  # no formula in N, points measured twice: the tables say it
         return None
     seen = SEEN.get(report.command, "")
-    return Figure(seen, svg, f"{seen}. {answer}".strip()) if svg else None
+    return Figure(seen, drawn, f"{seen}. {answer}".strip()) if drawn else None

@@ -14,7 +14,8 @@ from markupsafe import Markup
 _WORDS = re.compile(r"^((?:at least|with even routing,) )?(.*)$", re.DOTALL)
 #: Signs of a formula.
 _SIGNED = re.compile(r"\w\*|\w/\w|\^|sqrt\(")
-_WORD_LAST = re.compile(r"<mi>\w\w+</mi>$")
+_FACTOR = r"[\w.]+(?:\*\*?(?:[\w.]+|\([^()]*\)))+"
+_IN_SENTENCE = re.compile(rf"((?<![\w*]){_FACTOR}(?: [+-] {_FACTOR})*)")
 #: How strongly the place of an expression binds.
 _SUM, _PRODUCT, _POWER = 1, 2, 3
 _SIGNS: dict[type[ast.AST], str] = {
@@ -30,7 +31,7 @@ def formula_html(text: str) -> Markup:
     before, formula = _WORDS.fullmatch(text).groups()  # type: ignore[union-attr] # fits any text
     try:
         tree = ast.parse(formula.strip().replace("^", "**"), mode="eval").body
-        terms = [_term_set_apart(*term) for term in _terms(tree)]
+        terms = _pieces(tree)
     except (SyntaxError, ValueError, KeyError, MemoryError, RecursionError):
         return Markup("<code>{}</code>" if _SIGNED.search(text) else "{}").format(text)
     shown = Markup(" ".join(f"<math>{term}</math>" for term in terms))  # noqa: S704 - of escaped names
@@ -43,8 +44,23 @@ def value_html(text: str) -> Markup:
     return html if "<math>" in html else Markup.escape(text)
 
 
-def _term_set_apart(sign: str, term: ast.expr) -> str:
-    return f'<mo form="infix">{sign}</mo>{_set(term, _PRODUCT)}' if sign else _set(term)
+def sentence_html(text: str) -> Markup:
+    """Return a sentence with the formulas in it set."""
+    parts = _IN_SENTENCE.split(text)
+    shown = [value_html(part) if place % 2 else part for place, part in enumerate(parts)]
+    return Markup("").join(shown)
+
+
+def _pieces(tree: ast.expr) -> list[str]:
+    """Return a sum's terms or a maximum's candidates, between which a line may break."""
+    match tree:
+        case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, _, *_] as args):
+            ends = [",", *[","] * (len(args) - 2), ")"]
+            inner = [f"{_set(a)}<mo>{end}</mo>" for a, end in zip(args, ends, strict=True)]
+            return [f'{_name(name.lower())}<mo stretchy="false">(</mo>{inner[0]}', *inner[1:]]
+    (_, first), *rest = _terms(tree)
+    signed = (f'<mo form="infix">{sign}</mo>{_set(term, _PRODUCT)}' for sign, term in rest)
+    return [_set(first), *signed]
 
 
 def _terms(tree: ast.expr) -> list[tuple[str, ast.expr]]:
@@ -100,7 +116,8 @@ def _product(tree: ast.expr) -> str:
     for factor in reversed(factors):
         right = _set(factor, _POWER if isinstance(factor, ast.BinOp) else _PRODUCT)
         # 2·3 is not 23, nor chunk·N a name
-        dot = re.match(r"(<msup>|<mrow>)*(<mn>|<mi>\w\w)", right) or _WORD_LAST.search(text)
+        word = text.endswith("</mtext>")
+        dot = word or re.match(r"(<msup>|<mrow>)*(<mn>|<mtext>)", right)
         text += f"<mo>{'·' if dot else '&#x2062;'}</mo>{right}"
     return text
 
@@ -118,7 +135,8 @@ def _name(name: str) -> str:
     base, _, index = name.strip("_").partition("_")
     if index:
         return f"<msub><mi>{escape(base)}</mi><mtext>{escape(index)}</mtext></msub>"
-    return f"<mi>{escape(name)}</mi>"
+    tag = "mi" if len(name) == 1 else "mtext"
+    return f"<{tag}>{escape(name)}</{tag}>"
 
 
 def _row(inner: str) -> str:

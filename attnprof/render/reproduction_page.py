@@ -14,6 +14,7 @@ from attnprof.render.plots.documents import picture
 from attnprof.render.reproduction import (
     COLOURS,
     COUNTED,
+    SECTIONS,
     WORDS,
     answer_lines,
     count_rows,
@@ -50,22 +51,22 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
         if number in made:
             blocks += _made_folds(number, made[number])
         sections.append(Section(f"{number} {its['title']}", blocks))
-    return page(report, "reproduce", f"{summary['answer']}.", sections, WORDS)
+    verdicts = {name: words for name, words in WORDS.items() if any(r.verdict == name for r in records)}
+    return page(report, "reproduce", f"{summary['answer']}.", sections, verdicts)
 
 
 def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
     """Yield a document's claims: those furthest off, then by verdict, matches last and folded."""
     first = surprises(records)
-    of_verdict = {name: [r for r in records if r.verdict == name] for name in reversed(WORDS)}
+    of_verdict = {name: [r for r in records if r.verdict == name] for name in WORDS}
     of_verdict["erratum"].sort(key=lambda r: -distance(r.published, r.ours))
     brief = len(first) < len(of_verdict["erratum"])
     if brief:
         yield Fold("What surprises most", [_entry(r, "-first") for r in first], open=True)
-    for verdict in ("error", "erratum", "not-reproducible", "match"):
+    for verdict, title in {**{name: title for title, name, _ in SECTIONS}, "match": "Match"}.items():
         if those := of_verdict[verdict]:
-            title = f"{plural(len(those), 'claim')}: {WORDS[verdict]}"
             few = verdict != "match" and not (brief and verdict == "erratum")
-            yield Fold(title, [_entry(record) for record in those], open=few)
+            yield Fold(f"{title} ({len(those)})", [_entry(record) for record in those], open=few)
 
 
 def _entry(record: ReproduceRecord, suffix: str = "") -> Entry:
@@ -98,8 +99,8 @@ def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
     tables = [_table_block(table_values(name, table)) for name, table in made.tables.items()]
     figures: list[Any] = []
     for name, (figure, data) in made.figures.items():
-        svg = picture(number, name, data)
-        figures += _described_block(figure_values(name, figure, data), svg)
+        values = figure_values(name, figure, data)
+        figures += _described_block(values, picture(number, name, data))
     for what, blocks in (("table", tables), ("figure", figures)):
         if blocks:
             count = len(getattr(made, f"{what}s"))
@@ -127,14 +128,14 @@ def _cell_html(cell: Any) -> Any:
     return Markup("{} {}").format(printed, badge(ours, "red" if cell["differs"] else ""))
 
 
-def _described_block(values: Mapping[str, Any], svg: str | None = None) -> Iterator[Any]:
+def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Iterator[Any]:
     """Yield a figure, if it was drawn, and a table of what the document says of it."""
     title, said = f"Figure {values['name']}: {values['title']}", values["described"]
-    if svg:
+    if drawn:
         seen = "; ".join(f"{its['what']}: {its['ours']}" for its in said)
-        yield Figure(title, svg, f"{title}. {seen}")
+        yield Figure(title, drawn, f"{title}. {seen}")
     rows = [[its["what"], its["printed"], its["ours"],
              badge("agrees", "green") if its["agrees"] else badge("differs", "red")]
             for its in said]  # fmt: skip
     if rows:
-        yield Table("" if svg else title, ["what", "in the document", "ours", ""], rows, [False] * 4)
+        yield Table("" if drawn else title, ["what", "in the document", "ours", ""], rows, [False] * 4)

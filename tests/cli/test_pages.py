@@ -50,7 +50,7 @@ def plain(node):
     ("2097152*B*ceiling(N/16)", "2097152B⌈N/16⌉"),
     ("(a/b)**2", "(a/b)^2"),
     ("-a**(1/2)", "−a^1/2"),
-    ("Max(8*B*N, 4*N**2)", "max(8BN,4N^2)"),
+    ("Max(8*B*N, 4*N**2)", "max(8BN, 4N^2)"),
     ("chunk*N", "chunk·N"),
     ("d_model*h", "d_modelh"),
     ("B, N, h >= 2", "B,N,h≥2"),

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from attnprof.record import Report
-from attnprof.render.plots.style import inline_svg, plot
+from attnprof.render.plots.style import inline_figure, plot
 
 #: What is seen on the figure of a command's page.
 SEEN = {
@@ -28,8 +28,8 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
     plot(path, getattr(module, f"draw_{command}"), report, size=size)
 
 
-def report_svg(report: Report) -> str | None:
-    """Return the figure of a report's page as an SVG element; None if its command has none.
+def report_figure(report: Report) -> str | None:
+    """Return the figure of a report's page as an element; None if its command has none.
 
     Raises :class:`attnprof.errors.RequestError` where the report has nothing to draw.
     """
@@ -38,6 +38,6 @@ def report_svg(report: Report) -> str | None:
     if report.command not in SEEN:
         return None
     if report.command == "sweep":
-        return inline_svg(results.draw_results, [report], name="growth")
+        return inline_figure(results.draw_results, [report], name="growth")
     draw = fit.draw_fit if report.command == "fit" else curves.draw_model
-    return inline_svg(draw, report, name="figure")
+    return inline_figure(draw, report, name="figure")

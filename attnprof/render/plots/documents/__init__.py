@@ -64,9 +64,9 @@ def plot_figure(
 
 
 def picture(number: str, name: str, data: FigureData) -> str | None:
-    """Return a document's figure as an SVG element; None if it has no drawing."""
+    """Return a document's figure as an element of a page; None if it has no drawing."""
     draw = drawings(number).get(name)
-    return draw and style.inline_svg(draw, data, name=f"f{number}-{name}")
+    return draw and style.inline_figure(draw, data, name=f"f{number}-{name}")
 
 
 def curve(
