@@ -14,7 +14,10 @@ from attnprof.render.formats import markdown_table
 
 def page() -> str:
     """The page: a heading a command, its help, a table of its flags."""
-    parts = ["# Commands\n", "Made from the command line; `attnprof COMMAND --help` shows the same.\n"]
+    parts = [
+        "# Commands\n",
+        "Made from the command line; `attnprof COMMAND --help` shows the same.\n",
+    ]
     for panel, commands in SECTIONS.items():
         parts += [f"## {panel}\n", *(_command(name) for name in commands)]
     return "\n".join(parts)
@@ -48,4 +51,9 @@ def _flag(parameter: Any) -> list[str]:
     usual = parameter.default
     plain = isinstance(usual, (int, float, str)) and not isinstance(usual, bool) and usual != ""
     default = markdown_code(str(getattr(usual, "value", usual))) if plain else ""
-    return [shown, markdown_code(value) if value else "", default, markdown_text(parameter.help or "")]
+    return [
+        shown,
+        markdown_code(value) if value else "",
+        default,
+        markdown_text(parameter.help or ""),
+    ]

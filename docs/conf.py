@@ -6,8 +6,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import attnprof  # noqa: E402
 from command_reference import page  # noqa: E402
+
+import attnprof  # noqa: E402
 
 project = "attnprof"
 author = "the authors of attnprof"

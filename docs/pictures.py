@@ -15,7 +15,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "pictures"
 WIDTH = 80
-#: Commands by the picture's name; lines before the last prepare it, one that begins with ``!`` edits.
+#: Commands by the picture's name; those before the last prepare it, one with ``!`` edits.
 PICTURES = {
     "check": (
         "attnprof baseline --attention my.py:MyAttention --seq 256 --no-time -o baseline.json",

@@ -1,8 +1,8 @@
 """How far an erratum is off, so that a reader sees first what changes a conclusion.
 
-Numbers are compared by their ratio, formulas by that of their values at one point, statements count
-as a factor of 2: :func:`distance`. :func:`severity` puts it into a word, :func:`surprises` picks the
-furthest of a document.
+Numbers are compared by their ratio, formulas by that of their values at one point, statements
+count as a factor of 2: :func:`distance`. :func:`severity` puts it into a word,
+:func:`surprises` picks the furthest of a document.
 """
 
 import math

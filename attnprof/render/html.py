@@ -95,8 +95,8 @@ def page(
     ``verdicts`` are badges by which entries can be hidden: their classes, and their words.
     """
     return filled(
-        "report.html", {"sentence": sentence_html}, report=report, title=title, answer=answer, sections=sections,
-        verdicts=verdicts or {},
+        "report.html", {"sentence": sentence_html}, report=report, title=title, answer=answer,
+        sections=sections, verdicts=verdicts or {},
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ _SIGNED = re.compile(r"\w\*|\w/\w|\^|sqrt\(")
 _FACTOR = r"[\w.]+(?:\*\*?(?:[\w.]+|\([^()]*\)))+"
 _IN_SENTENCE = re.compile(rf"((?<![\w*]){_FACTOR}(?: [+-] {_FACTOR})*)")
 #: How strongly the place of an expression binds.
-_SUM, _PRODUCT, _POWER = 1, 2, 3
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 _SIGNS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "−", ast.Lt: "&lt;", ast.LtE: "≤", ast.Gt: "&gt;", ast.GtE: "≥",
     ast.Eq: "=", ast.NotEq: "≠",
@@ -33,9 +33,13 @@ def formula_html(text: str) -> Markup:
         tree = ast.parse(formula.strip().replace("^", "**"), mode="eval").body
         terms = _pieces(tree)
     except (SyntaxError, ValueError, KeyError, MemoryError, RecursionError):
-        return Markup("<code>{}</code>" if _SIGNED.search(text) else "{}").format(text)
-    shown = Markup(" ".join(f"<math>{term}</math>" for term in terms))  # noqa: S704 - of escaped names
-    return Markup('{}<span class="formula" title="{}">{}</span>').format(before or "", formula, shown)
+        signed = _SIGNED.search(text)
+        return Markup("<code>{}</code>").format(text) if signed else Markup.escape(text)
+    # names are escaped, all else is made here
+    shown = Markup(" ".join(f"<math>{term}</math>" for term in terms))  # noqa: S704
+    return Markup('{}<span class="formula" title="{}">{}</span>').format(
+        before or "", formula, shown
+    )
 
 
 def value_html(text: str) -> Markup:
@@ -74,36 +78,49 @@ def _terms(tree: ast.expr) -> list[tuple[str, ast.expr]]:
 
 def _set(tree: ast.expr, level: int = 0) -> str:
     """Return an expression's MathML, in brackets if it binds less than its place (``level``)."""
+    inner, binds = _operation(tree) if isinstance(tree, ast.BinOp) else _simple(tree)
+    return _bracketed(inner) if level > binds else inner
+
+
+def _operation(tree: ast.BinOp) -> tuple[str, int]:
+    """Return an operation's MathML, and how strongly it binds."""
+    match tree.op:
+        case ast.Add() | ast.Sub():
+            (_, first), *rest = _terms(tree)
+            terms = (f"<mo>{sign}</mo>{_set(term, _PRODUCT)}" for sign, term in rest)
+            return f"{_set(first, _SUM)}{''.join(terms)}", _SUM
+        case ast.Mult():
+            return _product(tree), _PRODUCT
+        case ast.Div() | ast.FloorDiv() as op:
+            parts = f"<mfrac>{_row(_set(tree.left))}{_row(_set(tree.right))}</mfrac>"
+            return (
+                (parts, _PRODUCT) if isinstance(op, ast.Div) else (_bracketed(parts, "⌊⌋"), _ATOM)
+            )
+        case ast.Pow():
+            base = _row(_set(tree.left, _ATOM))
+            return f"<msup>{base}{_row(_set(tree.right))}</msup>", _POWER
+        case ast.Mod():
+            return f"{_set(tree.left, _POWER)}<mo>mod</mo>{_set(tree.right, _POWER)}", 0
+    raise ValueError(f"no formula: {ast.dump(tree)}")
+
+
+def _simple(tree: ast.expr) -> tuple[str, int]:
+    """Return the MathML of what is no operation of two sides, and how strongly it binds."""
     match tree:
         case ast.Constant(value=int() | float() as value):
-            return f"<mn>{value}</mn>"
+            return f"<mn>{value}</mn>", _ATOM
         case ast.Name(id=name):
-            return _name(name)
-        case ast.BinOp(op=ast.Add() | ast.Sub()):
-            first, *rest = _terms(tree)
-            terms = [_set(first[1], _SUM), *(f"<mo>{s}</mo>{_set(t, _PRODUCT)}" for s, t in rest)]
-            return _bracketed("".join(terms), level > _SUM)
-        case ast.BinOp(op=ast.Mult()):
-            return _bracketed(_product(tree), level > _PRODUCT)
-        case ast.BinOp(left=a, op=ast.Div(), right=b):
-            fraction = f"<mfrac>{_row(_set(a))}{_row(_set(b))}</mfrac>"
-            return _bracketed(fraction, level > _PRODUCT)
-        case ast.BinOp(left=a, op=ast.FloorDiv(), right=b):
-            return _bracketed(f"<mfrac>{_row(_set(a))}{_row(_set(b))}</mfrac>", True, "⌊⌋")
-        case ast.BinOp(left=a, op=ast.Mod(), right=b):
-            return _bracketed(f"{_set(a, _POWER)}<mo>mod</mo>{_set(b, _POWER)}", level > 0)
-        case ast.BinOp(left=a, op=ast.Pow(), right=b):
-            power = f"<msup>{_row(_set(a, _POWER + 1))}{_row(_set(b))}</msup>"
-            return _bracketed(power, level > _POWER)
-        case ast.UnaryOp(op=ast.USub(), operand=a):
-            return _bracketed(f"<mo>−</mo>{_set(a, _PRODUCT)}", level > _SUM)
+            return _name(name), _ATOM
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _call(name, args)
+            return _call(name, args), _ATOM
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return f"<mo>−</mo>{_set(operand, _PRODUCT)}", _SUM
         case ast.Compare(left=first, ops=ops, comparators=others):
-            sides = (f"<mo>{_SIGNS[type(op)]}</mo>{_set(x)}" for op, x in zip(ops, others, strict=True))
-            return _bracketed(f"{_set(first)}{''.join(sides)}", level > 0)
+            rest = zip(ops, others, strict=True)
+            sides = (f"<mo>{_SIGNS[type(op)]}</mo>{_set(side)}" for op, side in rest)
+            return f"{_set(first)}{''.join(sides)}", 0
         case ast.Tuple(elts=parts):
-            return _bracketed("<mo>,</mo>".join(map(_set, parts)), level > 0)
+            return "<mo>,</mo>".join(map(_set, parts)), 0
     raise ValueError(f"no formula: {ast.dump(tree)}")
 
 
@@ -127,8 +144,8 @@ def _call(name: str, args: list[ast.expr]) -> str:
     if name == "sqrt":
         return f"<msqrt>{inner}</msqrt>"
     if name in _BRACKETS:
-        return _bracketed(inner, True, _BRACKETS[name])
-    return f"{_name(name.lower() if name in ('Max', 'Min') else name)}{_bracketed(inner, True)}"
+        return _bracketed(inner, _BRACKETS[name])
+    return f"{_name(name.lower() if name in ('Max', 'Min') else name)}{_bracketed(inner)}"
 
 
 def _name(name: str) -> str:
@@ -143,5 +160,5 @@ def _row(inner: str) -> str:
     return f"<mrow>{inner}</mrow>"
 
 
-def _bracketed(inner: str, apply: bool, pair: str = "()") -> str:
-    return _row(f"<mo>{pair[0]}</mo>{inner}<mo>{pair[1]}</mo>") if apply else inner
+def _bracketed(inner: str, pair: str = "()") -> str:
+    return _row(f"<mo>{pair[0]}</mo>{inner}<mo>{pair[1]}</mo>")

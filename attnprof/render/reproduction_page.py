@@ -1,4 +1,4 @@
-"""Write a replay as an HTML page: claims as sentences, what surprises most first, matches folded."""
+"""Write a replay as an HTML page: claims as sentences, what surprises first, matches folded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,7 +51,9 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
         if number in made:
             blocks += _made_folds(number, made[number])
         sections.append(Section(f"{number} {its['title']}", blocks))
-    verdicts = {name: words for name, words in WORDS.items() if any(r.verdict == name for r in records)}
+    verdicts = {
+        name: words for name, words in WORDS.items() if any(r.verdict == name for r in records)
+    }
     return page(report, "reproduce", f"{summary['answer']}.", sections, verdicts)
 
 
@@ -63,7 +65,10 @@ def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
     brief = len(first) < len(of_verdict["erratum"])
     if brief:
         yield Fold("What surprises most", [_entry(r, "-first") for r in first], open=True)
-    for verdict, title in {**{name: title for title, name, _ in SECTIONS}, "match": "Match"}.items():
+    for verdict, title in {
+        **{name: title for title, name, _ in SECTIONS},
+        "match": "Match",
+    }.items():
         if those := of_verdict[verdict]:
             few = verdict != "match" and not (brief and verdict == "erratum")
             yield Fold(f"{title} ({len(those)})", [_entry(record) for record in those], open=few)
@@ -138,4 +143,6 @@ def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Ite
              badge("agrees", "green") if its["agrees"] else badge("differs", "red")]
             for its in said]  # fmt: skip
     if rows:
-        yield Table("" if drawn else title, ["what", "in the document", "ours", ""], rows, [False] * 4)
+        yield Table(
+            "" if drawn else title, ["what", "in the document", "ours", ""], rows, [False] * 4
+        )

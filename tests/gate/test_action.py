@@ -111,6 +111,7 @@ class Job:
         ended = subprocess.run(
             [*shells[STEPS[name]["shell"]], str(script)], cwd=self.folder, text=True,
             env=self.environment | more, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            check=False,
         )  # fmt: skip
         return ended.returncode, ended.stdout
 

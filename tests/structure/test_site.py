@@ -1,4 +1,4 @@
-"""The documentation site: the tutorial's commands run in its order, and it builds without warning."""
+"""The documentation site: it builds without a warning, and the tutorial's commands run."""
 
 import re
 import shlex
@@ -43,7 +43,7 @@ def test_every_page_and_every_public_name_is_on_the_site():
 def test_the_site_builds_without_a_warning(tmp_path):
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(tmp_path)],
-        capture_output=True, text=True,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (built.returncode, built.stderr) == (0, "")
     assert (tmp_path / "commands.html").is_file()
