@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -20,10 +23,15 @@ html_title = f"attnprof {release}"
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-# keywords and types of other packages have no page here
-nitpicky = False
 
 
-def setup(_app: object) -> None:
+def link_files(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Make links to files beside this folder, which have no page here, links to the files."""
+    source[0] = source[0].replace("](../", "](path:../")
+
+
+def setup(app: Sphinx) -> None:
     """Write the reference of commands from the command line itself."""
     (HERE / "commands.md").write_text(page(), encoding="utf-8")
+    app.add_lexer("csv", TextLexer)
+    app.connect("source-read", link_files)

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
 FOLDER = ROOT / "docs" / "pictures"
 WIDTH = 80
 #: Commands by the picture's name; those before the last prepare it, one with ``!`` edits.
@@ -22,7 +22,7 @@ PICTURES = {
         "!.reshape(B, N, D))|.reshape(B, N, D).clone())",
         "attnprof check --baseline baseline.json",
     ),
-    "reproduce": ("attnprof reproduce --claim 004-EQ6,004-T2-d8",),
+    "reproduce": ("attnprof reproduce --claim 004-T2-d8,002-INF-self_attention-add",),
 }
 
 
@@ -37,11 +37,12 @@ def shown(command: str, folder: Path) -> str:
     return ended.stdout.strip("\n")
 
 
-def pictures() -> dict[str, str]:
-    """The SVG texts by name."""
-    module = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+def pictures(*names: str) -> dict[str, str]:
+    """The SVG texts by name: of these, or of all."""
+    module = re.search(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     drawn = {}
-    for name, (*before, command) in PICTURES.items():
+    for name in names or PICTURES:
+        *before, command = PICTURES[name]
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             code = module[1] if module else ""
@@ -60,7 +61,7 @@ def picture(command: str, text: str) -> str:
     """An SVG of a terminal, without the font that rich would fetch from elsewhere."""
     console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ " + command, "bold"), Text.from_ansi(text), sep="\n")
-    svg = console.export_svg(title="", theme=DEFAULT_TERMINAL_THEME, unique_id="terminal")
+    svg = console.export_svg(title="", unique_id="terminal")
     return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL) + "\n"
 
 
