@@ -34,7 +34,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of texts or markup; the first ``keys`` cells of a row are its headings."""
 
     title: str
@@ -135,10 +135,10 @@ def _sections(items: Iterable[RenderableType], answer: str) -> list[Section]:
     return sections
 
 
-def _table(drawn: FittedTable) -> Table | Fold:
+def _table(drawn: FittedTable) -> PageTable | Fold:
     places = drawn.shown_columns()
     rows = [[_cell(row[n]) for n in places] for row in drawn.rows if any(row)]
-    table = Table(
+    table = PageTable(
         drawn.title or "", [drawn.headings[n] for n in places], rows,
         [drawn.right[n] for n in places], drawn.keys, drawn.caption or "",
     )  # fmt: skip

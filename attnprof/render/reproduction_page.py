@@ -8,7 +8,7 @@ from markupsafe import Markup
 from attnprof.papers.regenerated import Regenerated, figure_values, table_values
 from attnprof.papers.severity import distance, severity, surprises
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render.html import Entry, Figure, Fold, Section, Table, badge, page
+from attnprof.render.html import Entry, Figure, Fold, PageTable, Section, badge, page
 from attnprof.render.mathml import value_html
 from attnprof.render.plots.documents import picture
 from attnprof.render.reproduction import (
@@ -42,7 +42,7 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     right = [False, *[True] * len(COUNTED)]
     rows = count_rows(documents, COUNTED)
     sections = [
-        Section("", [Table("Claims by verdict", ["document", *COUNTED.values()], rows, right)])
+        Section("", [PageTable("Claims by verdict", ["document", *COUNTED.values()], rows, right)])
     ]
     for number, its in documents.items():
         blocks: list[Any] = [_table_block(summary["table"])] if "table" in summary else []
@@ -112,13 +112,13 @@ def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
             yield Fold(f"{plural(count, what)} made again", blocks)
 
 
-def _table_block(values: Mapping[str, Any]) -> Table:
+def _table_block(values: Mapping[str, Any]) -> PageTable:
     """Return a recomputed table; ours is a badge beside what is printed where they differ."""
     names, rows = values["columns"], values["rows"]
     right = [all(isinstance(_printed(row[name]), int | float) for row in rows) for name in names]
     cells = [[_cell_html(row[name]) for name in names] for row in rows]
     heads = [name.replace("_", " ") for name in names]
-    return Table(title_of(values), heads, cells, right, note=" ".join(table_notes(values)))
+    return PageTable(title_of(values), heads, cells, right, note=" ".join(table_notes(values)))
 
 
 def _printed(cell: Any) -> Any:
@@ -143,6 +143,6 @@ def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Ite
              badge("agrees", "green") if its["agrees"] else badge("differs", "red")]
             for its in said]  # fmt: skip
     if rows:
-        yield Table(
+        yield PageTable(
             "" if drawn else title, ["what", "in the document", "ours", ""], rows, [False] * 4
         )
