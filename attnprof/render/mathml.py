@@ -56,12 +56,14 @@ def sentence_html(text: str) -> Markup:
 
 
 def _pieces(tree: ast.expr) -> list[str]:
-    """Return a sum's terms or a maximum's candidates, between which a line may break."""
+    """Return a sum's terms, a list's or a maximum's members: a line may break between them."""
     match tree:
         case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, _, *_] as args):
             ends = [",", *[","] * (len(args) - 2), ")"]
             inner = [f"{_set(a)}<mo>{end}</mo>" for a, end in zip(args, ends, strict=True)]
             return [f'{_name(name.lower())}<mo stretchy="false">(</mo>{inner[0]}', *inner[1:]]
+        case ast.Tuple(elts=[_, *_] as parts):
+            return [*(f"{_set(part)}<mo>,</mo>" for part in parts[:-1]), _set(parts[-1])]
     (_, first), *rest = _terms(tree)
     signed = (f'<mo form="infix">{sign}</mo>{_set(term, _PRODUCT)}' for sign, term in rest)
     return [_set(first), *signed]

@@ -53,7 +53,7 @@ def plain(node):
     ("Max(8*B*N, 4*N**2)", "max(8BN, 4N^2)"),
     ("chunk*N", "chunk·N"),
     ("d_model*h", "d_modelh"),
-    ("B, N, h >= 2", "B,N,h≥2"),
+    ("B, N, h >= 2", "B, N, h≥2"),
     ("at least 4*N", "at least 4N"),
     ("2 d^2 is no formula", "2 d^2 is no formula"),
     ("0.1 of the memory", "0.1 of the memory"),
