@@ -84,7 +84,7 @@ class Progress:
         now, step = self.clock(), self.step
         parts = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
         parts.append(f"{seconds_text(self.so_far_s())} so far")
-        if (left := self._left_s(now)) is not None:
+        if left := self._left_s(now):  # a forecast that has run out says nothing
             parts.append(f"about {seconds_text(left)} left")
         if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
