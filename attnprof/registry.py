@@ -39,15 +39,15 @@ HINTS = {
 @cache
 def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     """Shipped mechanisms by name, with the folder each lives in."""
-    found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
+    shipped_ones: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
         place = f"{package}.spec" if folder.ispkg else package
         if find_spec(place) is None:  # a folder without costs is no mechanism
             continue
         for mechanism in import_module(place).MECHANISMS:
-            found[mechanism.name] = (mechanism, package)
-    return found
+            shipped_ones[mechanism.name] = (mechanism, package)
+    return shipped_ones
 
 
 def names() -> list[str]:
@@ -97,9 +97,9 @@ def module_of(name: str) -> Any:
     mechanism, where = _class_of(name)
     module: ModuleType | None = where if isinstance(where, ModuleType) else import_module(where)
     if isinstance(where, str):  # the ``module`` of a package that has one
-        beside = f"{where}.module"
-        folder = hasattr(module, "__path__") and find_spec(beside)
-        module = import_module(beside) if folder else None
+        package = f"{where}.module"
+        folder = hasattr(module, "__path__") and find_spec(package)
+        module = import_module(package) if folder else None
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
     if mechanism.is_text():
@@ -164,13 +164,13 @@ def _is_mechanism(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Mechanism) and bool(value.name)
 
 
-def _checked(found: Any, what: str) -> type[Mechanism]:
-    if not _is_mechanism(found):
+def _checked(value: Any, what: str) -> type[Mechanism]:
+    if not _is_mechanism(value):
         raise RequestError(
             f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
             "with a name"
         )
-    mechanism: type[Mechanism] = found
+    mechanism: type[Mechanism] = value
     return mechanism
 
 

@@ -34,7 +34,7 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
     last places are of tokens after it.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
-    found = empty_int32(q, b, n, minimum(top, m))
+    places = empty_int32(q, b, n, minimum(top, m))
     for sample in each(q, 0, b):
         for rows in in_blocks(q, n, ROWS):
             count = rows.stop - rows.start
@@ -45,9 +45,9 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
             if causal:
                 scores.masked_fill_(_later(rows, m, q), float("-inf"))
             order = scores.sort(dim=-1, descending=True, stable=True).indices
-            found[sample, rows] = order[:, : minimum(top, m)]
+            places[sample, rows] = order[:, : minimum(top, m)]
             del asked, scores, order
-    return found
+    return places
 
 
 def _block(q: Any, k: Any, v: Any, places: Any, rows: slice, *, causal: bool) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ def _attended_grads(
     for sample in each(q, 0, b):
         heads = to_q[sample].view(g, exact_div(h, g), n, d)
         for rows in in_blocks(q, n, _rows(top)):
-            own, weights, keys, values, chosen = _block(
+            queries, weights, keys, values, chosen = _block(
                 q[sample], k[sample], v[sample], places[sample], rows, causal=causal
             )
             above = _by_row(grad[sample][:, rows], g)
@@ -117,9 +117,9 @@ def _attended_grads(
             scores = above.bmm(values.transpose(1, 2))
             softmax_grad_(scores, weights)
             heads[:, :, rows] = _by_head(scores.bmm(keys), g)
-            of_keys = scores.transpose(1, 2).bmm(own)
+            of_keys = scores.transpose(1, 2).bmm(queries)
             to_k[sample].index_add_(1, chosen, of_keys.view(g, -1, d))
-            del own, weights, keys, values, chosen, above, of_values, scores, of_keys
+            del queries, weights, keys, values, chosen, above, of_values, scores, of_keys
     return to_q.div_(square_root(d)), to_k, to_v, None
 
 

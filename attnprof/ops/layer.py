@@ -325,8 +325,8 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     has_layer = spec.has_own_layer()
     host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes
-    for name, told in spec.core_weights(sizes).items():
-        setattr(host, name, told and weights.add(*told.shape, drawn=told.drawn))
+    for name, made in spec.core_weights(sizes).items():
+        setattr(host, name, made and weights.add(*made.shape, drawn=made.drawn))
     if scope == "core":
         return host, weights
     if not has_layer:
