@@ -115,7 +115,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "dtype": {_EVERY: DTYPES},
     "scope": {_EVERY: SCOPES},
     "size": {_EVERY: ("page", "column")},
-    "fmt": {_EVERY: tuple(Format), "reproduce": (*Format, "html")},
+    "fmt": {_EVERY: tuple(Format)},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "norms": {_EVERY: ("sphere", "spread")},

@@ -28,9 +28,9 @@ _REPORT = re.compile(
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
 _BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
 _MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attnprof ([a-z -]+)\.")
+_PAGE = re.compile(r'<meta name="generator" content="attnprof( [a-z -]+)?">')
 _XML = {
     "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
-    "reproduce": re.compile(r'<meta name="generator" content="attnprof">'),
     "figure": re.compile("<dc:title>attnprof</dc:title>"),
 }
 #: Commands whose output may be a figure though no ``--plot`` names it.
@@ -81,6 +81,8 @@ def writers_of(path: Path) -> set[str]:
     names = {name for name, pattern in _XML.items() if pattern.search(text)}
     names |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
     names |= {"check --badge"} if _BADGE.match(text) else set()
+    if page_of := _PAGE.search(text):  # pages of a command that is not named are of reproduce
+        names.add((page_of[1] or "reproduce").strip().partition(" --")[0])
     if report := _REPORT.match(text.lstrip()):
         names.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
     marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))

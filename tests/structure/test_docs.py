@@ -117,6 +117,19 @@ def test_the_readme_shows_what_its_commands_print():
     )
 
 
+def test_a_picture_of_a_terminal_is_what_its_script_draws_and_loads_nothing():
+    script = runpy.run_path(str(PAGE.with_name("pictures.py")))
+    (drawn,) = script["pictures"]("reproduce").values()
+    assert (script["FOLDER"] / "reproduce.svg").read_text(encoding="utf-8") == drawn, (
+        "run: python docs/pictures.py"
+    )
+    for name in script["PICTURES"]:
+        svg = (script["FOLDER"] / f"{name}.svg").read_text(encoding="utf-8")
+        assert "@font-face" not in svg
+        assert len(svg) < 20_000
+        assert f"docs/pictures/{name}.svg" in script["README"].read_text(encoding="utf-8")
+
+
 def test_the_pages_that_the_readme_names_are_there():
     for page in (
         PAGE.parents[1] / "README.md",
