@@ -27,8 +27,10 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield parts
     yield _limits(summary)
     if speed := summary.get("speed"):
-        yield _speed(speed)
+        if speed["figures"]:
+            yield _speed(speed)
         yield from map(Hanging, speed["notes"])
+        yield from _checks(speed.get("checks", {}))
         yield ""
     formulas = FittedTable("part", "formula [B]", title="closed forms")
     for row in rows:
@@ -53,10 +55,28 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
     return table
 
 
+_SPEEDS = {
+    "first_token_s": "time to the first token [s]",
+    "request_tokens_per_s": "tokens a second, a request",
+    "all_tokens_per_s": "tokens a second, all",
+}
+
+
 def _speed(speed: Mapping[str, Any]) -> FittedTable:
-    table = FittedTable("quantity", "bound", "by", title=f"at best on {speed['device']}",
-                        right=["bound"])  # fmt: skip
-    table.add_row("time to the first token", f"{speed['first_token_s']:.4g} s", speed["prompt_by"])
-    table.add_row("tokens a second, a request", f"{speed['request_tokens_per_s']:.4g}", speed["by"])
-    table.add_row("tokens a second, all", f"{speed['all_tokens_per_s']:.4g}", speed["by"])
+    title = f"speed on {speed['device']}" if "device" in speed else "speed"
+    table = FittedTable("quantity", "value", "interval", "basis", title=title,
+                        right=["value", "interval"])  # fmt: skip
+    for figure in sorted(speed["figures"], key=lambda x: [*_SPEEDS].index(x["quantity"])):
+        low, high = (figure[end] for end in ("low", "high"))
+        ends = [f"{end:.4g}" for end in (low, high) if end is not None]
+        interval = " to ".join(ends) if len(ends) > 1 else f"≥ {ends[0]}" if low else f"≤ {ends[0]}"
+        basis = f"{figure['basis']}: {figure['by']}" if figure["by"] else figure["basis"]
+        table.add_row(_SPEEDS[figure["quantity"]], f"{figure['value']:.4g}", interval, basis)
     return table
+
+
+def _checks(checks: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the commands that measure the speeds in an engine, on lines of their own."""
+    yield Text("to check there:")
+    for name, command in checks.items():
+        yield Text(f"  {command}  # {name}", overflow="fold")
