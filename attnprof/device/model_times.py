@@ -6,8 +6,9 @@ and priced by a calibration, on real ones with random weights it is timed. Entry
 """
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from unittest.mock import patch
 
 import torch
 
-from attnprof.device.calibration import elsewhere
+from attnprof.blocks.cache import tensors_within
+from attnprof.device.calibration import elsewhere, load
 from attnprof.device.ceilings import MEMORY_GB, device_named, stated
 from attnprof.device.operations import Demand, watched
 from attnprof.device.prediction import Predictor
@@ -32,6 +34,7 @@ from attnprof.models.hub import hub_subject
 from attnprof.models.names import released
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.record import Report
+from attnprof.workload import DTYPES
 
 PHASES = ("prefill", "train", "decode")
 #: Inputs that are tokens of a decoder; tokens that are drawn are below so many.
@@ -61,6 +64,7 @@ def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype:
     """Return the operations of a phase's call, seen on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # kernels that are not installed
     with FakeTensorMode(allow_non_fake_inputs=True), _as_with_values():
         try:
             subject = phase_subject(whole, phase, sizes, dtype)
@@ -97,8 +101,12 @@ def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype
         inputs = _inputs(whole, phase, sizes)
     module.train(phase == "train")
     if phase == "train":
+
+        def step() -> None:
+            module(**inputs).loss.backward()
+
         clear = partial(module.zero_grad, set_to_none=True)
-        return Subject(module, clear, clear, lambda: module(**inputs).loss.backward())
+        return Subject(module, clear, clear, step)
     if phase == "decode":
         return _decoding(whole, module, inputs)
     last = {whole.last_logits: 1} if whole.last_logits else {}
@@ -122,8 +130,10 @@ def _decoding(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject
     if (encoded := getattr(result, "encoder_last_hidden_state", None)) is not None:
         more["encoder_outputs"] = (encoded,)
 
-    def prepare() -> None:
-        more[cache_name] = copy.deepcopy(cache)
+    held = list(tensors_within(cache, set()))
+
+    def prepare() -> None:  # fake tensors cannot be copied but by an operation
+        more[cache_name] = copy.deepcopy(cache, {id(x): x.clone() for x in held})
 
     @torch.no_grad()
     def call() -> Any:
@@ -147,15 +157,51 @@ def _inputs(whole: WholeModel, phase: str, sizes: Mapping[str, int]) -> dict[str
 
 @contextmanager
 def _as_with_values() -> Iterator[None]:
-    """Let transformers take fake tensors for whole texts of their own: no packed sequences."""
+    """Let transformers run fake tensors as real ones: one text, experts that rows choose evenly."""
     from transformers import masking_utils
+    from transformers.integrations import moe
 
-    name = "find_packed_sequence_indices"
-    if not hasattr(masking_utils, name):
+    stand_ins = {
+        (masking_utils, "find_packed_sequence_indices"): lambda *_, **__: None,
+        (moe, "_grouped_mm"): lambda rows, weight, *_, **__: _Grouped.apply(rows, weight),
+    }
+    with ExitStack() as stack:
+        for (module, name), function in stand_ins.items():
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, function))
         yield
-        return
-    with patch.object(masking_utils, name, lambda *_, **__: None):
-        yield
+
+
+class _Grouped(torch.autograd.Function):
+    """Products of rows (S, k) with the matrices (E, k, n) of experts, as many rows for each."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weight: Any) -> Any:
+        """Return (S, n)."""
+        ctx.save_for_backward(rows, weight)
+        out = rows.new_empty((rows.shape[0], weight.shape[2]))
+        for expert, some in _groups(rows, weight):
+            torch.mm(rows[some], weight[expert], out=out[some])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradients of rows and matrices."""
+        (grad,), (rows, weight) = grads, ctx.saved_tensors
+        of_rows, of_weight = torch.empty_like(rows), torch.zeros_like(weight)
+        for expert, some in _groups(rows, weight):
+            torch.mm(grad[some], weight[expert].T, out=of_rows[some])
+            torch.mm(rows[some].T, grad[some], out=of_weight[expert])
+        return of_rows, of_weight
+
+
+def _groups(rows: Any, weight: Any) -> Iterator[tuple[int, slice]]:
+    """Yield the experts that have rows, and which."""
+    total, experts = rows.shape[0], weight.shape[0]
+    for expert in range(experts):
+        start, end = (place * total // experts for place in (expert, expert + 1))
+        if end > start:
+            yield expert, slice(start, end)
 
 
 # -- beside fit's bounds -------------------------------------------------------------------------
@@ -181,25 +227,24 @@ def with_speeds(
     what is predicted, and if ``measured`` what is timed here. Raises :class:`RequestError` for a
     device of which nothing is known.
     """
-    name = _name(on)
-    calibrated = elsewhere(name, path)
-    if on in _HERE or calibrated is not None:
-        device = stated(name)
-    else:
-        device = device_named(on)
-    known = released().get(model.sizes.name)
+    name, here = _name(on), on in _HERE
+    calibrated = load(name, torch.get_num_threads(), path) if here else elsewhere(name, path)
+    device = stated(name) if here or calibrated is not None else device_named(on)
+    known = released().get(model.source)
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]
     if device is not None:
         report = with_speed(report, model, options, device)
-        report = with_checks(report, known.hub if known else model.sizes.name, options)
+        report = with_checks(report, known.hub if known else model.source, options)
     if calibrated is not None:
         predictor = Predictor(calibrated)
-        time_of = partial(predicted_time, predictor, dtype=dtype)
-        report = with_times(report, whole, options, "calibrated", time_of, predictor.made_of)
+        time_of = partial(predicted_time, predictor)
+        again = "cuda" if calibrated.device.startswith("cuda") else "cpu"
+        made_of = f"{predictor.made_of}; to check it there: --on {again} --measure"
+        report = with_times(report, whole, options, dtype, "calibrated", time_of, made_of)
     if measured:
-        time_of = partial(measured_time, dtype=dtype, budget=BUDGET, device=on)
-        report = with_times(report, whole, options, "measured", time_of, f"here, on {name}")
+        time_of = partial(measured_time, budget=BUDGET, device=on)
+        report = with_times(report, whole, options, dtype, "measured", time_of, f"{name}, here")
     return report
 
 
@@ -208,20 +253,23 @@ def _name(on: str) -> str:
 
 
 def with_times(
-    report: Report, whole: WholeModel, options: FitOptions, basis: str,
+    report: Report, whole: WholeModel, options: FitOptions, dtype: str, basis: str,
     time_of: Callable[..., PhaseTime], made_of: str,
 ) -> Report:  # fmt: skip
     """Return ``fit``'s report with the figures of a basis, ``calibrated`` or ``measured``.
 
     ``time_of`` gives the time of a phase of the model at sizes. A model that has none is noted.
     """
-    speed = {"figures": [], "notes": [], **report.summary.get("speed", {})}
+    speed = {"device": made_of.partition(",")[0], "figures": [], "notes": []}
+    speed |= report.summary.get("speed", {})
     tokens, batch = options.seq_len, options.batch_size
     try:
         if options.ranks > 1:
             raise CannotRunError("times are of one device, not of several ranks")
-        prompt = time_of(whole, "prefill", {"B": 1, "N": tokens})
-        step = time_of(whole, "decode", {"B": batch, "N": tokens})
+        if dtype not in DTYPES:
+            raise CannotRunError(f"torch has no model in {dtype}: type --dtype bfloat16")
+        prompt = time_of(whole, "prefill", {"B": 1, "N": tokens}, dtype)
+        step = time_of(whole, "decode", {"B": batch, "N": tokens}, dtype)
     except AttnprofError as error:
         notes = [*speed["notes"], f"{basis}: {error}"]
         return replace(report, summary={**report.summary, "speed": {**speed, "notes": notes}})

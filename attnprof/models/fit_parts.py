@@ -113,6 +113,7 @@ class FitModel:
     latent_weights: int = 0
     finer: Mapping[str, int] = field(default_factory=dict)
     dropout: bool = False
+    source: str = ""
 
     @property
     def layers(self) -> int:
@@ -143,7 +144,7 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     return FitModel(
         sizes, cache_layout(subject), known, inner, chosen, subject.experts, len(with_experts),
         entries("_a_proj"), {name: entries(pattern) for name, (_, pattern) in FINER.items()},
-        any(isinstance(rate, float) and rate > 0 for rate in rates),
+        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from attnprof.models.names import config_of
 from attnprof.record import FitRecord
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count as traced
+
 #: Gemma 3's vision tower.
 SIGLIP = {
     "model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27,
@@ -121,7 +122,9 @@ def pipeline_activations(case: Case) -> Replay:
     tokens = options.seq_len * options.batch_size * options.pipeline
     each = activation_bytes_per_token(model, options, options.seq_len)
     more = 8 + model.sizes.hidden
-    return Replay(1.05 * float(tokens * (each + more)) / MiB, added="token numbers, a mask, 5 %")
+    return Replay(
+        1.05 * float(tokens * (each + more)) / MiB, added="with token numbers, a mask, 5 %"
+    )
 
 
 def bridge(case: Case) -> Replay:
@@ -170,7 +173,7 @@ def tied_twice(case: Case) -> Replay:
 def built_parameters(case: Case) -> Replay:
     """Return the parameters of the model that transformers builds."""
     head = case.fields.get("vocab_size", 0) * case.fields.get("d_model", 0)  # of T5: it ties them
-    added = "a head of its own, which transformers ties to the table" if head else ""
+    added = "with a head of its own, which transformers ties to the table" if head else ""
     return Replay(_built(case.fields, case.id) + head, added=added)
 
 
@@ -324,5 +327,5 @@ def ratio(case: Case) -> Replay:
         for one in (name, "deepseek-v3")
     ]
     ours = Fraction(*map(int, each))
-    printed = "its own table's bytes give" if name.endswith("405b") else ""
-    return Replay(ours, wrong=printed and f"{printed} {int(each[0]):,} / {int(each[1]):,}")
+    wrong = f"{int(each[0]):,} / {int(each[1]):,}" if name.endswith("405b") else ""
+    return Replay(ours, wrong=wrong)

@@ -47,7 +47,8 @@ def tokens_from_memory(case: Case) -> Replay:
     unit = block if case.quantity == "kv_tokens_from_memory" else 1
     page = case.token_bytes() * block
     pages = case.setting["available_GiB"] * GiB // page
-    return Replay(pages * unit, float(0.005 * GiB / page + 1) * unit)
+    within = float(0.005 * GiB / page + 1) * unit
+    return Replay(pages * unit, within, added="to the memory's last digit")
 
 
 def bytes_per_token(case: Case) -> Replay:
@@ -171,7 +172,7 @@ def index_bytes(case: Case) -> Replay:
     """Return the bytes of weights, and those that only the file has."""
     options = replace(case.options, dtype=FORMATS[case.setting["bytes"]])
     extra = case.setting.get("extra_bytes", 0)
-    added = f"{extra:,} B that the model does not run" if extra else ""
+    added = f"with {extra:,} B that the model does not run" if extra else ""
     return Replay(weight_bytes(case.model, options) + extra, added=added)
 
 
@@ -194,11 +195,11 @@ def marlin(case: Case) -> Replay:
     grown = Fraction(biases * (2 * inner + hidden - 3 * width), 3 * width)
     model = replace(case.model, sizes=replace(sizes, weights=weights))
     held = weight_bytes(model, replace(case.options, dtype="mxfp4")) + 2 * grown
-    return Replay(held / GiB, added=f"experts of {width:,} padded to {inner:,} by {hidden:,}")
+    return Replay(held / GiB, added=f"with experts of {width:,} padded to {inner:,} by {hidden:,}")
 
 
 def awq(case: Case) -> Replay:
     """Return weights in four bits, and the engine's table of rotary positions."""
     table = case.setting["rotary_positions"] * case.fields["head_dim"] * 2
     held = weight_bytes(case.model, replace(case.options, dtype="int4")) + table
-    return Replay(held / GiB, added="rotary positions")
+    return Replay(held / GiB, added="with rotary positions")

@@ -1,7 +1,7 @@
 """Every public number of a model that we know of, made again: published, ours, and the verdict.
 
-    python reports/run.py models/public --all    # all of them
-    python reports/run.py models/public kv-vllm  # those whose names begin so
+    python reports/run.py models/public --all      # all of them: a minute
+    python reports/run.py models/public kv_hybrid  # those of a kind
 
 ``published.csv`` has the numbers with their sources: caches in engines' logs, pages of hybrids,
 files of weights, parameters, FLOPs, training memory, decoded tokens. Configurations there name no
@@ -72,7 +72,7 @@ ERRATA = {
     "params-gemma3": "the table is counted a second time as the head that it is tied to",
     "kv-vllm-40691-tokens": "pages were divided by the groups that share them; later ones do not",
     "kv-align-qwen38-27b-spec7-bf16": "right; a page beside it is 1,777,664 B, not 1,777,600",
-    "kv-align-qwen36-35b-pad": "right; the tail has 8,192 channels of bfloat16, no 4,096 of float32",
+    "kv-align-qwen36-35b-pad": "right; the tail has 8,192 channels of two bytes, not 4,096 of four",
 }
 #: What is not ours to make, and why, by how names begin.
 NOT_OURS = {
@@ -100,6 +100,7 @@ KINDS = {
 class Row:
     """A public number beside ours; ``printed`` is what the source's own rule gives."""
 
+    kind: str
     id: str
     published: str
     ours: str
@@ -116,30 +117,35 @@ def published() -> dict[str, dict[str, str]]:
 
 def name_of(row: Row) -> str:
     """Return the case of a row."""
-    return row.id
+    return row.kind
 
 
-def cases() -> dict[str, dict[str, str]]:
-    """Return the numbers by name."""
-    return published()
+def cases() -> dict[str, list[dict[str, str]]]:
+    """Return the numbers by kind."""
+    return {kind: [x for x in published().values() if x["kind"] == kind] for kind in KINDS}
 
 
-def rows(name: str, row: Mapping[str, str]) -> Iterator[Row]:
-    """Yield a number beside ours."""
+def rows(_: str, case: list[dict[str, str]]) -> Iterator[Row]:
+    """Yield the numbers of a kind beside ours."""
+    yield from map(beside_ours, case)
+
+
+def beside_ours(row: Mapping[str, str]) -> Row:
+    """Return a number beside ours, with the verdict."""
+    name, kind = row["id"], row["kind"]
     not_ours = next((text for start, text in NOT_OURS.items() if name.startswith(start)), "")
     if not_ours:
         ours = text_of(replayed(row).ours, row["value"]) if name.startswith("act") else ""
-        yield Row(name, row["value"], ours, NOT_COMPUTABLE, why=not_ours)
-        return
+        return Row(kind, name, row["value"], ours, NOT_COMPUTABLE, why=not_ours)
     replay = replayed(row)
     verdict = verdict_of(row, replay)
     why = next((text for start, text in ERRATA.items() if name.startswith(start)), "")
     if verdict == MATCH and not why.startswith("right"):
-        why = f"with {replay.added}" if replay.added else ""
+        why = replay.added
     elif verdict == ERRATUM:
         why = "; ".join(filter(None, (why, replay.wrong)))
     printed = "" if replay.printed is None else text_of(replay.printed, row["value"])
-    yield Row(name, row["value"], text_of(replay.ours, row["value"]), verdict, printed, why)
+    return Row(kind, name, row["value"], text_of(replay.ours, row["value"]), verdict, printed, why)
 
 
 def replayed(row: Mapping[str, str]) -> Replay:
@@ -194,8 +200,8 @@ def page(rows: list[Row]) -> Iterator[str]:
         f"{len(rows)} numbers: {verdicts.count(MATCH)} match, {verdicts.count(ERRATUM)} are "
         f"errata, {verdicts.count(NOT_COMPUTABLE)} cannot be computed. A number matches if ours is "
         "equal to its last printed digit, or to what is said beside it. Ours are made by the parts "
-        "of `attnprof fit` and `attnprof model --mfu` without the published value; a row alone: "
-        "`python reports/run.py models/public NAME`."
+        "of `attnprof fit` and `attnprof model --mfu` without the published value; those of a kind "
+        "again: `python reports/run.py models/public kv_hybrid`."
     )
     yield ""
     yield "## Errata"
@@ -210,7 +216,7 @@ def page(rows: list[Row]) -> Iterator[str]:
         yield ""
         yield f"## {title}"
         yield ""
-        here = [row for row in rows if sources[row.id]["kind"] == kind]
+        here = [row for row in rows if row.kind == kind]
         yield from table(
             "number | of | >published | >ours | unit | verdict | source",
             (_line(row, sources[row.id]) for row in here),
@@ -220,12 +226,15 @@ def page(rows: list[Row]) -> Iterator[str]:
 
 
 def _line(row: Row, source: Mapping[str, str]) -> tuple[str, ...]:
-    more = f", {row.why}" if row.why.startswith("with ") else ""
+    beside = row.verdict == MATCH and not row.why.startswith("right")
+    percent = re.match(r"within [\d.]+ %", source["checked"])
+    said = [percent[0] if percent else "", row.why if beside else ""]
+    more = "".join(f", {text}" for text in said if text and row.verdict == MATCH)
     fitted = re.search(r"fitted: ([^;]+)", source["checked"])
-    said = f"; not stated there: {fitted[1]}" if fitted else ""
+    chosen = f"; not stated there: {fitted[1]}" if fitted else ""
     return (
         row.id, source["model"], _number(row.published), _number(row.ours), source["unit"],
-        f"{row.verdict}{more}", f"{source['source']}{said}",
+        f"{row.verdict}{more}", f"{source['source']}{chosen}",
     )  # fmt: skip
 
 

@@ -50,8 +50,9 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "mixtral": {**_TEXT, "num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen3_moe": {**_TEXT, **_EXPERTS, "num_experts": 8, "mlp_only_layers": []},
     "deepseek_v3": {
-        **_TEXT, **_EXPERTS, "num_key_value_heads": 8, "q_lora_rank": 128, "kv_lora_rank": 64,
-        "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32, "n_routed_experts": 8,
+        **_TEXT, **_EXPERTS, "head_dim": 16, "num_key_value_heads": 8,
+        "q_lora_rank": 128, "kv_lora_rank": 64, "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 32, "v_head_dim": 32, "n_routed_experts": 8,
         "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
     },
     "mamba2": {"hidden_size": 256, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 32,

@@ -29,8 +29,18 @@ MODELS = {
 }
 
 
+MIXTRAL = {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2}
+
+
 def whole(name):
-    return hub_subject({"model_type": name, **MODELS[name]}, name)
+    return hub_subject({"model_type": name, **{**MODELS, "mixtral": MIXTRAL}[name]}, name)
+
+
+def priced_products(name, phase):
+    """FLOPs of the products that are priced, of two texts of twelve tokens."""
+    demand = phase_demand(whole(name), phase, {"B": 2, "N": 12}, "float32")
+    shapes = [call.sizes for call in demand.operations if call.form == "product"]
+    return sum(2 * b * m * n * k for b, m, n, k in shapes)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -38,10 +48,7 @@ def whole(name):
 def test_priced_products_are_those_of_torchs_counter(name, phase):
     if name == "bert" and phase == "decode":
         pytest.skip("it decodes no token")
-    demand = phase_demand(whole(name), phase, {"B": 2, "N": 12}, "float32")
-    priced = sum(2 * b * m * n * k for b, m, n, k in (
-        call.sizes for call in demand.operations if call.form == "product"
-    ))  # fmt: skip
+    priced = priced_products(name, phase)
     subject = phase_subject(whole(name), phase, {"B": 2, "N": 12}, "float32")
     subject.prepare()
     with FlopCounterMode(display=False) as counter:
@@ -49,6 +56,14 @@ def test_priced_products_are_those_of_torchs_counter(name, phase):
     counted = counter.get_flop_counts()["Global"]
     products = sum(flops for op, flops in counted.items() if "scaled_dot" not in str(op))
     assert priced == products > 0
+
+
+def test_experts_are_priced_as_products_of_the_rows_that_choose_them():
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 32 * 4 + 2 * 3 * 32 * 48  # maps, router, two experts
+    assert priced_products("mixtral", "prefill") == 2 * (24 * 2 * layer + 2 * 32 * 64)
+    once = 2 * 24 * (2 * layer + 32 * 64)
+    first = 2 * 24 * (32 * 32 + 2 * 32 * 16)  # the table's gradient is a lookup's
+    assert priced_products("mixtral", "train") in (3 * once, 3 * once - first)
 
 
 def test_a_decoded_token_sees_the_same_cache_at_each_call():

@@ -63,9 +63,8 @@ _SPEEDS = {
 
 
 def _speed(speed: Mapping[str, Any]) -> FittedTable:
-    title = f"speed on {speed['device']}" if "device" in speed else "speed"
-    table = FittedTable("quantity", "value", "interval", "basis", title=title,
-                        right=["value", "interval"])  # fmt: skip
+    table = FittedTable("quantity", "value", "interval", "basis",
+                        title=f"speed on {speed['device']}", right=["value", "interval"])  # fmt: skip
     for figure in sorted(speed["figures"], key=lambda x: [*_SPEEDS].index(x["quantity"])):
         low, high = (figure[end] for end in ("low", "high"))
         ends = [f"{end:.4g}" for end in (low, high) if end is not None]
@@ -77,6 +76,7 @@ def _speed(speed: Mapping[str, Any]) -> FittedTable:
 
 def _checks(checks: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield the commands that measure the speeds in an engine, on lines of their own."""
-    yield Text("to check there:")
+    if checks:
+        yield Text("to check there:")
     for name, command in checks.items():
         yield Text(f"  {command}  # {name}", overflow="fold")
