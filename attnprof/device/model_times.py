@@ -235,7 +235,8 @@ def with_speeds(
     dtype = weight_format(model, options)[0]
     if device is not None:
         report = with_speed(report, model, options, device)
-        report = with_checks(report, known.hub if known else model.source, options)
+        folder = model.source.removesuffix("config.json").rstrip("/") or "."
+        report = with_checks(report, known.hub if known else folder, options)
     if calibrated is not None:
         predictor = Predictor(calibrated)
         time_of = partial(predicted_time, predictor)

@@ -89,7 +89,7 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
     ranks = {"tensor-parallel": options.tensor_parallel, "pipeline-parallel": options.pipeline}
     each += "".join(f" --{name}-size {number}" for name, number in ranks.items() if number > 1)
     checks = {
-        "first token": f"{each} --output-len 1 --batch-size 1",
+        "the first token": f"{each} --output-len 1 --batch-size 1",
         "tokens a second": f"{each} --output-len 128 --batch-size {options.batch_size}",
     }
     speed = {**report.summary["speed"], "checks": checks}

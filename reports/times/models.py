@@ -5,7 +5,7 @@ thread, float32. The processor is calibrated first, into ``devices/cpu.json``, u
 A model's phases are timed ``PASSES`` times in turn, and the fastest median counts, as others only
 slow it down::
 
-    python reports/run.py times/models              # everything: half an hour on a quiet machine
+    python reports/run.py times/models              # everything: 20 minutes on a quiet machine
     python reports/run.py times/models llama --set MAX_TIME_S=1.0
 """
 

@@ -116,7 +116,7 @@ def test_what_has_no_calibrated_time_is_noted(capsys, tmp_path):
 def test_bounds_come_with_a_command_that_measures_them(capsys, tmp_path):
     speed = fitted(capsys, tmp_path, "--on", "h100", "--batch", "2")
     assert {figure["basis"] for figure in speed["figures"]} == {"bound"}
-    assert "--input-len 16 --output-len 1 " in speed["checks"]["first token"]
+    assert "--input-len 16 --output-len 1 " in speed["checks"]["the first token"]
     assert "--batch-size 2" in speed["checks"]["tokens a second"]
     first = next(x for x in speed["figures"] if x["quantity"] == "first_token_s")
     assert (first["low"], first["high"]) == (first["value"], None)

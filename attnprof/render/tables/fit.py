@@ -30,7 +30,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         if speed["figures"]:
             yield _speed(speed)
         yield from map(Hanging, speed["notes"])
-        yield from _checks(speed.get("checks", {}))
+        for name, command in speed.get("checks", {}).items():
+            yield Hanging(f"to check {name}: {command}")
         yield ""
     formulas = FittedTable("part", "formula [B]", title="closed forms")
     for row in rows:
@@ -63,20 +64,13 @@ _SPEEDS = {
 
 
 def _speed(speed: Mapping[str, Any]) -> FittedTable:
-    table = FittedTable("quantity", "value", "interval", "basis",
-                        title=f"speed on {speed['device']}", right=["value", "interval"])  # fmt: skip
+    table = FittedTable(
+        "quantity", "value", "interval", "basis", title=f"speed on {speed['device']}",
+        right=["value", "interval"],
+    )  # fmt: skip
     for figure in sorted(speed["figures"], key=lambda x: [*_SPEEDS].index(x["quantity"])):
-        low, high = (figure[end] for end in ("low", "high"))
-        ends = [f"{end:.4g}" for end in (low, high) if end is not None]
-        interval = " to ".join(ends) if len(ends) > 1 else f"≥ {ends[0]}" if low else f"≤ {ends[0]}"
+        ends = [figure[end] and f"{figure[end]:.4g}" for end in ("low", "high")]
+        interval = " to ".join(ends) if all(ends) else f"≥ {ends[0]}" if ends[0] else f"≤ {ends[1]}"
         basis = f"{figure['basis']}: {figure['by']}" if figure["by"] else figure["basis"]
         table.add_row(_SPEEDS[figure["quantity"]], f"{figure['value']:.4g}", interval, basis)
     return table
-
-
-def _checks(checks: Mapping[str, str]) -> Iterator[RenderableType]:
-    """Yield the commands that measure the speeds in an engine, on lines of their own."""
-    if checks:
-        yield Text("to check there:")
-    for name, command in checks.items():
-        yield Text(f"  {command}  # {name}", overflow="fold")
