@@ -28,7 +28,6 @@ from attnprof.models.storage import (
     GGUF,
     MIXTURES,
     WEIGHTS,
-    finer_layers,
     format_named,
     format_of_file,
 )
@@ -209,9 +208,9 @@ def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fra
     held, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
     for role, number in held.items():
         numbers[_entry_bytes(role, name, entry)] += number
-    for tensor, (finer, everywhere) in MIXTURES.get(name, {}).items():
-        roles, layers = FINER[tensor][0], model.layers
-        share = Fraction(layers if everywhere else finer_layers(layers), layers)
+    for tensor, finer, in_layers in MIXTURES.get(name, ()):
+        roles = FINER[tensor][0]
+        share = Fraction(in_layers(model.layers), model.layers)
         share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
         moved = share * sum(held.get(role, 0) for role in roles)
         numbers[entry] -= moved

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import cache
 
 import pytest
 
@@ -45,6 +46,9 @@ QWEN_NEXT = {
     "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 4, "shared_expert_intermediate_size": 24,
 }  # fmt: skip
+
+
+LLAMA_8B = cache(lambda: fit_model("llama-3.1-8b"))
 
 
 def blocks(tokens, block=16):
@@ -179,6 +183,15 @@ def test_a_mixture_of_formats_keeps_values_and_last_maps_finer_in_some_layers():
     q3, q5 = 110 / 256, 176 / 256
     plain = 3 * layer - everywhere + 6400
     assert found == math.ceil(q3 * plain + q5 * everywhere + q6 * 6400 + 4 * 7 * 64)
+
+
+@pytest.mark.parametrize(("dtype", "gigabytes"), [
+    ("q3_k_s", 3.66), ("q3_k_m", 4.02), ("q3_k_l", 4.32), ("q4_0", 4.66), ("q4_k_s", 4.69),
+    ("q4_k_m", 4.92), ("q5_k_s", 5.60), ("q5_k_m", 5.73), ("q6_k", 6.60), ("q8_0", 8.54),
+])  # fmt: skip
+def test_files_of_llama_8b_are_as_large_as_they_are_commonly_listed(dtype, gigabytes):
+    found = weight_bytes(LLAMA_8B(), FitOptions(memory=1, dtype=dtype))
+    assert found / 1e9 == pytest.approx(gigabytes, abs=0.012)
 
 
 @pytest.mark.parametrize(("layers", "finer"), [(8, 4), (32, 16), (24, 12), (28, 14)])
