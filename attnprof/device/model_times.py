@@ -163,7 +163,7 @@ def _as_with_values() -> Iterator[None]:
 
     stand_ins = {
         (masking_utils, "find_packed_sequence_indices"): lambda *_, **__: None,
-        (moe, "_grouped_mm"): lambda rows, weight, *_, **__: _Grouped.apply(rows, weight),
+        (moe, "_grouped_mm"): lambda rows, weight, *_, **__: _Grouped.apply(rows, weight),  # type: ignore[no-untyped-call]
     }
     with ExitStack() as stack:
         for (module, name), function in stand_ins.items():
@@ -261,7 +261,7 @@ def with_times(
 
     ``time_of`` gives the time of a phase of the model at sizes. A model that has none is noted.
     """
-    speed = {"device": made_of.partition(",")[0], "figures": [], "notes": []}
+    speed: dict[str, Any] = {"device": made_of.partition(",")[0], "figures": [], "notes": []}
     speed |= report.summary.get("speed", {})
     tokens, batch = options.seq_len, options.batch_size
     try:
