@@ -101,8 +101,7 @@ def fit_(
 
     Examples:
       attnprof fit llama-3.1-8b --memory 24GB --seq 32768
-      attnprof fit gpt-oss-120b --on h100 --seq 131072 --batch 4
-      attnprof fit qwen3-30b-a3b --on h100 --dtype fp8 --tensor-parallel 2
+      attnprof fit gpt-oss-120b --on h100 --seq 131072 --tensor-parallel 2
       attnprof fit llama-3.1-8b --on h200 --train --shard zero3 --data-parallel 8
       attnprof fit smollm3-3b --memory 64GB --on cpu --dtype float32 --measure
     """

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 pytest.importorskip("transformers")
 
 from attnprof.cli.app import main
+from attnprof.device import model_times
 from attnprof.device.calibration import elsewhere
 from attnprof.device.model_times import PHASES, measured_time, phase_demand, phase_subject
 from attnprof.measure.request import Budget
@@ -29,6 +30,7 @@ MODELS = {
 }
 
 
+QUICK = Budget(samples=3, min_time_s=0.0, max_time_s=0.1, warmup_s=0.0)
 MIXTRAL = {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -76,8 +78,7 @@ def test_a_decoded_token_sees_the_same_cache_at_each_call():
 
 
 def test_a_measured_time_lies_in_its_interval():
-    budget = Budget(samples=3, min_time_s=0.0, max_time_s=0.1, warmup_s=0.0)
-    time = measured_time(whole("llama"), "prefill", {"B": 1, "N": 8}, "float32", budget)
+    time = measured_time(whole("llama"), "prefill", {"B": 1, "N": 8}, "float32", QUICK)
     assert 0 < time.low_s <= time.seconds <= time.high_s
 
 
@@ -102,6 +103,15 @@ def test_fit_tells_calibrated_times_with_an_interval(capsys, tmp_path):
         assert 0 < figure["low"] < figure["value"] < figure["high"]
     each, together = figures["request_tokens_per_s"], figures["all_tokens_per_s"]
     assert together["value"] == pytest.approx(3 * each["value"])
+
+
+def test_fit_tells_measured_times_of_random_weights(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_times, "BUDGET", QUICK)
+    nothing = str(tmp_path / "none.json")
+    words = ("--on", "cpu", "--measure", "--dtype", "float32", "--calibration", nothing)
+    figures = fitted(capsys, tmp_path, *words)["figures"]
+    assert [figure["basis"] for figure in figures] == ["measured"] * 3
+    assert all(0 < x["low"] <= x["value"] <= x["high"] for x in figures)
 
 
 def test_what_has_no_calibrated_time_is_noted(capsys, tmp_path):
