@@ -11,33 +11,34 @@ from attnprof.models import ModelConfig, Preset, build, layer_kinds, parts, pres
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Models
 
-`attnprof.models` has transformers in plain torch: encoders (of tokens, of patches of an image, of
-rows), decoders and encoder-decoders, with any mechanism of [mechanisms.md](mechanisms.md) as
-attention, another one in each layer where you say so. They build without weights
-(`device="meta"`), run, train, and, as decoders, go token by token.
+Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the Hub
+or a description by sizes ([names](#names)); none of it needs weights or a GPU.
 
-```python
-from attnprof.models import ModelConfig, build, parts
-
-layers = [{"name": "neural", "down_dim": 2}, "sdpa"]  # the last is that of all others, too
-config = ModelConfig(num_layers=8, positions="rotary", activation="swiglu", attention=layers)
-model = build(config, device="meta")
-parts(model)  # {'embedding': 16384000, 'attention': ...}
-```
-
-A TOML file holds the same fields, or changes some of a preset: `build("my.toml")`.
-
-```toml
-preset = "001-lm-dot"
-num_layers = 12
-attention = ["standard", { name = "longformer", window = 128 }]
-```
-
-Formulas, of a whole pass and of one decoded token, with the number of layers as a size:
+**Serve one**: does it fit, at which context and batch, how fast, and what a token costs as engines
+run it. [fitting.md](fitting.md)
 
 ```
-attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
-  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
+attnprof fit NAME --on h100 --seq 32768 --batch 8
+attnprof model NAME --seq 32768 --batch 8 --phase prefill,decode
+attnprof model NAME --compare OTHER --seq 32768 --plot side.pdf
+```
+
+**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours gets
+wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
+
+```
+attnprof model NAME --mfu --as-python flops.py
+attnprof verify-formula --model NAME "6*P + 12*L*h*d*N"
+attnprof fit NAME --on h200 --train --shard zero3 --data-parallel 8
+```
+
+**Design one**: closed forms in length, batch and layers, another attention in some layers, and the
+length from which on it pays. [below](#another-mechanism-in-some-layers)
+
+```
+attnprof model NAME --swap sliding@even --set window=512
+attnprof crossover --model NAME linear
+attnprof model my.toml --phase train
 ```
 
 ## What a model costs
@@ -49,7 +50,7 @@ forward pass (a prompt), a training step, a token decoded after `N - 1` others, 
 ```
 attnprof model llama-3.1-8b --seq 4096             # a released model, shipped
 attnprof model 001-lm-dot --seq 512                # a preset of a document
-attnprof model my.toml --phase forward,decode      # a file like the one above
+attnprof model my.toml --phase forward,decode      # a file as in the last sections
 attnprof model config.json --seq 4096 --batch 8    # a model of transformers
 attnprof model my.py:build_model                   # what a function of yours makes
 attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be guessed
@@ -200,6 +201,37 @@ attnprof crossover --model 004-imdb-byte-standard taylor-direct taylor-efficient
 
 `--plot` draws the share of each part in the FLOPs over length, of each phase, and the growth of
 the cache.
+
+## Models of our own
+
+`attnprof.models` has transformers in plain torch: encoders (of tokens, of patches of an image, of
+rows), decoders and encoder-decoders, with any mechanism of [mechanisms.md](mechanisms.md) as
+attention, another one in each layer where you say so. They build without weights
+(`device="meta"`), run, train, and, as decoders, go token by token.
+
+```python
+from attnprof.models import ModelConfig, build, parts
+
+layers = [{"name": "neural", "down_dim": 2}, "sdpa"]  # the last is that of all others, too
+config = ModelConfig(num_layers=8, positions="rotary", activation="swiglu", attention=layers)
+model = build(config, device="meta")
+parts(model)  # {'embedding': 16384000, 'attention': ...}
+```
+
+A TOML file holds the same fields, or changes some of a preset: `build("my.toml")`.
+
+```toml
+preset = "001-lm-dot"
+num_layers = 12
+attention = ["standard", { name = "longformer", window = 128 }]
+```
+
+Formulas, of a whole pass and of one decoded token, with the number of layers as a size:
+
+```
+attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
+  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
+```
 
 This page is written by `python docs/models.py` from the presets themselves.
 """
