@@ -89,6 +89,7 @@ class Mixer:
     like: int
     state: Callable[[Sequence[Any]], tuple[Any, ...]]
     tokens: int = 1  #: the axis of tokens
+    in_chunks: bool = True  #: whether a prompt goes by chunks, or always token by token
 
     def length(self, operands: Sequence[Any]) -> Any:
         """Return the number of tokens."""
@@ -105,5 +106,7 @@ MIXERS = {
     "unit delta": Mixer(_unit_delta, 2, _of_heads),
     "mamba2": Mixer(_state_space, 0, lambda x: (x[0].shape[0], *x[0].shape[2:], x[3].shape[-1])),
     "lightning": Mixer(_lightning, 2, _of_heads),
-    "mamba": Mixer(_selective, 0, lambda x: (*x[0].shape[:2], x[2].shape[-1]), tokens=2),
+    "mamba": Mixer(
+        _selective, 0, lambda x: (*x[0].shape[:2], x[2].shape[-1]), tokens=2, in_chunks=False
+    ),
 }

@@ -120,7 +120,7 @@ def test_gradients_are_those_of_transformers_fallbacks(model_type):
             )
 
 
-B, N, H, G, D, V = 2, 21, 4, 2, 6, 8
+B, N, H, G, D, V = 2, 24, 4, 2, 6, 8
 #: Shapes of operands by kernel.
 OPERANDS = {
     "delta": [(B, N, H, D), (B, N, H, D), (B, N, H, V), (B, N, H, D), (B, N, H)],
@@ -139,14 +139,14 @@ def operands_of(kind):
 
 def executed(kind, form):
     """FLOPs that ATen dispatches for a kernel's text, forward, and backward for all operands."""
-    mixer, operands = MIXERS[kind], operands_of(kind)
+    mixer, operands, rows = MIXERS[kind], operands_of(kind), ROWS if form == "chunkwise" else 1
     with torch.no_grad():
         state = torch.zeros(mixer.state(operands))
-        forward = count(lambda: mixer.text(*operands, state, rows=ROWS, form=form))
+        forward = count(lambda: mixer.text(*operands, state, rows=rows, form=form))
     leaves = [x.requires_grad_() for x in operands]
     counter = OperationCounter()
     with counter:
-        out = mixer.text(*leaves, torch.zeros(mixer.state(leaves)), rows=ROWS, form=form)
+        out = mixer.text(*leaves, torch.zeros(mixer.state(leaves)), rows=rows, form=form)
     counter.part = "backward"
     with counter:
         out.backward(torch.ones_like(out))
@@ -162,6 +162,19 @@ def test_a_kernel_counts_what_its_text_dispatches(kind, form):
     forward = flops_in(played(kind, shapes, ROWS, form))
     backward = flops_in(played(kind, shapes, ROWS, form, (True,) * len(shapes)))
     assert (forward, backward) == executed(kind, form)
+
+
+def test_a_last_chunk_counts_as_a_whole_one():
+    """As kernels compute it, padded; a scan goes token by token."""
+    for kind in ("unit delta", "mamba2", "lightning", "mamba"):
+        axis = MIXERS[kind].tokens
+        flops = []
+        for tokens in (17, N):
+            shapes = tuple(
+                (*x[:axis], tokens, *x[axis + 1 :]) if len(x) > 2 else x for x in OPERANDS[kind]
+            )
+            flops.append(flops_in(played(kind, shapes, ROWS, "chunkwise")))
+        assert (flops[0] == flops[1]) == (kind != "mamba")
 
 
 @pytest.mark.parametrize("kind", OPERANDS)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from attnprof.blocks.mixers import MIXERS
+from attnprof.costs import ceil_div
 from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 from attnprof.trace.events import KINDS, Size
@@ -22,16 +23,28 @@ from attnprof.trace.sizes import nbytes, size_of
 FORWARD, STEP, BACKWARD = (f"attnprof::mixer{end}" for end in ("", "_step", "_backward"))
 
 
+Shapes = tuple[tuple[Size, ...], ...]
+
+
 @lru_cache(maxsize=512)
 def played(
-    kind: str, shapes: tuple[tuple[Size, ...], ...], rows: int, form: str,
+    kind: str, shapes: Shapes, rows: int, form: str,
     needs: tuple[bool, ...] = (),
 ) -> Counts:  # fmt: skip
     """Return what a mixer's text executes on operands of these shapes.
 
-    With ``needs``, operands that get a gradient, it is the backward pass.
+    A kernel computes whole chunks, the last one padded; the ``recurrent`` form goes token by token
+    in both directions. With ``needs``, operands that get a gradient, it is the backward pass.
     """
     counter, mixer = Counter(4, grad=bool(needs)), MIXERS[kind]
+    tokens = shapes[mixer.like][mixer.tokens]
+    if form == "chunkwise" and mixer.in_chunks:
+        chunks = ceil_div(tokens, rows)
+        if not isinstance(chunks, int):
+            return _at_chunks(kind, shapes, rows, needs, chunks)
+        shapes = _of_length(shapes, mixer.tokens, rows * chunks)
+    else:
+        rows = 1 if mixer.in_chunks else tokens
     operands = [
         Tensor.leaf(counter, *shape) if need else Tensor.given(counter, shape)
         for shape, need in zip(shapes, needs or [False] * len(shapes), strict=True)
@@ -44,7 +57,23 @@ def played(
     return Counts({name: getattr(total, name) for name in KINDS})
 
 
-def _shapes(call: Any) -> tuple[tuple[Size, ...], ...]:
+def _of_length(shapes: Shapes, axis: int, tokens: Size) -> Shapes:
+    """Return the shapes with so many tokens, which all operands but those of heads have."""
+    return tuple(x if len(x) <= 2 else (*x[:axis], tokens, *x[axis + 1 :]) for x in shapes)
+
+
+def _at_chunks(
+    kind: str, shapes: Shapes, rows: int, needs: tuple[bool, ...], chunks: Size
+) -> Counts:
+    """Return the counts at a symbolic number of chunks: what one takes, and the first beside it."""
+    axis = MIXERS[kind].tokens
+    one, two = (
+        played(kind, _of_length(shapes, axis, rows * n), rows, "chunkwise", needs) for n in (1, 2)
+    )
+    return Counts({name: one[name] + (two[name] - one[name]) * (chunks - 1) for name in one})
+
+
+def _shapes(call: Any) -> Shapes:
     return tuple(tuple(map(size_of, x.shape)) for x in call.operands)
 
 
