@@ -46,14 +46,13 @@ def _unit_delta(q: Any, k: Any, *others: Any, **how: Any) -> Any:
 
 
 def _state_space(
-    x: Any, dt: Any, a: Any, b: Any, c: Any, skip: Any, bias: Any, state: Any, **how: Any
+    x: Any, steps: Any, a: Any, b: Any, c: Any, skip: Any, state: Any, **how: Any
 ) -> Any:
-    """Return rows of Mamba-2: Δ = softplus(dt + bias), decays exp(Δ a), values Δ x, plus skip x.
+    """Return rows of Mamba-2 with step sizes Δ: decays exp(Δ a), values Δ x, plus skip x.
 
-    x is (b, n, h, p), dt (b, n, h), b and c (b, n, groups, s); a, skip and bias have a number a
-    head; the state is (b, h, p, s).
+    x is (b, n, h, p), Δ (b, n, h), b and c (b, n, groups, s); a and skip have a number a head; the
+    state is (b, h, p, s).
     """
-    steps = softplus(wide(dt) + bias)
     values = x * as_format_of(steps, x).unsqueeze(-1)
     states = state.flatten(0, 1).transpose(1, 2)
     out = _mixed(c, b, values, (steps * a).unsqueeze(-1), None, states, **how)

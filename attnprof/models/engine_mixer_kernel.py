@@ -51,7 +51,7 @@ def mixer_backward(
 ) -> list[Tensor]:  # fmt: skip
     """Return the gradients of operands that need one, an empty tensor for others."""
     with _PreserveDispatchKeyGuard(), torch.enable_grad():
-        set_excluded(DispatchKey.AutogradFunctionality, False)  # noqa: FBT003 - inside an operation
+        set_excluded(DispatchKey.AutogradFunctionality, False)
         leaves = [x.detach().requires_grad_(need) for x, need in zip(operands, needs, strict=True)]
         like = leaves[MIXERS[kind].like]
         wide = torch.promote_types(like.dtype, torch.float32)

@@ -61,7 +61,7 @@ def notes(model: Any, view: str = "engine") -> list[str]:
     verb = "are" if len(left) > 1 else "is"
     lines = (
         engine_latent.note(model) if view == "engine" else "",
-        engine_recurrence.note(recurrent(model), view),
+        engine_recurrence.note(model, recurrent(model), view),
         f"{', '.join(left)} {verb} counted as torch runs it, not as an engine's kernel does"
         if left else "",
         "bytes and peaks are those of a run with fused kernels: a definition has none"

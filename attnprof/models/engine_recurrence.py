@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from attnprof.mechanisms.delta import GatedDeltaNet, KimiDelta
-from attnprof.ops.functional import silu
+from attnprof.ops.functional import silu, softplus
 
 #: Tokens from one kept state to the next: of a scan, which has no chunks.
 _SCAN_ROWS = 256
@@ -85,30 +85,39 @@ def _delta(
 
 
 def _state_space(  # noqa: PLR0917 - as transformers calls it
-    usual: Any, form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any,
-    chunk_size: int, D: Any = None, dt_bias: Any = None, initial_states: Any = None,
-    dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, inf),
-    return_final_states: bool = False, **_: Any,
+    usual: Any, form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int,
+    D: Any = None, dt_bias: Any = None, initial_states: Any = None, dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, inf), return_final_states: bool = False, **_: Any,
 ) -> Any:  # fmt: skip
-    """Compute Mamba-2 on (b, n, h, p); a step size of another kind is left to the fallback."""
-    if D is None or dt_bias is None or not dt_softplus or dt_limit[0] > 0 or dt_limit[1] < inf:
+    """Compute Mamba-2 on (b, n, h, p); without skipped values it is left to the fallback."""
+    if D is None:
         return usual(
-            hidden_states, dt, A, B, C, chunk_size, D=D, dt_bias=dt_bias, dt_softplus=dt_softplus,
+            hidden_states, dt, A, B, C, chunk_size, dt_bias=dt_bias, dt_softplus=dt_softplus,
             initial_states=initial_states, dt_limit=dt_limit,
             return_final_states=return_final_states,
         )  # fmt: skip
-    operands = hidden_states, dt, A, B, C, D, dt_bias
+    steps = _steps(dt, dt_bias, dt_softplus)
+    if dt_limit[0] > 0 or dt_limit[1] < inf:
+        steps = steps.clamp(*dt_limit)
+    operands = hidden_states, steps, A, B, C, D
     out, end = _mix("mamba2", form, chunk_size, initial_states, operands, keeps_end=True)
     return (out, end) if return_final_states else out
 
 
+def _steps(dt: Any, bias: Any, positive: bool) -> Any:
+    """Return step sizes from what the model makes of its input."""
+    steps = dt.float() if bias is None else dt.float() + bias
+    return softplus(steps) if positive else steps
+
+
 def _state_space_step(
     _usual: Any, _form: str, state: Any, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any,
-    D: Any = None, dt_bias: Any = None, z: Any = None, **_: Any,
+    D: Any, dt_bias: Any = None, dt_softplus: bool = False, z: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
     """Compute a token of Mamba-2 on (b, h, p), whose gates are stretched over each head."""
-    x, steps, b, c = (rows[:, None] for rows in (hidden_states, dt[..., 0], B, C))
-    operands = x, steps, A[:, 0, 0], b, c, D[:, 0], dt_bias[:, 0]
+    steps = _steps(dt[..., 0], None if dt_bias is None else dt_bias[:, 0], dt_softplus)
+    x, steps, b, c = (rows[:, None] for rows in (hidden_states, steps, B, C))
+    operands = x, steps, A[:, 0, 0], b, c, D[:, 0]
     out = _mix("mamba2", "", 1, state, operands, keeps_end=True)[0][:, 0]
     return out if z is None else out * silu(z)
 
@@ -185,13 +194,14 @@ def _fused(kind: Any, form: str) -> Any:
     return Fused
 
 
-def note(classes: Sequence[str], view: str) -> str:
-    """Return how recurrent layers of these classes are counted in a view; "" for none."""
+def note(model: Any, classes: Sequence[str], view: str) -> str:
+    """Return how recurrent layers of a model, of these classes, are counted in a view; or ""."""
     if not classes:
         return ""
     verb, its = ("are", "their") if len(classes) > 1 else ("is", "its")
-    prompt = "in chunks, or in Mamba-1 token by token" if view == "engine" else "step by step"
+    scans = any("mamba_selective_scan" in names for names in fallbacks(model).values())
+    prompt = "step by step" if view == "definition" else "token by token" if scans else "in chunks"
     return (
-        f"{', '.join(classes)} {verb} counted as {its} kernel runs, not as {its} fallback: "
-        f"a prompt {prompt}, a decoded token in one step"
+        f"{', '.join(classes)} {verb} counted as {its} kernel runs: a prompt {prompt}, a decoded "
+        f"token in one step; {its} fallback in transformers' Python is counted by --as torch"
     )
