@@ -34,28 +34,26 @@ def _sentences(
         for name in (DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED)
     }
     whole = totals(trace, phase)
-    dense = more[DENSE] + more[DENSE_CAUSAL] * (subject.usual_kernel != "sdpa")
-    absorbed = _absorbed(subject, phase, sizes)
-    by_definition = subject.view == "definition"
-    # what is expanded, absorbed or in another form tells the two views without masks apart
-    form = more[OTHER_FORM] + (-absorbed if by_definition else absorbed)
-    other = "engine" if by_definition else "definition"
-    if ratio := _ratio(whole["flops"], form):
-        yield f"--as {other} counts {ratio} the FLOPs: {_why(subject, phase, absorbed)}"
-    if by_definition:
+    expanded = _expanded(subject, phase, sizes)
+    if subject.view == "definition":
+        if ratio := _ratio(whole["flops"], more[OTHER_FORM] - expanded):
+            yield f"--as engine counts {ratio} the FLOPs: {_of_kernels(subject, phase, expanded)}"
         return
-    fallback = f", and at least that for the fallback of {', '.join(subject.fallbacks)}"
-    if ratio := _ratio(whole["flops"], dense + absorbed):
+    if ratio := _ratio(whole["flops"], more[OTHER_FORM] + expanded):
+        reason = _of_kernels(subject, phase, expanded)
+        yield f"--as definition counts {ratio} the FLOPs, without what engines do: {reason}"
+    dense = more[DENSE] + more[DENSE_CAUSAL] * (subject.usual_kernel != "sdpa")
+    if ratio := _ratio(whole["flops"], dense + expanded):
         reasons = ["scores of pairs that masks hide"] * bool(dense)
-        reasons += ["keys and values expanded from latents at every token"] * bool(absorbed)
-        also = fallback * bool(subject.fallbacks)
-        yield f"--as torch counts about {ratio} the FLOPs: {' and '.join(reasons)}{also}"
+        reasons += ["keys and values of all tokens made from latents again"] * bool(expanded)
+        least = "at least" if subject.fallbacks else "about"
+        yield f"--as torch counts {least} {ratio} the FLOPs: it computes {' and '.join(reasons)}"
     if ratio := _ratio(whole["bytes_moved"], 2 * more[COPIED]):
         yield f"--as torch moves at least {ratio} the bytes: it copies the cache at every token"
 
 
-def _absorbed(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> int:
-    """Return the FLOPs that absorbed latent attention saves a decoded token."""
+def _expanded(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> int:
+    """Return the FLOPs that a decoded token takes more if latent attention is not absorbed."""
     import torch
 
     if phase != "decode" or "N" not in sizes:
@@ -71,10 +69,10 @@ def _ratio(whole: Any, more: Any) -> str:
     return f"{(whole + more) / whole:.3g}x"
 
 
-def _why(subject: WholeModel, phase: str, absorbed: int) -> str:
-    """Return why the definition and kernels count differently in a phase."""
+def _of_kernels(subject: WholeModel, phase: str, expanded: int) -> str:
+    """Return what kernels do and the definition does not, as far as it counts in a phase."""
     if phase == "decode":
-        return "its latents are expanded or absorbed" if absorbed else "its softmax has no maximum"
-    reasons = ["recurrences step by step or in chunks"] * bool(subject.fallbacks)
-    reasons += ["scores kept or computed again"] * (phase in {"train", "backward"})
-    return " and ".join(reasons) or "softmax with or without a maximum"
+        return "latents absorbed" if expanded else "largest scores of softmax"
+    reasons = ["recurrences in chunks"] * bool(subject.fallbacks)
+    reasons += ["scores computed again"] * (phase in {"train", "backward"})
+    return " and ".join(reasons) or "largest scores of softmax"
