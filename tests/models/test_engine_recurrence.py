@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from attnprof.blocks.mixers import MIXERS
+from attnprof.errors import RequestError
 from attnprof.models.engine import engine_subject
 from attnprof.models.hub import hub_subject
+from attnprof.models.phases import run_of
 from attnprof.trace.rules.mixers import played
 from attnprof.trace.rules.units import flops_in
 from attnprof.trace.solve.count import counted
@@ -204,3 +206,10 @@ def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
     assert [call.bytes_moved for call in steps] == [4 * (2 * (2 * state + rows) + 2 * 8)] * 3
     held = {call.dtype for call in steps}
     assert held == {"float32"}
+
+
+def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
+    fields = {**SIZES, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
+    subject = engine_subject(hub_subject(fields, "tiny"))
+    with pytest.raises(RequestError, match=r"no attention among its layers.*attn_layer_indices"):
+        run_of(subject, "forward", {"B": 1, "N": 8})
