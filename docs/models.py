@@ -82,6 +82,18 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
   results in between and copies: transformers' Python copies a cache that grows (`torch.cat`) and
   expands a latent one at every token, which engines do not.
+- `--as` says as what a model of transformers is counted, and stands in each table and record.
+  `engine`, the default, is what engines and trainers execute: attention by a fused kernel over the
+  pairs that the mask leaves, with scores computed again in the backward pass; caches written in
+  place; latent attention absorbed at decode; recurrent layers by the kernel whose fallback their
+  code calls (gated delta rule, Kimi's, Mamba-1, Mamba-2, lightning): a prompt in chunks, a decoded
+  token in one step. `torch` is what the installed transformers' Python executes, loops of
+  fallbacks, masks and copies of caches among it. `definition` has the same layers by their
+  formulas: recurrences step by step, latents expanded, softmax without a maximum, nothing computed
+  twice; sums of k terms count k additions there, too. Where another view differs by more than a
+  tenth, a sentence says by how much and why (`other_views` of the phase in JSON), from what the
+  kernels know and without a run of that view. Classes of layers that no kernel is known for are
+  counted as torch runs them, and named.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come

@@ -125,15 +125,15 @@ def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
 
 def _forward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *,
-    rows: int, form: str = "chunkwise", by_channel: bool = False, keep: bool,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, state: Any = None, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
     out = v.new_empty(b, n, dv)
-    state = states = None
+    states = None
     if form == "parallel":
         rows = n
     else:
-        state = wide_zeros(v, b, dk, dv)
+        state = wide_zeros(v, b, dk, dv) if state is None else state
         states = wide(v).new_empty(b, ceil_div(n, rows), dk, dv) if keep else None
     for part in in_blocks(q, n, rows):
         if states is not None:
@@ -297,7 +297,8 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
 #: ``form`` is chunkwise, recurrent or parallel, ``rows`` the tokens of a chunk, ``by_channel``
-#: whether g has dk columns. Saved are the operands and a state (dk, dv) a chunk.
+#: whether g has dk columns. ``state`` (batch, dk, dv) is the one before the first token, zeros
+#: unless given, and moved in place past the last. Saved are the operands and a state a chunk.
 recurrence = Function(_forward, _grads)
 
 

@@ -24,7 +24,7 @@ from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
-VIEWS = ("engine", "torch")
+VIEWS = ("engine", "torch", "definition")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _KERNEL: Any = Option(
     None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
@@ -32,7 +32,7 @@ _KERNEL: Any = Option(
 )  # fmt: skip
 _VIEW: Any = Option(
     None, "--as", metavar="VIEW", callback=opt.among("--as", VIEWS),
-    help="As engines run it (engine), or as the installed transformers does (torch).",
+    help="As engines run it (engine), as the installed transformers does (torch), by definition.",
 )  # fmt: skip
 _OPTIMIZER: Any = Option(
     "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
