@@ -154,6 +154,25 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FreeSizes:
+    """Flags for sizes that released layers choose freely."""
+
+    width: str | None = Option(
+        None, metavar="SIZE", help="Model width, if it is not heads times head width."
+    )
+    value_dim: str | None = Option(
+        None, metavar="SIZE", help="Width of a value head (default: the head width)."
+    )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return those that were typed, by the name of a workload's size."""
+        typed = {"width": self.width, "value_head_dim": self.value_dim}
+        flags = {"width": "--width", "value_head_dim": "--value-dim"}
+        return {name: parse_size(x, flags[name]) for name, x in typed.items() if x is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """Flags that hold for all points of a request; closed forms ignore the device."""
 

@@ -1,21 +1,32 @@
 """The gated delta rule: DeltaNet, Gated DeltaNet, and Kimi Delta Attention's gate by channel."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
 from attnprof.blocks.scan import State
+from attnprof.blocks.short_convolution import (
+    ConvolvedState,
+    convolved_step,
+    short_convolution,
+)
 from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.published import Published
 from attnprof.workload import Workload, rows
 
 SOLVE_RULE = (
     "a chunk's triangular system of c tokens counts c(c-1)/2 multiplications and additions a "
     "column of values, beside the FLOPs of matrix products"
 )
+
+
+#: x / (1 + exp(-x)).
+SILU = Cost(exponentials=1, additions=1, divisions=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +47,7 @@ class Recurrence(Mechanism):
     same_as = ("", {"impl": "recurrent"})
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
     gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
+    conv: ClassVar[int | None] = None  #: tokens of a convolution over queries, keys and values
 
     # -- sizes ---------------------------------------------------------------------------
     @property
@@ -90,12 +102,30 @@ class Recurrence(Mechanism):
         gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
         return {**maps, **gates, **out}
 
+    def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
+        """Channels of each convolution, by letter: of queries, keys, values; {} without any."""
+        if self.conv is None:
+            return {}
+        widths = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
+        fewer = {letter: self.projected_heads(letter) for letter in widths}
+        return {x: width * (sizes.num_heads if fewer[x] is None else fewer[x])
+                for x, width in widths.items()}  # fmt: skip
+
+    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A filter a channel of each convolution."""
+        bound = math.sqrt(self.conv or 1)
+        return {
+            f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
+            for letter, width in self.convolved(sizes).items()
+        }
+
     # -- what is executed ------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Like the base's; names the form that ran, and what is no matrix product of it."""
         table, notes = super().cost(workload, scope), []
         if workload.phase != "decode":
-            size = f", {self.chunk} tokens a chunk" if self.form == "chunkwise" else ""
+            chunks = self.form in ("chunkwise", "inverse")
+            size = f", {self.chunk} tokens a chunk" if chunks else ""
             notes.append(f"form: {self.form}{size}")
             if self.delta and self.form != "recurrent":
                 notes.append(SOLVE_RULE)
@@ -124,6 +154,18 @@ class Recurrence(Mechanism):
         )
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
+    def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
+        """Convolved, then SiLU, where the layer has filters for them."""
+        taps = getattr(layer, f"{letter}_taps", None)
+        if taps is None:
+            return y
+        if state is None:
+            y = short_convolution(y, taps)
+        else:
+            y = convolved_step(y, taps, state.tails[letter])
+        shift = getattr(layer, f"{letter}_shift", None)
+        return silu(y if shift is None else y + shift)
+
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
         """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
         return y
@@ -132,6 +174,22 @@ class Recurrence(Mechanism):
         """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
         shape = sizes.head_dim, sizes.value_head_dim
         return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
+
+    def layer_state(self, sizes: LayerSizes, cache: Any) -> State:
+        """The same, and the latest rows of each convolution."""
+        state, conv = self.init_state(sizes, cache), self.conv
+        if conv is None:
+            return state
+        widths = self.convolved(sizes)
+        tails = {letter: cache.zeros(1, conv - 1, width) for letter, width in widths.items()}
+        return ConvolvedState(state.sums, state.top, tails)
+
+    def layer_entries(self, workload: Workload) -> Number:
+        """The latest rows of each convolution."""
+        if self.conv is None:
+            return 0
+        widths = self.convolved(LayerSizes.of(workload)).values()
+        return workload.batch_size * (self.conv - 1) * sum(widths)
 
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
@@ -152,18 +210,24 @@ class Recurrence(Mechanism):
         """Projections, gates, the recurrence token by token."""
         w = workload
         tokens = w.batch_size * rows(w)
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
+        sizes = LayerSizes.of(w)
         maps = self.layer_maps(sizes) if scope == "layer" else {}
         for name, (inner, outer) in maps.items():
             if name != "o_proj":
                 writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        for width in self.convolved(sizes).values() if scope == "layer" else ():
+            entries = tokens * width
+            writer.dots("convolution", entries, entries * (self.conv or 1))
+            writer.stage("SiLU", SILU * entries, entries)
         self.define_core(writer, w)
         if scope == "layer":
-            self.define_finish(writer, tokens * w.num_heads, w.value_width)
+            self.define_finish(writer, tokens, w.num_heads, w.value_width)
             writer.projections("o", w)
 
-    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
-        """Write the operations of what a layer does to so many rows of its heads' outputs."""
+    def define_finish(
+        self, writer: Definition, tokens: Number, heads: Number, width: Number
+    ) -> None:
+        """Write the operations of what a layer does to its heads' outputs."""
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Decay, what the delta rule reads, k uᵀ, q S: each over dk·dv entries a token."""
@@ -188,10 +252,18 @@ class DeltaRule(Recurrence):
     β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A head's
     output is divided by the root of its mean square, weighted, and gated by x W_g, without
     ``output_gate`` left as it is. A core alone has α = exp(-exp(A) softplus(c)), β = 1 and no
-    output gate. The published layers' convolutions are not in it.
+    output gate. ``conv`` tokens are convolved before, channel by channel, then SiLU. ``impl=inverse`` multiplies by
+    the inverse of a chunk's triangular system, as kernels do that take all chunks at once.
     """
 
     output_gate: bool = True
+    conv: int | None = 4  # type: ignore[misc]  # a parameter of what is one
+
+    allowed: ClassVar[dict[str, Any]] = {
+        **Recurrence.allowed,
+        "impl": ("auto", "chunkwise", "inverse", "recurrent"),
+        "conv": 2,
+    }
 
     to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
 
@@ -229,16 +301,18 @@ class DeltaRule(Recurrence):
         normed = unit_rows(y, epsilon=epsilon) * (weights.norm * square_root(width))
         return normed * self.activated(gates["g"])
 
-    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+    def define_finish(
+        self, writer: Definition, tokens: Number, heads: Number, width: Number
+    ) -> None:
         """Mean squares, their roots, weights and gates."""
         if not self.output_gate:
             return
+        count = tokens * heads
         entries = count * width
         writer.dots("squared norms", count, entries)
         writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
         writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
-        gate = Cost(exponentials=1, additions=1, divisions=1, multiplications=1)
-        writer.stage("output gate", gate * entries, entries)
+        writer.stage("output gate", (SILU + Cost(multiplications=1)) * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Unit queries over sqrt d, unit keys, values, log α, β."""
@@ -269,7 +343,7 @@ class GatedDeltaNet(DeltaRule):
     title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
     document: ClassVar[str] = "arXiv:2412.06464"
     allowed: ClassVar[dict[str, Any]] = {
-        **Recurrence.allowed,
+        **DeltaRule.allowed,
         "gate": ("scalar", "none"),
         "key_heads": 1,
     }
@@ -282,6 +356,16 @@ class GatedDeltaNet(DeltaRule):
     def projected_heads(self, letter: str) -> Number | None:
         """``key_heads`` of queries and keys."""
         return self.key_heads if letter in ("q", "k") else None
+
+
+#: Tokens of a chunk in the article's equations.
+_KIMI_CHUNK = 64
+
+
+def _kimi_flops(w: Workload) -> Number:
+    """6 T d² + 3 T C d + T C² a head."""
+    d, c = w.head_dim, _KIMI_CHUNK
+    return w.num_heads * w.seq_len * (6 * d * d + 3 * c * d + c * c)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +382,13 @@ class KimiDelta(DeltaRule):
     name: ClassVar[str] = "kimi-delta"
     title: ClassVar[str] = "Kimi Delta Attention (KDA)"
     document: ClassVar[str] = "arXiv:2510.26692"
-    allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "rank": 1}
+    printed = (
+        Published(
+            "arXiv:2510.26692-EQ13", "flops", "core", "forward", "Kimi Linear", causal=True,
+            formula=_kimi_flops,
+        ),
+    )  # fmt: skip
+    allowed: ClassVar[dict[str, Any]] = {**DeltaRule.allowed, "rank": 1}
 
     @property
     def gated_by(self) -> str:

@@ -24,18 +24,27 @@ MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "ou
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """The sizes a layer is built for; ``seq_len`` only where it must be known."""
+    """The sizes a layer is built for; ``seq_len`` only where it must be known.
+
+    ``width`` is the model's, where it is not heads times head width.
+    """
 
     num_heads: Number
     head_dim: Number
     num_kv_heads: Number
     value_head_dim: Number
     seq_len: Number | None = None
+    width: Number | None = None
+
+    @classmethod
+    def of(cls, w: Workload) -> "LayerSizes":
+        """The sizes of a workload, the length among them."""
+        return cls(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len, w.width)
 
     @property
     def d_model(self) -> Number:
         """Model width."""
-        return self.num_heads * self.head_dim
+        return self.num_heads * self.head_dim if self.width is None else self.width
 
     @property
     def group(self) -> Number:
@@ -48,7 +57,7 @@ class LayerSizes:
         """Input and output width of these linear maps around a core, by name (``q_proj``)."""
         width, values = self.d_model, self.value_head_dim
         widths = {
-            "q": (width, width),
+            "q": (width, self.num_heads * self.head_dim),
             "k": (width, self.num_kv_heads * self.head_dim),
             "v": (width, self.num_kv_heads * values),
             "o": (self.num_heads * values, width),
@@ -106,7 +115,7 @@ class Definition:
     def projections(self, which: str, workload: Workload) -> None:
         """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
         w = workload
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
+        sizes = LayerSizes.of(w)
         for name, (inner, outer) in sizes.maps(which).items():
             length = w.keys if MAPS[name] in ("keys", "values") else w.seq_len
             rows = w.batch_size * (1 if w.phase == "decode" else length)
@@ -196,13 +205,13 @@ class LayerText:
     core: Any
     o_proj: Any
 
-    def heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
+    def heads(self, letter: str, x: Any, *, decoding: bool = False, state: Any = None) -> Any:
         """The heads (b, h, n, d) of a projection, or of the input's columns where it has none."""
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
         group = self.sizes.group if letter == "q" and not decoding else 1
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
-            x = projection(x)
+            x = self.spec.projected(self, letter, projection(x), state)
         fewer = self.spec.projected_heads(letter)
         if fewer is None:
             return split_heads(x, heads, in_rows=self.spec.flat, group=group)
@@ -215,9 +224,10 @@ class LayerText:
 
     def step(self, x: Any, state: Any) -> tuple[Any, Any]:
         """One token, (b, 1, d_model) → the same shape, and the new state."""
-        q = self.heads("q", x, decoding=True)
-        k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
-        v = self.heads("v", x, decoding=True)
+        q = self.heads("q", x, decoding=True, state=state)
+        shared = self.spec.shares_queries
+        k = q if shared else self.heads("k", x, decoding=True, state=state)
+        v = self.heads("v", x, decoding=True, state=state)
         y, state = self.core.step(q, k, v, state, **self.spec.gates(self, x))
         y = merge_heads(y)
         del q, k, v
@@ -259,7 +269,7 @@ class Cache:
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
-        self.length = self.length + 1
+        self.length = self.length + row.shape[1]
         seen = self.length
         if self.latest is not None:
             others = maximum(0, self.length - self.first)
@@ -273,13 +283,15 @@ class CountedCaches:
 
     counter: Counter
     workload: Workload
+    step_tokens: int = 1
 
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
         """Rows of these tokens; or of the first of them, and the latest of the others."""
         w = self.workload
-        return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
+        before = w.seq_len - self.step_tokens
+        return Cache(self.counter, w.batch_size * heads, width, before, first, latest)
 
     window = newest_first = __call__
 
@@ -297,6 +309,49 @@ class CountedCaches:
         held = self.zeros(heads)
         held.item_size, held.whole = self.counter.bytes_of(8), True
         return held
+
+
+@dataclass(frozen=True)
+class StateTraffic(CountedCaches):
+    """What a step moves of a decoder's state, in ``bytes``: cached rows once, sums twice.
+
+    Of cached rows all but the newest are read, and that one is written; sums are read and written.
+    """
+
+    bytes: list[Number] = field(default_factory=list)
+
+    def __call__(
+        self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
+    ) -> Cache:
+        """Rows as :class:`CountedCaches` has them."""
+        rows: Number = self.workload.seq_len
+        if latest is not None:
+            rows = minimum(rows, first) + minimum(maximum(0, rows - first), latest)
+        entries = self.workload.batch_size * heads * width * rows
+        self.bytes.append(entries * self.counter.item_size)
+        return super().__call__(heads, width, first, latest)
+
+    window = newest_first = __call__
+
+    def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
+        """Sums."""
+        held = super().zeros(heads, *shape, wide=wide)
+        self.bytes.append(2 * held.size_bytes)
+        return held
+
+    lowest = zeros
+
+
+def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
+    """Bytes of its state that a mechanism moves in a step, each once."""
+    caches = StateTraffic(Counter(w.item_size), w)
+    _first_state(spec, LayerSizes.of(w), caches, scope)
+    return sum(caches.bytes)
+
+
+def _first_state(spec: "Mechanism", sizes: LayerSizes, caches: CountedCaches, scope: str) -> Any:
+    """The state of a layer, or of a core alone."""
+    return (spec.layer_state if scope == "layer" else spec.init_state)(sizes, caches)
 
 
 class CountedCore(CoreText):
@@ -321,7 +376,7 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
-    sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
+    sizes = LayerSizes.of(w)
     has_layer = spec.has_own_layer()
     host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes
@@ -332,6 +387,8 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     if not has_layer:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
+        for name, told in spec.layer_weights(sizes).items():
+            setattr(host, name, told and weights.add(*told.shape))
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
         shown = MAPS.get(name, name)
@@ -354,8 +411,9 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
-        state = spec.init_state(host.sizes, CountedCaches(counter, w))
-        out, _ = host.step(*_inputs(counter, w, scope, 1, 1), state)
+        tokens = spec.step_tokens
+        state = _first_state(spec, host.sizes, CountedCaches(counter, w, tokens), scope)
+        out, _ = host.step(*_inputs(counter, w, scope, tokens, tokens), state)
     else:
         given = _inputs(counter, w, scope, w.seq_len, w.keys)
         first = 3 if scope == "core" else 1  # what stands before the mask
