@@ -93,7 +93,7 @@ def joined(texts: Iterable[str], word: str = "and") -> str:
 
 #: Quantities whose names are not read as they are written.
 _QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "matmul": "matmul FLOPs",
-               "peak_bytes": "peak memory", "macs": "MACs"}  # fmt: skip
+               "peak_bytes": "peak memory", "macs": "MACs", "step_bytes": "bytes a step"}  # fmt: skip
 
 
 def quantity_text(name: str) -> str:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 #: The mechanism that others are compared with, if it takes part.
 USUAL = "standard"
 #: Names of quantities of which one has "less", not "fewer".
-AMOUNTS = {"bytes_moved": "memory traffic", "bytes": "memory traffic a step", "time": "time",
+AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
+           **dict.fromkeys(("bytes", "step_bytes"), "memory traffic a step"),
            **dict.fromkeys(("state_bytes", "state"), "decoding state"),
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 

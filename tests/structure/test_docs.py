@@ -110,11 +110,11 @@ def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
     assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
 
 
-def test_the_readme_shows_what_its_commands_print():
+@pytest.mark.parametrize("name", ["README.md", "docs/choosing.md"])
+def test_a_page_shows_what_its_commands_print(name):
     script = runpy.run_path(str(PAGE.with_name("examples.py")))
-    assert script["README"].read_text(encoding="utf-8") == script["page"](), (
-        "run: python docs/examples.py"
-    )
+    (file,) = (x for x in script["PAGES"] if x == PAGE.parents[1] / name)
+    assert file.read_text(encoding="utf-8") == script["page"](file), "run: python docs/examples.py"
 
 
 def test_the_pages_that_the_readme_names_are_there():

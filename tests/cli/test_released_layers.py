@@ -1,0 +1,140 @@
+"""Parameters, crossovers and caches of released layers, each by a command; facts are published.
+
+Numbers of parameters are those of transformers' modules at the released sizes; crossovers are
+worked out by hand beside each command.
+"""
+
+import pytest
+
+V3 = "--heads 128 --d 128 --width 7168 --set kv_rank=512 --set q_rank=1536"
+PARAMETERS = {
+    "gated-deltanet --heads 32 --d 128 --width 2048 --set key_heads=16": 33_718_464,  # Qwen3-Next
+    "kimi-delta --heads 32 --d 128 --width 2304": 39_514_272,  # Kimi Linear
+    "lightning --heads 64 --d 128 --width 6144": 251_666_432,  # MiniMax-01
+    "mamba2 --heads 80 --d 128 --value-dim 64 --width 2560": 40_214_000,  # Mamba-2 2.7B
+    "gqa --heads 16 --d 256 --width 2048 --kv-heads 2 --set gate=elementwise --set qk_norm=true":
+        27_263_488,  # Qwen3-Next's full layers
+    f"mla {V3}": 187_107_328,  # DeepSeek-V3
+    f"dsa {V3}": 201_066_752,  # DeepSeek-V3.2
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", PARAMETERS)
+def test_parameters_of_released_layers_to_the_unit(attnprof, layer):
+    ended = attnprof(f"cost -a {layer} --quantity parameters --format json")
+    assert [row["value"] for row in ended.json["records"]] == [PARAMETERS[layer]]
+
+
+CHUNKS = "standard --metric matmul --every 64 --set impl=inverse"
+STEP = "--phase decode --metric bytes --dtype bfloat16"
+NEXT = f"gated-deltanet gqa {STEP} --scope layer --heads 32 --d 128 --width 2048"
+NEXT += " --set key_heads=16 --set num_kv_heads=4 --set gate=elementwise --set qk_norm=true"
+CROSSINGS = {
+    # C + 2 dk dv / (dk + dv): 64 + 128, 256 + 128
+    "retnet standard --metric matmul --d 128 --every 64": 192,
+    "lightning standard --metric matmul --d 128 --every 256": 384,
+    # (C (3 dk + 2 dv) + 3 dk dv) / (dk + dv)
+    f"gated-deltanet {CHUNKS} --d 128": 352,
+    f"gated-deltanet {CHUNKS} --d 256 --value-dim 512": pytest.approx(661.33, abs=0.01),
+    # Kimi Linear, Eq 13 and 14: 3 d + 1.5 C + C² / 2 d
+    "kimi-delta gqa --kind published --metric flops --causal --d 128": 496,
+    # 2 S · 4 bytes of states over 2 g d · 2 bytes of keys and values
+    f"gated-deltanet gqa {STEP} --heads 32 --d 128 --set num_kv_heads=8": 1024,
+    f"gated-deltanet gqa {STEP} --heads 32 --d 128 --set num_kv_heads=4": 2048,
+    f"kimi-delta gqa {STEP} --heads 96 --d 128 --set num_kv_heads=8": 3072,
+    f"lightning gqa {STEP} --heads 64 --d 128 --set num_kv_heads=8": 2048,
+}
+
+
+@pytest.mark.parametrize("pair", CROSSINGS)
+def test_a_crossing_is_that_of_the_closed_form(attnprof, pair):
+    (row,) = attnprof(f"crossover {pair} --format json").json["records"]
+    assert row["crossover_seq_len"] == CROSSINGS[pair]
+
+
+def test_a_step_reads_weights_once_for_its_batch(attnprof):
+    """Of Qwen3-Next: (2 S · 4 + W · 2 / B) / 2048, and W 6,454,976 less the norms of wider heads.
+
+    Convolutions have a state, too: 3 of 4 tokens of 8,192 channels, read and written.
+    """
+    weights, tails = 33_718_464 - (27_263_488 - 256), 2 * 2 * 3 * 8192
+    for batch in (1, 8, 64):
+        (row,) = attnprof(f"crossover {NEXT} --batch {batch} --format json").json["records"]
+        expected = (2 * 524_288 * 4 + tails + 2 * weights / batch) / 2048
+        assert row["crossover_seq_len"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_latents_are_made_again_from_171_query_tokens_on(attnprof):
+    sizes = f"{V3} --seq 1000000 --range 1:4096 --phase decode --scope layer --metric matmul"
+    forms = "mla@impl=absorbed mla@impl=reexpanded"
+    (row,) = attnprof(f"crossover {forms} --over step_tokens {sizes} --format json").json["records"]
+    assert (row["first_value"], row["cheaper_above"]) == (171, "mla@impl=reexpanded")
+    assert row["closed_form"] == "512*N/(3*N + 512)"  # c (dk + dv) N / ((2c - dk - dv) N + …)
+
+
+def test_a_hybrid_costs_what_its_layers_do(attnprof):
+    sizes = "--seq 512 --heads 4 --d 32 --scope layer --format json"
+    for phase in ("forward", "train", "decode"):
+        asked = f"{sizes} --phase {phase} --quantity flops,bytes_moved,parameters,state_entries"
+
+        def totals(names, asked=asked):
+            rows = attnprof(f"cost -a {names} {asked}").json["records"]
+            return {
+                (row["mechanism"], row["quantity"]): row["value"]
+                for row in rows if row["stage"] == "total"
+            }  # fmt: skip
+
+        hybrid = "gated-deltanet@3+gqa@num_kv_heads=1"
+        whole = totals(hybrid)
+        parts = totals("gated-deltanet,gqa@num_kv_heads=1")
+        for (name, quantity), value in whole.items():
+            of = [parts[one, quantity] for one in ("gated-deltanet", "gqa@num_kv_heads=1")]
+            assert (name, quantity, value) == (hybrid, quantity, 3 * of[0] + of[1])
+
+
+def test_rows_between_a_hybrids_layers_die_unless_training_saves_them():
+    from attnprof import Workload, registry
+
+    work = Workload(64, 2, 16)
+    one, two = registry.get("sdpa"), registry.get("sdpa@2")
+    rows = 64 * 32 * 4
+    assert two.cost(work).peak() == one.cost(work).peak() + rows
+    saved, twice = (x.cost(work.with_(phase="train")) for x in (one, two))
+    held = [sum(s.allocates - s.frees for s in t if s.part == "forward") for t in (saved, twice)]
+    assert held[1] == 2 * held[0]
+    # at the end: gradients of weights, and of one input
+    ends = [sum(s.allocates - s.frees for s in table) for table in (saved, twice)]
+    weights = one.parameters(work) * 4
+    assert [end - weights * n for n, end in enumerate(ends, 1)] == [2 * rows, 2 * rows]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("cost -a mla@absorbed", "type a parameter, like mla@impl=absorbed"),
+        ("cost -a gqa@2@3", "a number of layers"),
+        ("cost -a mla@impl=absorb", "absorbed"),
+        ("cost -a efficient --width 100", "takes columns of its input as heads"),
+        ("crossover gated-deltanet gqa --metric bytes", "add --phase decode"),
+        ("crossover linear gqa --over d --every 64 --metric flops", "leave it or --over out"),
+    ],
+)
+def test_what_cannot_be_is_refused(attnprof, command, reason):
+    ended = attnprof(command)
+    assert ended.code == 2
+    assert reason in ended.err
+
+
+def test_names_with_parameters_build_layers():
+    import torch
+
+    from attnprof import build
+
+    layer = build("mla@impl=absorbed@rope_dim=2", 16, 2)
+    assert (layer.spec.impl, layer.spec.rope_dim, layer.spec.name) == (
+        "absorbed", 2, "mla@impl=absorbed@rope_dim=2",
+    )  # fmt: skip
+    assert layer(torch.zeros(1, 3, 16)).shape == (1, 3, 16)
+    wide = build("gqa", 12, 2, head_dim=8)
+    assert wide(torch.zeros(1, 3, 12)).shape == (1, 3, 12)
+    assert wide.q_proj.weight.shape == (16, 12)
