@@ -1,4 +1,4 @@
-"""A causal convolution over a few tokens, a filter a channel, as recurrent layers put before mixing."""
+"""A causal convolution over a few tokens, a filter a channel, as recurrent layers begin with."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from attnprof.ops.functional import join
 
 
 def _windows(x: Any, taps: Any) -> Any:
-    """x (b, n, c) after taps - 1 rows of zeros."""
+    """X (b, n, c) after taps - 1 rows of zeros."""
     b, _, c = x.shape
     return join([x.new_zeros(b, taps - 1, c), x], 1)
 

@@ -58,7 +58,10 @@ class Over:
     )
 
     def asked(
-        self, d: str | None, heads: str | None, conditions: request.Conditions,
+        self,
+        d: str | None,
+        heads: str | None,
+        conditions: request.Conditions,
         free: dict[str, int],
     ) -> tuple[CrossoverAxis, Workload, list[int]]:
         """Return the axis, the sizes of all rows, and each row's own: a head width or a length."""
@@ -152,8 +155,9 @@ class ComparedCosts:
         "code), predicted (times, from a calibration) or measured.",
     )  # fmt: skip
     metric: str | None = Option(
-        None, metavar="NAMES", help="flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
-        "(that a step moves at least)."
+        None, metavar="NAMES",
+        help="flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
+        "(that a step moves at least).",
     )  # fmt: skip
     quantity: opt.QuantityOption = None
     model: str | None = Option(

@@ -73,8 +73,8 @@ class Latent(Mechanism):
         """The form that runs; raises :class:`RequestError` where sizes without numbers decide it.
 
         Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
-        shared; what both take to make keys and values, or to absorb, is the same for a prompt. A step
-        of many tokens makes them again, one of few absorbs.
+        shared; what both take to make keys and values, or to absorb, is the same for a prompt. A
+        step of many tokens makes them again, one of few absorbs.
         """
         if self.impl != "auto":
             return self.impl
@@ -93,7 +93,7 @@ class Latent(Mechanism):
         return form if 1 in choices else "absorbed"
 
     def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """What making a row's keys and values again takes of a head, and what its rows then save."""
+        """What making a row's keys and values again takes a head, and what new rows then save."""
         return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -175,7 +175,7 @@ class Latent(Mechanism):
         return self._outputs(layer, mixed.view(b, h, n, latent.shape[-1]))
 
     def _absorbing(self, layer: Any, key: Any, shared: Any) -> Any:
-        """Queries (b, h, n, c + shared) that meet latents, of such (b, h, n, key) that meet keys."""
+        """Queries (b, h, n, c + shared) of latents, made of queries (b, h, n, key) of keys."""
         b, h, n, width = key.shape
         c, _, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)

@@ -40,7 +40,9 @@ def test_a_row_is_that_of_latent_attention_over_its_picks(impl, params):
     layer = built("dsa", shape, torch.float64, impl=impl, **INDEX, **params)
     latent = {name: params[name] for name in params if name != "top"}
     dense = attnprof.build("mla", 12, 3, impl="expanded", **latent).double()
-    dense.load_state_dict({name: x for name, x in layer.state_dict().items() if "index" not in name})
+    dense.load_state_dict(
+        {name: x for name, x in layer.state_dict().items() if "index" not in name}
+    )
     x = inputs(shape, torch.float64)
     with torch.no_grad():
         rows, state = layer(x, causal=True), layer.init_state(2)

@@ -277,8 +277,16 @@ def test_layers_are_named_by_number_range_parity_and_kind():
     kinds = ["a", "a", "b", "a", "b", "b"]
     chosen = {
         text: Swap(swaps_of([text], {})[0].attention, text.partition("@")[2]).chosen(kinds)
-        for text in ("linear", "linear@0,4", "linear@1-3", "linear@even", "linear@odd", "linear@b",
-                     "linear@pattern=3:1", "linear@pattern=1:2")
+        for text in (
+            "linear",
+            "linear@0,4",
+            "linear@1-3",
+            "linear@even",
+            "linear@odd",
+            "linear@b",
+            "linear@pattern=3:1",
+            "linear@pattern=1:2",
+        )
     }
     assert list(chosen.values()) == [
         [0, 1, 2, 3, 4, 5], [0, 4], [1, 2, 3], [0, 2, 4], [1, 3, 5], [2, 4, 5],

@@ -9,7 +9,16 @@ from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
 from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, shown_value
-from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural, quantity_text
+from attnprof.units import (
+    COUNTED,
+    MISSING,
+    NAMES,
+    amount,
+    format_count,
+    label,
+    plural,
+    quantity_text,
+)
 
 #: Metrics whose column says more than their name and unit.
 _UNITS = {
