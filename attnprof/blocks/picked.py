@@ -157,7 +157,6 @@ def _attended_grads(
 #: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
 #:
 #: → (b, h, n, dv), scaled by the root of d, or of ``width``. Places are those of :func:`picks`, the
-#: same for all heads. A block of rows
-#: copies the keys and values that it picked, and computes weights again for gradients: memory is
-#: linear.
+#: same for all heads. A block of rows copies the keys and values that it picked, and computes
+#: weights again for gradients: memory is linear.
 picked_attention = Function(_attended, _attended_grads)

@@ -312,8 +312,9 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: Rows (batch, n, dv) of a recurrence; q, k (batch, n, dk), v (batch, n, dv), log decays g
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
-#: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows`` the
-#: tokens of a chunk, ``by_channel`` whether g has dk columns. Saved are the operands and a state (dk, dv) a chunk.
+#: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows``
+#: the tokens of a chunk, ``by_channel`` whether g has dk columns. Saved are the operands and a
+#: state (dk, dv) a chunk.
 recurrence = Function(_forward, _grads)
 
 

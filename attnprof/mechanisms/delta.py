@@ -252,9 +252,9 @@ class DeltaRule(Recurrence):
     β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A head's
     output is divided by the root of its mean square, weighted, and gated by x W_g, without
     ``output_gate`` left as it is. A core alone has α = exp(-exp(A) softplus(c)), β = 1 and no
-    output gate. ``conv`` tokens are convolved before, channel by channel, then SiLU. ``impl=inverse``
-    multiplies by the inverse of a chunk's triangular system, as kernels do that take all chunks at
-    once.
+    output gate. ``conv`` tokens are convolved before, channel by channel, then SiLU.
+    ``impl=inverse`` multiplies by the inverse of a chunk's triangular system, as kernels do that
+    take all chunks at once.
     """
 
     output_gate: bool = True
