@@ -29,7 +29,8 @@ def build(
     will do, too. ``seq_len`` is needed where weights are made for one length. ``num_kv_heads``
     groups keys and values, ``value_head_dim`` is the width of a value head, where the mechanism has
     such, ``head_dim`` that of a head, by default d_model over num_heads. A layer that decodes has
-    ``init_state(batch_size)`` and ``step(x_t, state) -> (y_t, state)``. Weights come from torch's generator: seed it for repeatable ones. Raises
+    ``init_state(batch_size)`` and ``step(x_t, state) -> (y_t, state)``. Weights come from
+    torch's generator: seed it for repeatable ones. Raises
     :class:`attnprof.errors.RequestError` for what cannot be built.
 
     >>> attnprof.build("linear", d_model=16, num_heads=2)(torch.zeros(1, 4, 16)).shape
