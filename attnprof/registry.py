@@ -99,6 +99,8 @@ def module_of(name: str) -> Any:
 
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
+    if issubclass(_class_of(name)[0], Hybrid):
+        return SimpleNamespace(LAYERS={name: _stacked})
     base = name.partition("@")[0] if _is_configured(name) else name
     if base != name:
         module_of_base, kinds = module_of(base), ("CORES", "LAYERS")
@@ -145,6 +147,13 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
+
+
+def _stacked(spec: Hybrid, sizes: Any) -> Any:
+    """A hybrid's layers as one module."""
+    from attnprof.blocks.core import LayerStack, build_layer
+
+    return LayerStack(spec, [build_layer(one, module_of(one.name), sizes) for one in spec.layers])
 
 
 def _is_configured(name: str) -> bool:
