@@ -1,7 +1,7 @@
 """The torch side of a mechanism: its core, the layer around it, and how both are built."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -163,6 +163,31 @@ class OwnLayer(OwnText, nn.Module):
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
         return _stepped(super().step, x_t, state)
+
+
+class LayerStack(nn.Module):
+    """A hybrid's layers, one after the other: ``forward(x, causal=False)``, and steps."""
+
+    def __init__(self, spec: Any, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.layers: Any = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
+        """(b, n, d_model) → the same shape."""
+        for layer in self.layers:
+            x = layer(x, causal=causal)
+        return x
+
+    def init_state(self, batch_size: int) -> Any:
+        """A state a layer."""
+        return [layer.init_state(batch_size) for layer in self.layers]
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new states."""
+        for number, layer in enumerate(self.layers):
+            x_t, state[number] = layer.step(x_t, state[number])
+        return x_t, state
 
 
 def _add_maps(layer: Any, maps: dict[str, tuple[int, int]]) -> None:

@@ -27,6 +27,12 @@ class Hybrid(Mechanism):
         names = [item.name for item in fields(Abilities)]
         return Abilities(**{n: all(getattr(p.abilities, n) for p in self.parts) for n in names})
 
+    @property
+    def layers(self) -> list[Mechanism]:
+        """The mechanism of each layer."""
+        both = zip(self.parts, self.counts, strict=True)
+        return [part for part, count in both for _ in range(count)]
+
     # -- parameters ----------------------------------------------------------------------
     def parameter_names(self) -> list[str]:  # type: ignore[override]
         """Names that any of them takes."""
@@ -106,15 +112,13 @@ class Hybrid(Mechanism):
 
     def _in_order(self, tables: list[CostTable]) -> Iterator[list[Stage]]:
         """Each layer's stages, which have its number and mechanism in their names."""
-        order = [i for i, count in enumerate(self.counts) for _ in range(count)]
-        for number, i in enumerate(order):
+        of = dict(zip(map(id, self.parts), tables, strict=True))
+        for number, part in enumerate(self.layers):
+            where = f"{number} {part.name}"
             yield [
-                replace(
-                    stage, name=f"{number} {self.parts[i].name}: {stage.name}",
-                    place=(number, *stage.place),
-                )
-                for stage in tables[i].stages
-            ]  # fmt: skip
+                replace(stage, name=f"{where}: {stage.name}", place=(number, *stage.place))
+                for stage in of[id(part)].stages
+            ]
 
 
 def _freeing(stages: list[Stage], more: Number) -> list[Stage]:

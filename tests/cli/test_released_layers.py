@@ -92,6 +92,44 @@ def test_a_hybrid_costs_what_its_layers_do(attnprof):
             assert (name, quantity, value) == (hybrid, quantity, 3 * of[0] + of[1])
 
 
+def test_a_hybrid_runs_what_it_counts():
+    import torch
+
+    from attnprof import Workload, build, cost
+    from tests.oracles.aten import count, count_core, count_training
+
+    name, work = "gated-deltanet@2+gqa@num_kv_heads=1", Workload(9, 4, 3, 2, causal=True)
+    layer, x = build(name, 12, 4), torch.randn(2, 9, 12)
+    seen = {"forward": count_core(layer, (x,), "forward", causal=True)}
+    for phase, counts in {**seen, **count_training(layer, (x,), causal=True)}.items():
+        table = cost(name, work.with_(phase=phase))
+        assert (phase, table.flops) == (phase, counts.flops)
+        assert (phase, table.total.bytes_moved) == (phase, counts.bytes_moved)
+    assert cost(name, work).parameters == sum(p.numel() for p in layer.parameters())
+    rows, state = layer(x, causal=True), layer.init_state(2)
+    with torch.no_grad():
+        for t, row in enumerate(rows.unbind(1)):
+            y, state = layer.step(x[:, t : t + 1], state)
+            torch.testing.assert_close(y[:, 0], row)
+        counts = count(lambda: layer.step(x[:, :1].contiguous(), layer.init_state(2)))
+    assert cost(name, work.with_(seq_len=1, causal=False, phase="decode")).flops == counts.flops
+
+
+@pytest.mark.parametrize("name", ["gated-deltanet@2+gqa@impl=written", "sdpa@3"])
+def test_the_peak_of_a_hybrid_is_the_allocators(name):
+    import torch
+
+    from attnprof import Workload, build, cost
+    from tests.oracles.memory import allocator_peak
+
+    layer, x = build(name, 32, 2), torch.randn(2, 70, 32)
+    with torch.no_grad():
+        layer(x, causal=True)
+        seen = allocator_peak(lambda: layer(x, causal=True))
+    ours = cost(name, Workload(70, 2, 16, 2, causal=True)).peak()
+    assert ours == pytest.approx(seen, abs=16, rel=0.02 if "sdpa" in name else 0)
+
+
 def test_rows_between_a_hybrids_layers_die_unless_training_saves_them():
     from attnprof import Workload, registry
 
