@@ -3,7 +3,7 @@
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, make_dataclass
+from dataclasses import fields, make_dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -153,7 +153,11 @@ def _stacked(spec: Hybrid, sizes: Any) -> Any:
     """A hybrid's layers as one module."""
     from attnprof.blocks.core import LayerStack, build_layer
 
-    return LayerStack(spec, [build_layer(one, module_of(one.name), sizes) for one in spec.layers])
+    layers = []
+    for one in spec.layers:
+        its = replace(sizes, num_kv_heads=one.kv_heads or sizes.num_kv_heads)
+        layers.append(build_layer(one, module_of(one.name), its))
+    return LayerStack(spec, layers)
 
 
 def _is_configured(name: str) -> bool:
