@@ -52,13 +52,16 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
     return found
 
 
-def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool) -> Any:
-    """(b, h·n, m) booleans, True at keys that a row did not pick; places (b, n, top)."""
+def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
+    """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+
+    With ``share`` groups of heads, (b·share, heads·n / share, m).
+    """
     b, n, _ = places.shape
     hidden = like.new_ones(b, n, m, dtype=bool).scatter_(-1, places.long(), 0)
     if causal:
         hidden.logical_or_(causal_mask(n, like))
-    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(b, -1, m)
+    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(b * share, -1, m)
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:

@@ -94,8 +94,9 @@ class Hybrid(Mechanism):
             stages += _freeing(forward, 0 if trains or not place else between)
         for place, layer in reversed([*enumerate(layers)]):
             backward = [stage for stage in layer if stage.part != "forward"]
-            inner = (place > 0) + (place + 1 < len(layers))  # its input, and that of the next
-            stages += _freeing(backward, between * inner)
+            # in place of its own input's gradient, that its stages free, dies its saved input
+            passed = between if place + 1 < len(layers) else 0  # the gradient from the next one
+            stages += _freeing(backward, passed)
         notes = dict.fromkeys(note for table in tables for note in table.notes)
         each = list(zip(tables, self.counts, strict=True))
         return CostTable(

@@ -96,7 +96,7 @@ class TopK(Mechanism):
         if self.impl == "gathered":
             return picked_attention(q, k, v, places, top=self.top, causal=causal)
         (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
-        hidden = unpicked(places, h, m, q, causal=causal).view(b * g, -1, m)
+        hidden = unpicked(places, h, m, q, causal=causal, share=g)
         out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden)
         return out.view(b, h, n, -1)
 

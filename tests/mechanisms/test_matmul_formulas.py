@@ -97,7 +97,7 @@ def built(text):
     spec = attnprof.registry.get(name, **params)
     kv = {"num_kv_heads": spec.num_kv_heads} if getattr(spec, "num_kv_heads", None) else {}
     with torch.device("meta"):
-        layer = attnprof.build(name, H * D, H, **params, **sizes, **kv)
+        layer = attnprof.build(name, H * D, H, **{**params, **sizes, **kv})
     return layer, spec, {**sizes, **kv}
 
 
