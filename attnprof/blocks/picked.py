@@ -88,7 +88,7 @@ def _block(
     chosen = places[rows].reshape(-1)
     keys = k.index_select(1, chosen).view(g * count, top, d)
     values = v.index_select(1, chosen).view(g * count, top, -1)
-    asked = _by_row(q[:, rows], g).div_(square_root(width or q.shape[-1]))
+    asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal:
         hidden = _later(rows, top, q).unsqueeze(1)
@@ -154,7 +154,7 @@ def _attended_grads(
             of_keys = scores.transpose(1, 2).bmm(own)
             to_k[sample].index_add_(1, chosen, of_keys.view(g, -1, d))
             del own, weights, keys, values, chosen, above, of_values, scores, of_keys
-    return to_q.div_(square_root(width or d)), to_k, to_v, None
+    return to_q.div_(square_root(d if width is None else width)), to_k, to_v, None
 
 
 #: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
