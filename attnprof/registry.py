@@ -151,13 +151,13 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
 
 def _stacked(spec: Hybrid, sizes: Any) -> Any:
     """A hybrid's layers as one module."""
-    from attnprof.blocks.core import LayerStack, build_layer
+    from attnprof.blocks.core import HybridLayers, build_layer
 
     layers = []
     for one in spec.layers:
         its = replace(sizes, num_kv_heads=one.kv_heads or sizes.num_kv_heads)
         layers.append(build_layer(one, module_of(one.name), its))
-    return LayerStack(spec, layers)
+    return HybridLayers(spec, layers)
 
 
 def _is_configured(name: str) -> bool:

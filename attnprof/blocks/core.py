@@ -165,7 +165,7 @@ class OwnLayer(OwnText, nn.Module):
         return _stepped(super().step, x_t, state)
 
 
-class LayerStack(nn.Module):
+class HybridLayers(nn.Module):
     """A hybrid's layers, one after the other: ``forward(x, causal=False)``, and steps."""
 
     def __init__(self, spec: Any, layers: Sequence[nn.Module]) -> None:

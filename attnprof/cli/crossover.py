@@ -237,10 +237,10 @@ def crossover(
             raise RequestError(
                 f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
             )
-        if TIME in metrics:
-            raise RequestError("--metric time: whole models are compared in flops and memory")
-        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(),
-                 "--width": free.width, "--value-dim": free.value_dim}  # fmt: skip
+        if other := {*metrics} - {*METRICS}:
+            name = min(other)
+            raise RequestError(f"--metric {name}: whole models are compared in flops and memory")
+        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(), **free.typed}
         _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):
             report = _model_report(what.model, names, conditions, metrics, **how)
@@ -256,8 +256,7 @@ def crossover(
     with working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
-    more = _memory_difference((first, second), workload, report) if in_table else ""
-    to.deliver(report, more=more)
+    to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
 
 def _pair(

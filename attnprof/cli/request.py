@@ -167,9 +167,14 @@ class FreeSizes:
     @property
     def sizes(self) -> dict[str, int]:
         """Return those that were typed, by the name of a workload's size."""
-        typed = {"width": self.width, "value_head_dim": self.value_dim}
-        flags = {"width": "--width", "value_head_dim": "--value-dim"}
-        return {name: parse_size(x, flags[name]) for name, x in typed.items() if x is not None}
+        names = "width", "value_head_dim"
+        typed = zip(names, self.typed.items(), strict=True)
+        return {name: parse_size(x, flag) for name, (flag, x) in typed if x is not None}
+
+    @property
+    def typed(self) -> dict[str, str | None]:
+        """Return what was typed, by flag."""
+        return {"--width": self.width, "--value-dim": self.value_dim}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from attnprof.blocks.norms import define_norm, normed
 from attnprof.costs import Cost, Number
 from attnprof.mechanism import Variant
-from attnprof.mechanisms.delta import SILU, Recurrence
+from attnprof.mechanisms.convolved import SILU
+from attnprof.mechanisms.delta import Recurrence
 from attnprof.ops.functional import silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.ops.pointwise import SIGMOID

@@ -1,19 +1,14 @@
 """The gated delta rule: DeltaNet, Gated DeltaNet, and Kimi Delta Attention's gate by channel."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
 from attnprof.blocks.scan import State
-from attnprof.blocks.short_convolution import (
-    ConvolvedState,
-    convolved_step,
-    short_convolution,
-)
 from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Abilities
+from attnprof.mechanisms.convolved import SILU, Convolved
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.published import Published
@@ -25,12 +20,8 @@ SOLVE_RULE = (
 )
 
 
-#: x / (1 + exp(-x)).
-SILU = Cost(exponentials=1, additions=1, divisions=1)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Recurrence(Mechanism):
+class Recurrence(Convolved):
     """A state (dk, dv) a head that decays, takes k_t u_tᵀ of every token, and is read by q_t.
 
     Causal by nature, so ``causal`` changes nothing. ``chunkwise`` takes ``chunk`` tokens at once,
@@ -47,7 +38,6 @@ class Recurrence(Mechanism):
     same_as = ("", {"impl": "recurrent"})
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
     gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
-    conv: ClassVar[int | None] = None  #: tokens of a convolution over queries, keys and values
 
     # -- sizes ---------------------------------------------------------------------------
     @property
@@ -102,23 +92,6 @@ class Recurrence(Mechanism):
         gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
         return {**maps, **gates, **out}
 
-    def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
-        """Channels of each convolution, by letter: of queries, keys, values; {} without any."""
-        if self.conv is None:
-            return {}
-        widths = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
-        fewer = {letter: self.projected_heads(letter) for letter in widths}
-        return {x: width * (sizes.num_heads if fewer[x] is None else fewer[x])
-                for x, width in widths.items()}  # fmt: skip
-
-    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A filter a channel of each convolution."""
-        bound = math.sqrt(self.conv or 1)
-        return {
-            f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
-            for letter, width in self.convolved(sizes).items()
-        }
-
     # -- what is executed ------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Like the base's; names the form that ran, and what is no matrix product of it."""
@@ -154,18 +127,6 @@ class Recurrence(Mechanism):
         )
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
-    def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Convolved, then SiLU, where the layer has filters for them."""
-        taps = getattr(layer, f"{letter}_taps", None)
-        if taps is None:
-            return y
-        if state is None:
-            y = short_convolution(y, taps)
-        else:
-            y = convolved_step(y, taps, state.tails[letter])
-        shift = getattr(layer, f"{letter}_shift", None)
-        return silu(y if shift is None else y + shift)
-
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
         """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
         return y
@@ -174,22 +135,6 @@ class Recurrence(Mechanism):
         """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
         shape = sizes.head_dim, sizes.value_head_dim
         return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
-
-    def layer_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """The same, and the latest rows of each convolution."""
-        state, conv = self.init_state(sizes, cache), self.conv
-        if conv is None:
-            return state
-        widths = self.convolved(sizes)
-        tails = {letter: cache.zeros(1, conv - 1, width) for letter, width in widths.items()}
-        return ConvolvedState(state.sums, state.top, tails)
-
-    def layer_entries(self, workload: Workload) -> Number:
-        """The latest rows of each convolution."""
-        if self.conv is None:
-            return 0
-        widths = self.convolved(LayerSizes.of(workload)).values()
-        return workload.batch_size * (self.conv - 1) * sum(widths)
 
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
@@ -215,10 +160,8 @@ class Recurrence(Mechanism):
         for name, (inner, outer) in maps.items():
             if name != "o_proj":
                 writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
-        for width in self.convolved(sizes).values() if scope == "layer" else ():
-            entries = tokens * width
-            writer.dots("convolution", entries, entries * (self.conv or 1))
-            writer.stage("SiLU", SILU * entries, entries)
+        if scope == "layer":
+            self.define_convolutions(writer, sizes, tokens)
         self.define_core(writer, w)
         if scope == "layer":
             self.define_finish(writer, tokens, w.num_heads, w.value_width)

@@ -27,8 +27,8 @@ def test_parameters_of_released_layers_to_the_unit(attnprof, layer):
 
 CHUNKS = "standard --metric matmul --every 64 --set impl=inverse"
 STEP = "--phase decode --metric bytes --dtype bfloat16"
-NEXT = f"gated-deltanet gqa@gate=elementwise@qk_norm=true {STEP} --scope layer --heads 32 --d 128 --width 2048"
-NEXT += " --set key_heads=16 --set num_kv_heads=4"
+NEXT = f"gated-deltanet gqa@gate=elementwise@qk_norm=true {STEP} --scope layer --heads 32"
+NEXT += " --d 128 --width 2048 --set key_heads=16 --set num_kv_heads=4"
 CROSSINGS = {
     # C + 2 dk dv / (dk + dv): 64 + 128, 256 + 128
     "retnet standard --metric matmul --d 128 --every 64": 192,

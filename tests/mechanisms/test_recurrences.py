@@ -287,7 +287,9 @@ def test_fewer_heads_of_queries_and_keys_are_repeated(name):
         weights[f"{letter}_proj.weight"] = heads.repeat_interleave(2, 0).view(32, 32)
         for key in {f"{letter}_taps", f"{letter}_shift"} & {*weights}:  # a filter a channel
             heads = weights[key].view(-1, 2, 8)
-            weights[key] = heads.repeat_interleave(2, 1).flatten(1).view(*weights[key].shape[:-1], 32)
+            weights[key] = (
+                heads.repeat_interleave(2, 1).flatten(1).view(*weights[key].shape[:-1], 32)
+            )
     whole.load_state_dict(weights)
     x = torch.randn(2, 9, 32, dtype=torch.float64)
     with torch.no_grad():
