@@ -197,6 +197,10 @@ class Mechanism:
         """Elements that a layer keeps beside its core's state."""
         return 0
 
+    def wide_entries(self, workload: Workload) -> Number:
+        """Elements of the state that are in float32 at least: sums over all tokens."""
+        return 0
+
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Bytes of its state that a decoding step moves: cached rows once, sums twice.
 

@@ -21,7 +21,7 @@ from attnprof.algebra.expressions import (
 )
 from attnprof.algebra.maxima import maximum_of
 from attnprof.algebra.parser import parse
-from attnprof.closed_form.quantities import STEP_BYTES, step_bytes
+from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
@@ -303,7 +303,7 @@ def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareReco
         **who, flops=total.flops, matmul_flops=total.matmul_flops,
         operations=defined_total(mechanism, workload, scope), bytes_moved=total.bytes_moved,
         peak_bytes=table.peak(), parameters=parameters,
-        state_bytes=table.state_entries * workload.item_size if decodes else None,
+        state_bytes=state_bytes(mechanism, workload, table.state_entries) if decodes else None,
         step_bytes=step_bytes(mechanism, workload, scope) if workload.phase == "decode" else None,
         arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
     )  # fmt: skip

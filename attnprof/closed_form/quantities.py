@@ -43,6 +43,12 @@ def step_bytes(mechanism: Mechanism, workload: Workload, scope: str) -> Number:
     return weights * workload.item_size + mechanism.state_traffic(workload, scope)
 
 
+def state_bytes(mechanism: Mechanism, workload: Workload, entries: Number) -> Number:
+    """Return the bytes of so many entries of a decoder's state, of which some may be wider."""
+    more = max(0, 4 - workload.item_size) if workload.item_size > 1 else 0
+    return entries * workload.item_size + more * mechanism.wide_entries(workload)
+
+
 @lru_cache(maxsize=1024)
 def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
     """Return a cost table, remembered: FLOPs and memory, and searches, ask for the same sizes."""

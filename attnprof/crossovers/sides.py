@@ -17,6 +17,7 @@ from attnprof.closed_form.quantities import (
     quantity_in,
     quantity_of,
     speaking,
+    state_bytes,
 )
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths, curve
@@ -264,7 +265,7 @@ def _closed_form(
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
         cost = quantity_in(table, quantity)
-    return cost * workload.item_size if quantity == "state_entries" else cost
+    return state_bytes(side, workload, cost) if quantity == "state_entries" else cost
 
 
 #: Points of a curve; the factor by which it goes beyond crossings; its length without one.

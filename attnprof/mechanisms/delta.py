@@ -150,6 +150,10 @@ class Recurrence(Convolved):
         w = workload
         return w.batch_size * w.num_heads * w.head_dim * w.value_width
 
+    def wide_entries(self, workload: Workload) -> Number:
+        """The states of all heads."""
+        return self.state_entries(workload)
+
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Projections, gates, the recurrence token by token."""

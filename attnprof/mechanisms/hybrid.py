@@ -66,6 +66,10 @@ class Hybrid(Mechanism):
         """Those of all layers."""
         return self._sum(lambda part: part.state_entries(workload))
 
+    def wide_entries(self, workload: Workload) -> Number:
+        """Those of all layers."""
+        return self._sum(lambda part: part.wide_entries(workload))
+
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """That of all layers."""
         return self._sum(lambda part: part.state_traffic(workload, scope))

@@ -64,6 +64,23 @@ def test_a_step_reads_weights_once_for_its_batch(attnprof):
         assert row["crossover_seq_len"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_bytes_of_a_state_are_those_of_the_tensors_that_a_step_keeps():
+    import torch
+
+    from attnprof import Workload, build, registry
+    from attnprof.blocks.cache import tensors_within
+    from attnprof.closed_form.quantities import state_bytes
+
+    work = Workload(1, 2, 8, 3, phase="decode", dtype="bfloat16")
+    for name in ("gated-deltanet", "mamba2", "linear", "performer", "gqa", "mla@rope_dim=2"):
+        layer = build(name, 16, 2).bfloat16()
+        with torch.no_grad():
+            _, state = layer.step(torch.zeros(3, 1, 16, dtype=torch.bfloat16), layer.init_state(3))
+        kept = sum(x.nbytes for x in tensors_within(state))
+        spec = registry.get(name)
+        assert (name, state_bytes(spec, work, spec.cost(work).state_entries)) == (name, kept)
+
+
 def test_latents_are_made_again_from_171_query_tokens_on(attnprof):
     sizes = f"{V3} --seq 1000000 --range 1:4096 --phase decode --scope layer --metric matmul"
     forms = "mla@impl=absorbed mla@impl=reexpanded"
