@@ -238,8 +238,7 @@ def crossover(
                 f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
             )
         if other := {*metrics} - {*METRICS}:
-            name = min(other)
-            raise RequestError(f"--metric {name}: whole models are compared in flops and memory")
+            raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
         typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(), **free.typed}
         _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):

@@ -78,6 +78,11 @@ class StateTraffic(CountedCaches):
 
     bytes: list[Number] = field(default_factory=list)
 
+    @property
+    def batch_size(self) -> Number:
+        """The sequences that are kept."""
+        return self.workload.batch_size
+
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
