@@ -1,4 +1,4 @@
-"""Texts of sparse attention and of recurrences as public code writes them: branches and loops on N."""
+"""Sparse attention and recurrences as public code writes them: branches and loops on N."""
 
 import sympy
 import torch
@@ -39,9 +39,7 @@ def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
         (8, 4 * B * N**2 * D, "N <= 16"),
         (100, 2 * B * N**2 * D + 2 * TOP * B * N * D, "N > 16"),
     ):
-        found = derive(
-            topk_attention, inputs=INPUTS, phases="forward", at={"B": 2, "N": n, "d": 8}
-        )
+        found = derive(topk_attention, inputs=INPUTS, phases="forward", at={"B": 2, "N": n, "d": 8})
         forms = found.phases["forward"]
         named = {str(x): x for x in expression(found).free_symbols}
         assert expression(found) == formula.subs({s: named[str(s)] for s in (B, N, D)})
