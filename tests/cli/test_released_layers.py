@@ -276,3 +276,24 @@ def test_the_decoding_table_of_step_3_replays(attnprof, layers, what, printed, r
     assert digits(value, printed) == (right or printed)
     if right:
         assert digits(value * 1152 / 1088, printed) == printed
+
+
+def totals_of(attnprof, command):
+    """FLOPs of products and bytes of a step, by mechanism."""
+    rows = attnprof(f"compare {command} --phase decode --format json").json["records"]
+    return {row["mechanism"]: (row["matmul_flops"], row["step_bytes"]) for row in rows}
+
+
+def test_ratios_of_a_step_are_those_of_the_papers(attnprof):
+    """Kimi Linear's 3.8 at a million tokens; V3.2's 16.9 from the indexer on; MLA's intensity."""
+    kimi = "--seq 1048576 --heads 32 --d 128 --width 2304 --set kv_rank=512 --dtype bfloat16"
+    of = totals_of(attnprof, f"-a kimi-delta@20+mla@7,mla@27 --batch 4096 {kimi}")
+    assert of["mla@27"][1] / of["kimi-delta@20+mla@7"][1] == pytest.approx(3.82, abs=0.005)
+    sizes = f"{V3} --dtype bfloat16 --batch 64"
+    of = totals_of(attnprof, f"-a mla,dsa --seq {2**34} {sizes}")
+    assert of["mla"][0] / of["dsa"][0] == pytest.approx(128 * 1088 / (64 * 129), rel=1e-4)
+    of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq {2**22} {sizes}")
+    assert of["mla"][0] / of["mla"][1] == pytest.approx(241.8, abs=0.3)
+    of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq 8192 {V3}")
+    assert of["mla@impl=reexpanded"][0] / of["mla"][0] == pytest.approx(104, abs=0.5)
+    assert of["mla@impl=reexpanded"][0] == pytest.approx(275.9e9, rel=2e-3)
