@@ -81,7 +81,7 @@ def whole(default: int | None, flag: str, words: str, least: int, most: int | No
 AttentionOption = Annotated[
     str | None,
     Option("--attention", "-a", metavar="NAMES",
-           help="Mechanisms (see: attnprof list), also as mla@impl=absorbed, or my.py:Name; by commas."),
+           help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas."),
 ]  # fmt: skip
 SeqOption = Annotated[
     str | None,
