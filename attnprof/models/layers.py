@@ -59,7 +59,7 @@ class RotaryAttention(AttentionLayer):
         The halves of a head are the two coordinates that turn.
         """
         heads: Tensor = super().heads(letter, x, decoding=decoding, state=state)
-        if letter == "v":
+        if letter not in ("q", "k"):
             return heads
         cosine, sine = self.turns.narrow(1, self.first, heads.shape[2])
         a, b = heads.chunk(2, -1)
