@@ -183,19 +183,21 @@ attnprof model 001-lm-dot --swap neural@0
 ```
 
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
-`@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like `sliding 128`, or as
-its configuration does (`sliding_attention`); of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is
-`sliding-window`, whose `window` counts what `sliding_window` of a configuration does: all tokens
-that a causal row sees, its own included.
+`@2-5`, `@even`, `@odd`, `@pattern=3:1` (three layers get it, one is left, and so on; windows of
+which every sixth layer is full are `sliding-window@pattern=5:1`), or `@` a kind of layer as the
+command names it, like `sliding 128`, or as its configuration does (`sliding_attention`); of our
+own models `encoder` or `decoder`. Layers are counted from 0, an encoder's before a decoder's.
+Cross-attention stays. `sliding` is `sliding-window`, whose `window` counts what `sliding_window`
+of a configuration does: all tokens that a causal row sees, its own included.
 
-In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
-that the layer's attention calls, through transformers' registry of attention functions: maps,
-positions and caches stay the model's, and grouped keys are repeated for mechanisms that do not
-take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
-whole attention module; so does any where the model asks no registry. What does not fit is
-refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
-sinks among the scores, grouped heads for a whole module.
+In a model of transformers a mechanism that takes queries, keys and values becomes the kernel that
+the layer's attention calls, through transformers' registry of attention functions: maps, positions
+and caches stay the model's, and grouped keys are repeated for mechanisms that do not take them. A
+mechanism with other maps (`efficient`, `super`, `he` ...) or with gates (`gated-deltanet`,
+`kimi-delta`, `mamba2` ...) takes the place of the whole attention module, with as many heads of
+the same width; so does any where the model asks no registry. What does not fit is refused with the
+layer and the reason: a mechanism without a causal form in a decoder, a bias or sinks among the
+scores, grouped heads for a whole module.
 
 A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
 not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and

@@ -31,6 +31,7 @@ def cost(
     convention: opt.ConventionOption = "flops",
     kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
     kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
+    free: request.FreeSizes,
     symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
     full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
     latex: bool = Option(False, "--latex", help="Show the closed forms, for all sizes, in LaTeX."),
@@ -55,6 +56,7 @@ def cost(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
         kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
+        **free.sizes,
     )  # fmt: skip
     records = _records(mechanisms, workloads, scope, asked)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE

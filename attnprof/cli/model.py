@@ -57,7 +57,7 @@ _INPUTS: Any = Option(
 )  # fmt: skip
 _SWAP: Any = Option(
     None, "--swap", metavar="NAME[@LAYERS]",
-    help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
+    help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
 )  # fmt: skip
 _COMPARE: Any = Option(
     None, "--compare", metavar="MODELS",

@@ -129,7 +129,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     },
     "quantity": {
         "cost": "closed_form.cost_records:QUANTITIES", "heads": "closed_form.heads:QUANTITIES",
-        "compare": "closed_form.cost_records:CONTESTED", "crossover": "cli.crossover:METRIC_OF",
+        "compare": "closed_form.cost_records:POSSIBLE", "crossover": "cli.crossover:METRIC_OF",
         "derive": "trace.events:QUANTITIES", "heatmap": "closed_form.quantities:QUANTITIES",
         "verify-formula": "trace.events:QUANTITIES",
     },

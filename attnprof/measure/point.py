@@ -65,7 +65,7 @@ def needed_bytes(request: PointRequest) -> int:
     if request.phase in ("backward", "train"):
         entries += sum(prod(shape) for shape, _ in request.inputs)
     elif request.phase == "decode":
-        entries += int(request.spec.state_entries(workload))
+        entries += int(table.state_entries)
     return int(table.peak()) + workload.item_size * entries
 
 

@@ -126,7 +126,10 @@ class CostRecord(AtWorkload, commands=("cost",)):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRecord(AtWorkload, commands=("compare",)):
-    """``compare``: the totals of one mechanism for one workload."""
+    """``compare``: the totals of one mechanism for one workload.
+
+    ``step_bytes`` are those that a decoding step has to move, null in other phases.
+    """
 
     flops: int | None = column("FLOPs", fmt="count")
     matmul_flops: int | None = column("matmul FLOPs", fmt="count")
@@ -135,6 +138,7 @@ class CompareRecord(AtWorkload, commands=("compare",)):
     peak_bytes: int | None = column("peak memory", "B", "bytes")
     parameters: int | None = column("parameters", fmt="count")
     state_bytes: int | None = column("decoding state", "B", "bytes")
+    step_bytes: int | None = column("bytes a step", "B", "bytes")
     arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
     wins: str = column("wins", default="")
     skipped: str | None = column("skipped")

@@ -108,6 +108,12 @@ class TaylorShift(forms.Taylor):
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> costs.Number:
+        """Keys and values once, sums twice."""
+        first = self.direct_chosen(workload.with_(phase="decode"))
+        one, two = (f.state_traffic(workload) for f in (self.direct, self.efficient))
+        return one * first + two * (1 - first)
+
     def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:
         """Those of either form."""
         return self.direct.parameters(workload, scope)
