@@ -31,6 +31,7 @@ _MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attn
 _XML = {
     "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
     "reproduce": re.compile(r'<meta name="generator" content="attnprof">'),
+    "explore": re.compile('<meta name="generator" content="attnprof explore">'),
     "figure": re.compile("<dc:title>attnprof</dc:title>"),
 }
 #: Commands whose output may be a figure though no ``--plot`` names it.

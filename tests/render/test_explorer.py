@@ -1,0 +1,173 @@
+"""The explorer's page: its numbers are Python's, it asks nobody, a browser shows it."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from attnprof import registry
+from attnprof.cli.app import main
+from attnprof.closed_form.cost_records import compare_records
+from attnprof.crossovers.explorer import Scripts, mechanism_subjects, page_data
+from attnprof.render.explorer import render_explorer
+from attnprof.workload import Workload
+from tests.browser import needs_browser, open_page
+
+NAMES = ("standard", "gqa", "sliding-window", "gated-deltanet", "taylorshift", "linformer", "mla")
+NODE = shutil.which("node")
+#: B, N, h, d; odd ones show what is rounded.
+SHAPES = [(1, 64, 8, 64), (2, 1000, 3, 40), (3, 8192, 16, 128), (1, 1, 1, 16)]
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    return Scripts()
+
+
+@pytest.fixture(scope="module")
+def subjects(scripts):
+    return mechanism_subjects([registry.get(name) for name in NAMES], scripts)
+
+
+@pytest.fixture(scope="module")
+def page(subjects, scripts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "explore.html"
+    path.write_text(render_explorer(page_data(subjects, scripts, {}), "1"), encoding="utf-8")
+    return path
+
+
+def of_javascript(scripts, calls):
+    """Values of functions by place, each at B, N, h, d."""
+    program = (
+        f"const F = [{scripts.script()}];"
+        f"console.log(JSON.stringify({json.dumps(calls)}.map(([at, s]) => F[at](...s))))"
+    )
+    done = subprocess.run([NODE, "-"], input=program, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not NODE, reason="no node to run JavaScript with")
+def test_functions_of_the_page_give_what_python_counts(subjects, scripts):
+    calls, counted = [], []
+    for subject in subjects:
+        mechanism = registry.get(subject.name)
+        for phase, causal in (
+            ("forward", False),
+            ("forward", True),
+            ("train", True),
+            ("decode", 0),
+        ):
+            if f"{phase} {causal:d}" in subject.reasons:
+                continue
+            for b, n, h, d in SHAPES:
+                dtype = "bfloat16" if n % 2 else "float32"
+                w = Workload(n, h, d, b, phase=phase, causal=bool(causal), dtype=dtype)
+                (row,) = compare_records([mechanism], [w], "layer")
+                for quantity, forms in subject.forms.items():
+                    calls.append((forms[f"{phase} {causal:d} {w.item_size}"], (b, n, h, d)))
+                    counted.append(getattr(row, quantity))
+    assert len(counted) > 300
+    wrong = [
+        (place, value, count)
+        for (place, _), value, count in zip(
+            calls, of_javascript(scripts, calls), counted, strict=True
+        )
+        if abs(value - count) > 1e-9 * count
+    ]
+    assert not wrong
+
+
+def test_every_quantity_has_a_function_or_a_reason(subjects):
+    for subject in subjects:
+        for phase in ("forward", "train", "decode"):
+            for causal in (0, 1):
+                known = {q for q, forms in subject.forms.items() if f"{phase} {causal} 4" in forms}
+                refused = f"{phase} {causal}" in subject.reasons
+                assert refused or known >= {"flops", "bytes_moved", "peak_bytes"}
+
+
+def test_the_page_asks_nobody_for_anything(page):
+    text = page.read_text(encoding="utf-8")
+    assert all(f'value="{name}"' in text for name in NAMES)
+    code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)  # licences name where they are from
+    assert not re.findall(r"https?://|//[a-z]+\.[a-z]|@import|url\(|fetch\(|XMLHttp|import\(", code)
+    assert "default-src 'none'" in text
+    assert "Leon Sorokin" in text  # uPlot's licence travels with it
+
+
+def test_the_command_writes_the_page_and_names_what_it_cannot(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["explore", "linear", "sdpa", "--set", "bias=false"])
+    assert not ended.value.code
+    text = (tmp_path / "explore.html").read_text(encoding="utf-8")
+    assert "--set bias=false" in text
+    with pytest.raises(SystemExit) as ended:
+        main(["explore", "nothing"])
+    assert ended.value.code == 2
+    assert "unknown mechanism" in capsys.readouterr().err
+
+
+#: A choice typed as a person does: the field's value, then its event.
+TYPE = """
+(() => {{
+  const field = document.getElementById("{name}");
+  if (field.type === "checkbox") field.checked = {value}; else field.value = {value};
+  field.dispatchEvent(new Event("input", {{bubbles: true}}));
+  field.dispatchEvent(new Event("change", {{bubbles: true}}));
+}})()
+"""
+CELLS = (
+    '[...document.querySelectorAll("#rows tr")].map(row => [...row.children].map(x => x.innerText))'
+)
+WAIT = "new Promise(done => setTimeout(done, 400))"
+
+
+@needs_browser
+def test_a_browser_shows_the_page_and_its_numbers_are_the_commands(page):
+    choices = {"N": 65536, "h": 16, "d": 64, "B": 2, "dtype": '"float32"', "causal": "true"}
+    steps = [TYPE.format(name=name, value=value) for name, value in choices.items()]
+    seen = open_page(page, address="#a=gqa,gated-deltanet&q=flops", scripts=[
+        *steps, WAIT, CELLS, "location.hash", 'document.getElementById("command").textContent',
+        'document.getElementById("crossovers").textContent', "document.documentElement.scrollWidth",
+    ])  # fmt: skip
+    assert seen.errors == []
+    assert [one for one in seen.requests if not one.startswith("file:")] == []
+    rows, address, command, crossovers, wide = seen.values[len(steps) + 1 :]
+    assert wide <= 1280
+    assert "N=65536" in address
+    assert command.startswith(
+        "attnprof compare -a gqa,gated-deltanet --seq 65536 --heads 16 --d 64"
+    )
+    assert "takes fewer FLOPs than gqa" in crossovers
+    workload = Workload(65536, 16, 64, 2, causal=True)
+    for row in rows:
+        (count,) = compare_records([registry.get(row[0])], [workload], "layer")
+        number, unit = row[1].split()
+        assert float(number) == float(f"{count.flops / {'G': 1e9, 'T': 1e12}[unit]:.4g}")
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_narrow_page_has_no_sideways_scroll_and_no_errors(page, dark):
+    seen = open_page(page, width=390, height=844, dark=dark,
+                     scripts=["document.documentElement.scrollWidth"])  # fmt: skip
+    assert seen.errors == []
+    assert seen.values == [390]
+
+
+@needs_browser
+def test_where_curves_cross_is_what_the_crossover_command_says(page):
+    from attnprof.api import crossover
+
+    seen = open_page(
+        page, address="#a=gqa,gated-deltanet&q=flops&d=64&h=1&dtype=float32&causal=1",
+        scripts=[WAIT, 'document.getElementById("crossovers").textContent'],
+    )  # fmt: skip
+    (row,) = (
+        row for row in crossover("gqa", "gated-deltanet", head_dim=64, scope="layer", causal=True,
+                                 kinds=("formula",), metrics=("flops",)).records
+    )  # fmt: skip
+    assert f"From {row.first_seq_len:,} tokens on gated-deltanet" in seen.values[1]
