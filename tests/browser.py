@@ -93,7 +93,7 @@ def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address="
         words = [BROWSER, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
         shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
         process = subprocess.Popen(
-            ["sh", "-c", shell, "sh", *words], pass_fds=(to_browser[0], from_browser[1]),
+            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser[0], from_browser[1]),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(to_browser[0])

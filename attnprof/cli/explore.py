@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 import attnprof
-from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.options import working
@@ -27,9 +26,7 @@ def explore(
     *,
     mechanisms: Annotated[
         list[str] | None,
-        Argument(
-            metavar="NAMES", help="Mechanisms (default: all), or code like my.py:MyAttention."
-        ),
+        Argument(metavar="NAMES", help="Mechanisms, or code like my.py:MyAttention."),
     ] = None,
     attention: opt.AttentionOption = None,
     model: list[str] | None = _MODEL,
@@ -52,13 +49,19 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = [name for text in model or () for name in text.split(",") if name]
     names = request.names_of(mechanisms or (), attention)
-    if not names and not models:
-        names = registry.names()
-    conditions = request.Conditions(causal=causal, settings=settings)
-    sides = request.targets_of(names, conditions, modules)
-    from attnprof.crossovers.explorer import Scripts, mechanism_subjects, model_subject, page_data
+    from attnprof.crossovers.explorer import (
+        USUAL,
+        Scripts,
+        mechanism_subjects,
+        model_subject,
+        page_data,
+    )
     from attnprof.render.explorer import render_explorer
 
+    if not names and not models:
+        names = list(USUAL)
+    conditions = request.Conditions(causal=causal, settings=settings)
+    sides = request.targets_of(names, conditions, modules)
     with working("writing the page's formulas"):
         scripts = Scripts()
         ours = [side for side in sides if isinstance(side, Mechanism)]

@@ -26,7 +26,7 @@ from attnprof.workload import SYMBOLS, Workload
 #: What is drawn, as its record calls it, and as the page does.
 QUANTITIES = {
     "flops": "FLOPs", "bytes_moved": "bytes moved", "peak_bytes": "peak memory",
-    "state_bytes": "cache", "time_s": "time, at least",
+    "state_bytes": "cache", "time_s": "time (at least)",
 }  # fmt: skip
 PHASES = ("forward", "train", "decode")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -39,6 +39,11 @@ SIZES = {
 }
 START = {"N": 4096, "d": 128, "h": 32, "B": 1, "phase": "forward", "dtype": "bfloat16",
          "causal": False, "on": "H100", "q": "flops"}  # fmt: skip
+#: What is on the page if nothing is asked for: what people choose between, and their baseline.
+USUAL = (
+    "standard", "sdpa", "gqa", "mla", "sliding-window", "topk", "differential", "gated-deltanet",
+    "kimi-delta", "mamba2", "linear", "efficient", "taylorshift",
+)  # fmt: skip
 #: How many subjects are drawn before any is chosen.
 FIRST = 4
 
@@ -68,8 +73,8 @@ class Scripts:
 class PageSubject:
     """A row of the page: its forms by quantity and condition, as places among the scripts.
 
-    A condition is phase, mask (0 or 1) and bytes of an entry, or a phase alone. ``reasons`` say by
-    phase and mask why there is none; ``dtype`` is fixed where the forms are of one number format.
+    A condition is a phase, a mask (0 or 1) where it matters, and bytes of an entry where the number
+    format is not fixed as ``dtype``. ``reasons`` say by phase (and mask) why there is none.
     """
 
     name: str
@@ -91,24 +96,43 @@ class PageSubject:
 def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
     """Return a mechanism's layer in all phases, with and without a mask, by bytes of an entry."""
     subject = PageSubject(mechanism.name, label(mechanism.title, mechanism.params), "mechanism")
-    for phase, causal in product(PHASES, (False, True)):
+    masks = (False, True) if _mask_matters(mechanism) else (False,)
+    for phase, causal in [*product(PHASES[:2], masks), ("decode", False)]:
+        condition = f"{phase} {causal:d}" if len(masks) > 1 and phase != "decode" else phase
         sizes = symbolic(Workload(2, 2, 2, 2, phase=phase, causal=causal))
         try:
             for dtype in DTYPES[:2]:
-                w = sizes.with_(dtype=dtype)
-                table = mechanism.cost(w)
-                total, condition = table.total, f"{phase} {causal:d} {w.item_size}"
-                values = {"flops": total.flops, "bytes_moved": total.bytes_moved,
-                          "peak_bytes": table.peak()}  # fmt: skip
-                if mechanism.abilities.decode:
-                    values["state_bytes"] = table.state_entries * w.item_size
-                for quantity, value in values.items():
-                    subject.put(quantity, condition, scripts.add(value))
+                _put_costs(subject, mechanism, sizes.with_(dtype=dtype), condition, scripts)
         except RequestError as refusal:
-            subject.reasons[f"{phase} {causal:d}"] = str(refusal)
+            subject.reasons[condition] = str(refusal)
         except (TypeError, ValueError):
-            subject.reasons[f"{phase} {causal:d}"] = "it has no closed form for all sizes"
+            subject.reasons[condition] = "it has no closed form for all sizes"
     return subject
+
+
+def _put_costs(
+    subject: PageSubject, mechanism: Mechanism, w: Workload, condition: str, scripts: Scripts
+) -> None:
+    """Note the forms of one symbolic workload."""
+    table = mechanism.cost(w)
+    total = table.total
+    values = {"flops": total.flops, "bytes_moved": total.bytes_moved, "peak_bytes": table.peak()}
+    if mechanism.abilities.decode:
+        values["state_bytes"] = table.state_entries * w.item_size
+    for quantity, value in values.items():
+        subject.put(quantity, f"{condition} {w.item_size}", scripts.add(value))
+
+
+def _mask_matters(mechanism: Mechanism) -> bool:
+    """Return whether a mask changes what a layer costs, or is refused."""
+    costs = []
+    for causal in (False, True):
+        try:
+            table = mechanism.cost(Workload(300, 2, 8, causal=causal))
+        except RequestError:
+            return True
+        costs.append((table.total, table.peak()))
+    return costs[0] != costs[1]
 
 
 def _reported(

@@ -15,7 +15,8 @@ const ITEMS = {float64: 8, float32: 4, bfloat16: 2, float16: 2};
 
 function formOf(subject, quantity, at) {
   const forms = subject.forms[quantity] || {};
-  const found = forms[`${at.phase} ${at.causal ? 1 : 0} ${ITEMS[at.dtype]}`] ?? forms[at.phase];
+  const item = ITEMS[at.dtype];
+  const found = forms[`${at.phase} ${at.causal ? 1 : 0} ${item}`] ?? forms[`${at.phase} ${item}`] ?? forms[at.phase];
   return found == null ? null : FORMS[found];
 }
 
@@ -200,13 +201,15 @@ function curves(chosen, quantity, at, found) {
     }
     ctx.restore();
   };
+  const base = quantity === "flops" || quantity === "time_s" ? 10 : 2;
+  const whole = (_, ticks) => ticks.map(value => Math.abs(Math.log10(value) % 1) < 1e-9 || base === 2 ? value : null);
   const short = (_, ticks) => ticks.map(value => value === null ? null : shown(value, quantity));
   plot = new uPlot({
     width, height,
-    scales: {x: {time: false, distr: 3, log: 2}, y: {distr: 3}},
+    scales: {x: {time: false, distr: 3, log: 2}, y: {distr: 3, log: base}},
     axes: [
       {...axis, label: "tokens N", labelFont: axis.font, space: 60, values: (_, ticks) => ticks.map(N => N && tokens(N))},
-      {...axis, size: 78, values: short},
+      {...axis, size: 78, values: short, grid: {...axis.grid, filter: whole}, ticks: {...axis.ticks, filter: whole}},
     ],
     series: [
       {label: "N", value: (_, N) => N === null ? "–" : N.toLocaleString("en")},
