@@ -36,7 +36,7 @@ def explore(
     output: Path = _OUTPUT,
     force: opt.ForceOption = False,
 ) -> None:
-    """Write a page on which sizes are dragged, and curves and crossovers follow.
+    """Write a page on which sizes are dragged and curves cross.
 
     FLOPs, memory, bytes and cache of mechanisms, code and models, and the roofline's bound on
     time, by our closed forms. The page needs no network; its address keeps what was chosen.

@@ -164,6 +164,11 @@ def model_subject(source: str, report: Report, scripts: Scripts) -> PageSubject:
         notes=[f"the whole model, {summary['dtype']}: d and h are its own"],
     )  # fmt: skip
     rows = [row for row in report.of(ModelRecord) if row.part == "total"]
+    for phase, how in summary["phases"].items():
+        if domain := how.get("domain"):
+            subject.notes.append(f"{phase} for {'; '.join(domain)}")
+    if any(row.bound == "at least" for row in rows):
+        subject.notes.append("some operations are not counted: at least")
     return _reported(subject, rows, scripts, layers)
 
 
