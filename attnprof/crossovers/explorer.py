@@ -6,13 +6,14 @@ B, N, h and d, each text once; those that no formula gives are missing, with the
 """
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from shlex import quote
 from typing import Any
 
-from attnprof.algebra.expressions import expanded, expression_of, symbol
+from attnprof.algebra.expressions import expanded, expression_of, rules_of, symbol
 from attnprof.algebra.parser import parse
 from attnprof.closed_form.cost_records import symbolic
 from attnprof.device.ceilings import GPUS
@@ -139,11 +140,13 @@ def _reported(
     subject: PageSubject, rows: Iterable[Any], scripts: Scripts, known: Any
 ) -> PageSubject:
     """Return the subject with the formulas of records, with numbers for the ``known`` symbols."""
+    rules = {**rules_of(), "**": operator.pow}  # of experts that are met: (1 - k/E)**(B*N)
     for row in rows:
         quantity = "state_bytes" if row.quantity == "cache_bytes" else row.quantity
         if quantity not in QUANTITIES or row.expression is None:
             continue
-        form = expression_of(parse(row.expression, longest=len(row.expression), stored=True))
+        tree = parse(row.expression, longest=len(row.expression), stored=True)
+        form = expression_of(tree, rules=rules)
         subject.put(quantity, row.phase, scripts.add(form.subs(known)))
     cache = subject.forms.get("state_bytes", {})
     for phase in PHASES if cache else ():  # it does not depend on the phase
@@ -194,24 +197,23 @@ def page_data(
     names = [one.name for one in subjects]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise RequestError(f"{double} is there twice: leave one of them out")
-    devices = [
-        {"name": gpu.name, "bytes_per_s": gpu.bytes_per_s, "source": gpu.source,
-         "flops_per_s": {name: rate for name, rate in gpu.flops_per_s.items() if name in DTYPES}}
+    devices = {
+        gpu.name: {"bytes_per_s": gpu.bytes_per_s, "source": gpu.source,
+                   "flops_per_s": {one: r for one, r in gpu.flops_per_s.items() if one in DTYPES}}
         for gpu in GPUS
-    ]  # fmt: skip
+    }  # fmt: skip
+    options = {
+        "q": ("quantity", QUANTITIES), "phase": ("phase", PHASES), "dtype": ("format", DTYPES),
+        "on": ("device", devices),
+    }  # fmt: skip
     choices = [
-        {"name": "q", "title": "quantity", "options": list(QUANTITIES.items())},
-        {"name": "phase", "title": "phase", "options": [(one, one) for one in PHASES]},
-        {"name": "dtype", "title": "format", "options": [(one, one) for one in DTYPES]},
-        {
-            "name": "on",
-            "title": "device",
-            "options": [(one["name"], one["name"]) for one in devices],
-        },
-    ]
+        {"name": name, "title": title,
+         "options": [(one, QUANTITIES.get(one, one)) for one in possible]}
+        for name, (title, possible) in options.items()
+    ]  # fmt: skip
     page = {
         "subjects": [vars(one) for one in subjects], "devices": devices,
-        "quantities": list(QUANTITIES.items()), "choices": [one["name"] for one in choices],
+        "quantities": list(QUANTITIES.items()), "choices": list(options),
         "start": {"a": names[:FIRST], **START},
         "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
     }  # fmt: skip

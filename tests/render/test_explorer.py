@@ -10,7 +10,8 @@ import pytest
 from attnprof import registry
 from attnprof.cli.app import main
 from attnprof.closed_form.cost_records import compare_records, symbolic
-from attnprof.crossovers.explorer import Scripts, mechanism_subjects, page_data
+from attnprof.crossovers.explorer import Scripts, mechanism_subjects, model_subject, page_data
+from attnprof.record import ModelRecord, Report
 from attnprof.render.explorer import render_explorer
 from attnprof.workload import Workload
 from tests.browser import needs_browser, open_page
@@ -103,6 +104,33 @@ def test_a_mechanism_that_switches_does_so_in_javascript():
     shapes = [(1, n, 2, 16) for n in (100, 200, 300, 400, 1000)]
     counts = [mechanism.cost(Workload(n, h, d, b), "core").flops for b, n, h, d in shapes]
     assert of_javascript(scripts, [(place, shape) for shape in shapes]) == counts
+
+
+@pytest.mark.skipif(not NODE, reason="no node to run JavaScript with")
+def test_a_model_is_its_reports_formulas_with_numbers_for_its_layers():
+    forms = {
+        ("forward", "flops"): "3*B*L*N**2 + 5*L*Min(128, N)",
+        ("forward", "bytes_moved"): "9*B*N - L*floor(1000*(7/8)**(B*N))",
+        ("decode", "cache_bytes"): "4*B*L*N",
+    }
+    rows = [ModelRecord(part="total", phase=phase, quantity=quantity, expression=text)
+            for (phase, quantity), text in forms.items()]  # fmt: skip
+    summary = {"name": "small", "dtype": "bfloat16", "at": {"B": 1, "N": 9, "L": 6},
+               "parameters": 7, "phases": {"forward": {"domain": ["N >= 8"]}}}  # fmt: skip
+    scripts = Scripts()
+    subject = model_subject("small.json", Report("model", rows, summary), scripts)
+    places = [(subject.forms[quantity][phase], (2, 10, 0, 0)) for quantity, phase in (
+        ("flops", "forward"), ("bytes_moved", "forward"), ("state_bytes", "train"),
+    )]  # fmt: skip
+    written_out = [
+        3 * 2 * 6 * 100 + 5 * 6 * 10,
+        180 - 6 * int(1000 * (7 / 8) ** 20),
+        4 * 2 * 6 * 10,
+    ]
+    assert of_javascript(scripts, places) == written_out
+    assert subject.command == "attnprof model small.json"
+    assert "forward for N >= 8" in subject.notes
+    assert set(subject.reasons) == {"train", "decode"}
 
 
 def test_the_page_asks_nobody_for_anything(page):

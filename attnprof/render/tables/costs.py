@@ -135,9 +135,10 @@ def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
         yield Text(workload_text(first), style="bold")
         yield Text(f"{plural(first.ranks, 'rank')} of {plural(first.tokens_per_rank, 'token')}")
         if symbolic:
-            forms = ([row.mechanism, row.method, FormulaText(row.expression or MISSING)]
-                     for row in able)  # fmt: skip
-            yield FittedTable("mechanism", "method", f"{first.phase} bytes", rows=forms, keys=2)
+            table = FittedTable("mechanism", "method", f"{first.phase} bytes", keys=2)
+            for row in able:
+                table.add_row(row.mechanism, row.method, FormulaText(row.expression or MISSING))
+            yield table
         elif able:
             cells = {name: name for name in ("mechanism", "method")}
             shown = ("bytes_sent", "steps", "send_time_s", "overlap_tokens")

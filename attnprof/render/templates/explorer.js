@@ -31,7 +31,7 @@ function valueOf(subject, quantity, at) {
 
 // The roofline's bound: the longer of FLOPs at the peak and bytes at the bandwidth.
 function boundOf(subject, at) {
-  const device = PAGE.devices.find(one => one.name === at.on);
+  const device = PAGE.devices[at.on];
   const flops = valueOf(subject, "flops", at), bytes = valueOf(subject, "bytes_moved", at);
   const rate = device.flops_per_s[subject.dtype || at.dtype];
   if (flops === null || bytes === null || !rate) return {time: null, by: ""};
@@ -92,7 +92,7 @@ function show(at, from) {
   }
   for (const name of PAGE.choices) $(name).value = at[name];
   $("causal").checked = at.causal;
-  const device = PAGE.devices.find(one => one.name === at.on);
+  const device = PAGE.devices[at.on];
   $("source").textContent = device.source;
   draw();
 }
