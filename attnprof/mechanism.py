@@ -76,6 +76,8 @@ class Mechanism:
     counted: ClassVar[dict[str, str]] = {}
     #: what it is to softmax attention (same, approximates, untrained, another), and why
     to_softmax: ClassVar[tuple[str, str]] = ("", "")
+    #: why ranks cannot share a sequence's tokens by sending what a decoder keeps; "" where they can
+    not_split: ClassVar[str] = ""
     #: parameters of which more costs more and, where it approximates, comes nearer
     tuned: ClassVar[tuple[str, ...]] = ()
     #: the closed forms the documents print for it
@@ -179,6 +181,10 @@ class Mechanism:
     def _fitted(self, workload: Workload) -> Workload:
         """With as many key and value heads as the mechanism fixes."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
+
+    def form_for(self, workload: Workload) -> "Mechanism":
+        """The mechanism whose text runs: itself, or the one that it switches to."""
+        return self
 
     def choice(self, workload: Workload) -> str:
         """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""

@@ -139,7 +139,7 @@ def model(
             raise RequestError(f"{flag} is for one model: leave it or --compare out")
         to.deliver(_compared((config, *others), *asked))
         return
-    report = _report(config, *asked)
+    report = report_on(config, *asked)
     to.deliver(report if most is None else with_memory(report, most))
 
 
@@ -157,7 +157,7 @@ def _sizes(texts: dict[str, str | None]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _report(
+def report_on(
     config: str, view: str | None, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
     inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
 ) -> Report:  # fmt: skip
@@ -183,7 +183,7 @@ def _compared(
     from attnprof.models.comparison import PHASES, comparison
 
     sizes = {"N": 1024, **sizes}
-    reports = [_report(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
+    reports = [report_on(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
     return comparison(reports, reports[0].environment)
 
 

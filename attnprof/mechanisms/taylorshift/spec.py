@@ -66,6 +66,10 @@ class TaylorShift(forms.Taylor):
             return _takes_direct(self, w)
         return bool(self.direct_chosen(w))
 
+    def form_for(self, workload: Workload) -> forms.Taylor:
+        """The form that is taken; raises :class:`TypeError` for symbols."""
+        return self.direct if self.takes_direct(workload) else self.efficient
+
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
         self.check(workload, scope)
