@@ -11,8 +11,8 @@ from attnprof.models import ModelConfig, Preset, build, layer_kinds, parts, pres
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Models
 
-Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the Hub
-or a description by sizes ([names](#names)); none of it needs weights or a GPU.
+Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the
+Hub or a description by sizes ([names](#names)); none of it needs weights or a GPU.
 
 **Serve one**: does it fit, at which context and batch, how fast, and what a token costs as engines
 run it. [fitting.md](fitting.md)
@@ -23,8 +23,8 @@ attnprof model NAME --seq 32768 --batch 8 --phase prefill,decode
 attnprof model NAME --compare OTHER --seq 32768 --plot side.pdf
 ```
 
-**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours gets
-wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
+**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours
+gets wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
 
 ```
 attnprof model NAME --mfu --as-python flops.py
