@@ -208,6 +208,17 @@ def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
     assert held == {"float32"}
 
 
+@pytest.mark.parametrize("model_type", ["qwen3_next", "jamba", "falcon_h1", "minimax"])
+def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
+    fields = {**SIZES, **CASES[model_type], "model_type": model_type}
+    usual = hub_subject(fields, "tiny", "eager")
+    held = []
+    for subject in (usual, engine_subject(usual)):
+        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", held=False)[0]
+        held.append(sum(call.takes for call in trace.calls if call.dtype == "float32"))
+    assert held[0] == held[1] > 0
+
+
 def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
     fields = {**SIZES, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
     subject = engine_subject(hub_subject(fields, "tiny"))
