@@ -98,7 +98,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come
   first, and formulas get what is left, an equal share for each phase and the cache. Recurrent
   layers that transformers' Python takes token by token or by chunks (`--as torch`) may use that up:
-  then there are numbers alone, and the reason says what to type. `--limit 1200` gives twenty minutes, `--limit 0` asks for no formulas.
+  then there are numbers alone, and the reason says what to type. `--limit 1200` gives twenty
+  minutes, `--limit 0` asks for no formulas.
 - Numbers are not cut short before two minutes of processor time a phase, or what `--limit` says if
   that is more. A run that takes longer than 1.5 seconds is made of a run of the first layers, where
   the others are built like them and cost the same.
