@@ -157,41 +157,41 @@ class Destinations:
     outputs: dict[Identity, str] = field(default_factory=dict)
     extended: set[Identity] = field(default_factory=set)
 
-    def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
+    def check(self, path: Path, output: str, *, only_inputs: bool = False) -> None:
         """Raise :class:`RequestError` if a path must not be written.
 
         An input never is. Without force, neither is a file that attnprof did not write, or wrote by
-        another command. ``told`` is the flag and path for the message.
+        another command. ``output`` is the flag and path for the message.
         """
         ids = identities(path)
         if not self.inputs.keys().isdisjoint(ids):
-            raise _is_input(told)
+            raise _is_input(output)
         if only_inputs or self.force:
             return
         why = "nothing in it says that attnprof wrote it"
         if is_ours(path):
             writers = writers_of(path)
             allowed = (
-                self._marks_of_output(told) & writers or not self.command or ids & self.extended
+                self._marks_of_output(output) & writers or not self.command or ids & self.extended
             )
             if not writers or allowed:
                 return
             why = f"it is what attnprof {' or '.join(sorted(writers))} wrote"
             why = "it is a figure" if writers == {"figure"} else why
         why = "it holds a sweep's results" if is_journal(path) else why
-        raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
+        raise RequestError(f"cannot overwrite {output}: {why}; type --force, or give another name")
 
-    def _marks_of_output(self, told: str) -> set[str]:
+    def _marks_of_output(self, output: str) -> set[str]:
         """Return the names by which an output of this command and flag is recognised."""
-        flag = told.split(" ", 1)[0]
+        flag = output.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING
         marks = {f"{self.command} {flag}"}
         marks |= {self.command} if flag not in ("--junit", "--badge", "--plot") else set()
         return marks | ({"figure"} if draws else set())
 
 
-def _is_input(told: str) -> RequestError:
-    return RequestError(f"cannot overwrite {told}: this command reads it; give another name")
+def _is_input(output: str) -> RequestError:
+    return RequestError(f"cannot overwrite {output}: this command reads it; give another name")
 
 
 _COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", default=None)

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -73,6 +73,28 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
 
+class _Silent:
+    """Takes any call of any method, and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+_SILENT = _Silent()
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keep transformers from warning of kernels that are not installed: nothing is computed."""
+    log = logging.getLogger("transformers")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 @contextmanager
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
     """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
@@ -81,6 +103,7 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         torch.set_default_dtype(getattr(torch, dtype))
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(uncompiled())
+        stack.enter_context(quiet_hub())
         if not drawn:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
@@ -101,8 +124,8 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             stack.enter_context(nothing)
         warnings.simplefilter("ignore")
         # ranges for a profiler that this build of torch has not
-        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
-        stack.enter_context(patch.object(itt, "_itt", MagicMock()))
+        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", _SILENT))
+        stack.enter_context(patch.object(itt, "_itt", _SILENT))
         yield
 
 
