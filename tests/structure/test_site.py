@@ -50,5 +50,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(tmp_path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (built.returncode, built.stderr) == (0, "")
+    assert built.returncode == 0, built.stderr
     assert (tmp_path / "commands.html").is_file()
+    page = (tmp_path / "explorer.html").read_text(encoding="utf-8")
+    assert 'src="explore.html"' in page
+    assert (tmp_path / "explore.html").is_file()
