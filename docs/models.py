@@ -11,8 +11,8 @@ from attnprof.models import ModelConfig, Preset, build, layer_kinds, parts, pres
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Models
 
-Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the Hub
-or a description by sizes ([names](#names)); none of it needs weights or a GPU.
+Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the
+Hub or a description by sizes ([names](#names)); none of it needs weights or a GPU.
 
 **Serve one**: does it fit, at which context and batch, how fast, and what a token costs as engines
 run it. [fitting.md](fitting.md)
@@ -23,8 +23,8 @@ attnprof model NAME --seq 32768 --batch 8 --phase prefill,decode
 attnprof model NAME --compare OTHER --seq 32768 --plot side.pdf
 ```
 
-**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours gets
-wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
+**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours
+gets wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
 
 ```
 attnprof model NAME --mfu --as-python flops.py
@@ -82,6 +82,18 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
   results in between and copies: transformers' Python copies a cache that grows (`torch.cat`) and
   expands a latent one at every token, which engines do not.
+- `--as` says as what a model of transformers is counted, and stands in each table and record.
+  `engine`, the default, is what engines and trainers execute: attention by a fused kernel over the
+  pairs that the mask leaves, with scores computed again in the backward pass; caches written in
+  place; latent attention absorbed at decode; recurrent layers by the kernel whose fallback their
+  code calls (gated delta rule, Kimi's, Mamba-1, Mamba-2, lightning): a prompt in chunks, a decoded
+  token in one step. `torch` is what the installed transformers' Python executes, loops of
+  fallbacks, masks and copies of caches among it. `definition` has the same layers by their
+  formulas: recurrences step by step, latents expanded, softmax without a maximum, nothing computed
+  twice; sums of k terms count k additions there, too. Where another view differs by more than a
+  tenth, a sentence says by how much and why (`other_views` of the phase in JSON), from what the
+  kernels know and without a run of that view. Classes of layers that no kernel is known for are
+  counted as torch runs them, and named.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come
@@ -171,19 +183,21 @@ attnprof model 001-lm-dot --swap neural@0
 ```
 
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
-`@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like `sliding 128`, or as
-its configuration does (`sliding_attention`); of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is
-`sliding-window`, whose `window` counts what `sliding_window` of a configuration does: all tokens
-that a causal row sees, its own included.
+`@2-5`, `@even`, `@odd`, `@pattern=3:1` (three layers get it, one is left, and so on; windows of
+which every sixth layer is full are `sliding-window@pattern=5:1`), or `@` a kind of layer as the
+command names it, like `sliding 128`, or as its configuration does (`sliding_attention`); of our
+own models `encoder` or `decoder`. Layers are counted from 0, an encoder's before a decoder's.
+Cross-attention stays. `sliding` is `sliding-window`, whose `window` counts what `sliding_window`
+of a configuration does: all tokens that a causal row sees, its own included.
 
-In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
-that the layer's attention calls, through transformers' registry of attention functions: maps,
-positions and caches stay the model's, and grouped keys are repeated for mechanisms that do not
-take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
-whole attention module; so does any where the model asks no registry. What does not fit is
-refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
-sinks among the scores, grouped heads for a whole module.
+In a model of transformers a mechanism that takes queries, keys and values becomes the kernel that
+the layer's attention calls, through transformers' registry of attention functions: maps, positions
+and caches stay the model's, and grouped keys are repeated for mechanisms that do not take them. A
+mechanism with other maps (`efficient`, `super`, `he` ...) or with gates (`gated-deltanet`,
+`kimi-delta`, `mamba2` ...) takes the place of the whole attention module, with as many heads of
+the same width; so does any where the model asks no registry. What does not fit is refused with the
+layer and the reason: a mechanism without a causal form in a decoder, a bias or sinks among the
+scores, grouped heads for a whole module.
 
 A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
 not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and

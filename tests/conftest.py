@@ -81,7 +81,7 @@ def alone(request):
     foreign = symbols.may_be_foreign
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symbols, "may_be_foreign", may_be_foreign)
-        for looked_up in (surroundings._modules, surroundings._watched):
+        for looked_up in (symbols._foreign_modules, surroundings._modules, surroundings._watched):
             looked_up.cache_clear()
         yield
 

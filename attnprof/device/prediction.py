@@ -146,10 +146,12 @@ def _answer(records: Sequence[PredictRecord]) -> str:
             fastest[length] = min(timed, key=lambda r: r.time_s or 0.0).mechanism
     if not fastest:
         return ""
-    stretches = [(name, list(own)) for name, own in groupby(fastest, key=fastest.__getitem__)]
+    stretches = [
+        (name, list(lengths)) for name, lengths in groupby(fastest, key=fastest.__getitem__)
+    ]
     sentences = joined(
-        f"{name} at {own[0]:,}{f' to {own[-1]:,}' if len(own) > 1 else ''} tokens"
-        for name, own in stretches
+        f"{name} at {lengths[0]:,}{f' to {lengths[-1]:,}' if len(lengths) > 1 else ''} tokens"
+        for name, lengths in stretches
     )
     return f"predicted to be fastest: {sentences}"
 

@@ -19,11 +19,14 @@ STEPS = {
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
     "taylorshift": {"chunk": 8192},
+    **{name: {"chunk": 1024} for name in ("gated-deltanet", "gla", "kimi-delta", "retnet")},
 }
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
 FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
 MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
+#: a part of the tokens, with a mask too
+FEWER = {"topk": 32}
 
 
 #: other ways of doing the same
@@ -41,7 +44,7 @@ def cases():
 
 @pytest.mark.parametrize(("name", "chosen", "causal"), list(cases()))
 def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, chosen, causal):
-    tokens = MILLION // MANY_STEPS.get(name, 1)
+    tokens = MILLION // {**MANY_STEPS, **FEWER}.get(name, 1)
     asked = Workload(tokens, 1, HEAD_DIM, causal=causal)
     expected = attnprof.cost(name, asked, **chosen)
     counted = RememberedLayouts()

@@ -80,11 +80,13 @@ def real(model_type, batch, tokens, *, decodes):
     return sum(_SEEN), counter.get_total_flops(), result.past_key_values
 
 
+@cache
 def subject_of(model_type):
     fields = {**TINY, **CASES[model_type], "model_type": model_type}
     return engine_subject(hub_subject(fields, "tiny"))
 
 
+@cache
 def engine_run(model_type, phase, batch, tokens) -> Trace:
     subject = subject_of(model_type)
     assert subject.view == "engine"
@@ -95,8 +97,10 @@ def products(calls):
     return sum(call.counts.get("matmul_flops", 0) for call in calls)
 
 
-@pytest.mark.parametrize("tokens", [3, 17])
-@pytest.mark.parametrize("phase", ["forward", "decode"])
+# runs of prompts and of a token after them are those of the next tests, too
+@pytest.mark.parametrize(
+    ("phase", "tokens"), [("forward", 4), ("forward", 18), ("decode", 5), ("decode", 19)]
+)
 @pytest.mark.parametrize("model_type", CASES)
 def test_products_are_those_of_real_masks_and_torchs_counter(model_type, phase, tokens):
     of_pairs, others, _ = real(model_type, 2, tokens, decodes=phase == "decode")
@@ -137,8 +141,6 @@ def test_a_decoded_token_reads_the_cache_once_and_writes_one_row(model_type, tok
 def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, tokens):
     layers = real(model_type, 2, tokens, decodes=False)[2].layers
     held = sum(x.numel() * 4 for layer in layers for x in (layer.keys, layer.values))
-    fields = {**TINY, **CASES[model_type], "model_type": model_type}
-    target = engine_subject(hub_subject(fields, "tiny")).cache()
-    trace = counted(target, {"B": 2, "N": tokens}, "forward", held=False)[0]
+    trace = counted(subject_of(model_type).cache(), {"B": 2, "N": tokens}, "forward", held=False)[0]
     floats = [call.takes for call in trace.calls if call.dtype == "float32"]
     assert sum(floats) == held

@@ -157,20 +157,25 @@ def agreeing(check):
             assert value is not check.published
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
-def test_each_number_of_a_claim_decides(check):
-    check = known(check)
+@pytest.mark.parametrize("number", DOCUMENTS)
+def test_each_number_of_a_claim_decides(number):
+    found = {check.claim: [*undecided(known(check))] for its, check in ALL if its == number}
+    assert not {claim: values for claim, values in found.items() if values}
+
+
+def undecided(check):
+    """Printed values with another number that change no verdict, or are said to match."""
     assert check.basis in (COMPUTED, MEASURED, READING)
     assert check.otherwise in (ERRATUM, NOT_REPRODUCIBLE)
     for value in agreeing(check):
         said = replace(check, published=value).answer()
         others = list(perturbed(compared(check, value), slack_of(check)))
-        assert others, "nothing is printed that could be wrong"
+        assert others, f"{check.claim}: nothing is printed that could be wrong"
         for other in others:
             whole = {**value, **other} if check.unchecked else other
             found = replace(check, published=whole).answer()
-            assert (found.verdict, found.why) != (said.verdict, said.why), other
-            assert found.verdict != MATCH, other
+            if (found.verdict, found.why) == (said.verdict, said.why) or found.verdict == MATCH:
+                yield other
 
 
 def leaves(value):
@@ -185,20 +190,20 @@ def leaves(value):
         yield str(value)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
-def test_each_number_that_a_check_reads_in_a_table_decides(check):
-    number = claims()[check.claim].document
-    forget(number)
-    with tables() as read:
-        found = check.answer()
-    told = {place: decides(number, check, place, found) for place in sorted(read)}
-    forget(number)
-    printed = set(leaves(check.published))
-    weak = [at for at, what in told.items() if what == "weak" and cell(number, at) not in printed]
-    assert not weak, "ours rests on it, and the claim holds without it"
-    if coarse := [place for place, what in told.items() if what == "coarse"]:
-        assert check.part, f"a last digit changes nothing, of which nothing is said: {coarse}"
-        assert check.part in found.how
+@pytest.mark.parametrize("number", DOCUMENTS)
+def test_each_number_that_a_check_reads_in_a_table_decides(number):
+    for check in (check for its, check in ALL if its == number):
+        forget(number)
+        with tables() as read:
+            found = check.answer()
+        told = {place: decides(number, check, place, found) for place in sorted(read)}
+        forget(number)
+        printed = set(leaves(check.published))
+        weak = [x for x, what in told.items() if what == "weak" and cell(number, x) not in printed]
+        assert not weak, f"{check.claim}: ours rests on it, and the claim holds without it"
+        if coarse := [place for place, what in told.items() if what == "coarse"]:
+            assert check.part, f"{check.claim}: of last digits nothing is said: {coarse}"
+            assert check.part in found.how, check.claim
 
 
 def test_a_number_that_is_not_checked_is_named():

@@ -16,6 +16,7 @@ from attnprof.units import setting_text
 from tests.structure.command_flags import flags_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "mechanisms.md"
+ABILITIES = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
 
 
 def section(name):
@@ -23,23 +24,22 @@ def section(name):
     return PAGE.read_text(encoding="utf-8").split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_the_page_has_every_parameter_and_order(name):
-    spec, text = registry.get(name), section(name)
-    assert f"{spec.title}. Document {spec.document}." in text
-    assert f"Time {spec.time_order}, memory {spec.memory_order}" in text
-    for parameter, value in spec.params.items():
-        assert f"`{parameter}={setting_text(value)}`" in text
+def test_the_page_has_every_parameter_and_order():
+    for name in registry.names():
+        spec, text = registry.get(name), section(name)
+        assert f"{spec.title}. Document {spec.document}." in text
+        assert f"Time {spec.time_order}, memory {spec.memory_order}" in text
+        for parameter, value in spec.params.items():
+            assert f"`{parameter}={setting_text(value)}`" in text
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_the_page_says_what_each_supports_and_why_not(name):
-    spec, text = registry.get(name), PAGE.read_text(encoding="utf-8")
-    abilities = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
-    cells = ["yes" if getattr(spec.abilities, ability) else "–" for ability in abilities]
-    assert f"| {name} | {' | '.join(cells)} |" in text
-    for ability in spec.reasons:
-        assert (spec.refusal(ability) in section(name)) is not getattr(spec.abilities, ability)
+def test_the_page_says_what_each_supports_and_why_not():
+    text = PAGE.read_text(encoding="utf-8")
+    for name in registry.names():
+        spec, part = registry.get(name), section(name)
+        can = {ability: getattr(spec.abilities, ability) for ability in ABILITIES}
+        assert f"| {name} | {' | '.join('yes' if x else '–' for x in can.values())} |" in text
+        assert [x for x in spec.reasons if (spec.refusal(x) in part) is can[x]] == [], name
 
 
 def test_the_page_names_nothing_else():
@@ -110,11 +110,36 @@ def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
     assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
 
 
-def test_the_readme_shows_what_its_commands_print():
+@pytest.mark.parametrize("name", ["README.md", "docs/choosing.md"])
+def test_a_page_shows_what_its_commands_print(name, monkeypatch, capsys):
     script = runpy.run_path(str(PAGE.with_name("examples.py")))
-    assert script["README"].read_text(encoding="utf-8") == script["page"](), (
-        "run: python docs/examples.py"
+    monkeypatch.setenv("COLUMNS", str(script["WIDTH"]))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def output_of(command, folder):  # in this process, which has imported torch
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main(command.split())
+        assert not ended.value.code
+        lines = capsys.readouterr().out.splitlines()
+        return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
+
+    monkeypatch.setitem(script["page"].__globals__, "output_of", output_of)
+    (file,) = (x for x in script["PAGES"] if x == PAGE.parents[1] / name)
+    assert file.read_text(encoding="utf-8") == script["page"](file), "run: python docs/examples.py"
+
+
+def test_a_picture_of_a_terminal_is_what_its_script_draws_and_loads_nothing():
+    script = runpy.run_path(str(PAGE.with_name("pictures.py")))
+    (drawn,) = script["pictures"]("reproduce").values()
+    assert (script["FOLDER"] / "reproduce.svg").read_text(encoding="utf-8") == drawn, (
+        "run: python docs/pictures.py"
     )
+    for name in script["PICTURES"]:
+        svg = (script["FOLDER"] / f"{name}.svg").read_text(encoding="utf-8")
+        assert "@font-face" not in svg
+        assert len(svg) < 20_000
+        assert f"docs/pictures/{name}.svg" in script["README"].read_text(encoding="utf-8")
 
 
 def test_the_pages_that_the_readme_names_are_there():

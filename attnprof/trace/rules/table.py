@@ -211,6 +211,7 @@ def check_registered() -> None:
             raise RequestError(f"{name} has a rule of attnprof's own, which another cannot replace")
 
 
+@cache
 def name_of(func: Any) -> str:
     """Return an operation's name: ``aten.mm``, ``mylib.op``, ``higher_order.cond``."""
     if isinstance(func, HigherOrderOperator):

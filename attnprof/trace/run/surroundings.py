@@ -14,14 +14,7 @@ from contextlib import contextmanager
 from functools import _lru_cache_wrapper, lru_cache, partial
 from itertools import chain
 from operator import is_
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    ModuleType,
-)  # fmt: skip
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -38,7 +31,7 @@ _DEPTH = 10
 _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
 #: What can be gone through as it is: no code of a class's own.
-_PLAIN = (dict, list, MappingProxyType)
+_PLAIN = (list, set, deque)
 #: Places that change.
 _KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
 #: Values that are no state: a module that is imported meanwhile adds some for good.
@@ -110,14 +103,19 @@ class _Contents:
         self.caches = [place for place in places if isinstance(place, _lru_cache_wrapper)]
         others = (place for place in places if not isinstance(place, _lru_cache_wrapper))
         self.copies = [(place, _copied(place)) for place in others]
-        self._others = [pair for pair in self.copies if type(_held(pair[0])) not in _PLAIN]
-        plain = [x for x in (_held(place) for place, _ in self.copies) if type(x) in _PLAIN]
-        self._views = [*plain, *(x.values() for x in plain if type(x) is not list)]
+        filled = [pair for pair in self.copies if type(pair[0]) is CellType and pair[1]]
+        self._cells, self._in_cells = [x for x, _ in filled], [held[0] for _, held in filled]
+        views = [(pair, _views(pair[0])) for pair in self.copies]
+        cells = set(map(id, self._cells))
+        self._others = [pair for pair, own in views if not own and id(pair[0]) not in cells]
+        self._views = [*chain.from_iterable(own for _, own in views)]
         self._lengths, self._values = [*map(len, self._views)], [*chain.from_iterable(self._views)]
 
     def _is_same(self) -> bool:
-        return [*map(len, self._views)] == self._lengths and all(
-            map(is_, chain.from_iterable(self._views), self._values)
+        return (
+            [*map(len, self._views)] == self._lengths
+            and all(map(is_, chain.from_iterable(self._views), self._values))
+            and all(map(is_, map(_cell_content, self._cells), self._in_cells))
         )
 
     def changeable(self) -> list[tuple[Any, Any]]:
@@ -271,8 +269,20 @@ def _copied(place: Any) -> Any:
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
 
 
-def _held(place: Any) -> Any:
-    return vars(place) if isinstance(place, type) else place
+def _views(place: Any) -> list[Any]:
+    """Return views of what a place holds now that run no code of its class; else none."""
+    if isinstance(place, dict):
+        return [_kind(place).keys(place), _kind(place).values(place)]
+    if isinstance(place, type):
+        return [vars(place).keys(), vars(place).values()]
+    return [place] if type(place) in _PLAIN else []
+
+
+def _cell_content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # emptied meanwhile
+        return _GONE
 
 
 def _is_as(now: Any, before: Any) -> bool:

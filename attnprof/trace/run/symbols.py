@@ -8,11 +8,11 @@ once more with an ``int`` that leaves sizes as they are.
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from types import BuiltinFunctionType, ModuleType
+from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -141,14 +141,23 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
+        added: list[tuple[dict[str, Any], str]] = []
+        stack.callback(_remove, added)
+        outside = {"range": _Range} | ({"int": _Integer} if integers else {})
         for module in foreign_modules():
+            if module.__name__.startswith(_OURS):
+                continue
             is_ours = module.__name__.partition(".")[0] == "attnprof"
-            names = {"range": _Range} | ({"int": _Integer} if integers and not is_ours else {})
-            for name, kept in names.items() if not module.__name__.startswith(_OURS) else ():
+            for name in ("range",) if is_ours else outside:
                 if name not in vars(module):
-                    stack.callback(delattr, module, name)
-                    module.__dict__[name] = kept
+                    module.__dict__[name] = outside[name]
+                    added.append((vars(module), name))
         yield
+
+
+def _remove(added: list[tuple[dict[str, Any], str]]) -> None:
+    for names, name in added:
+        del names[name]
 
 
 class _RangeType(type):
@@ -193,10 +202,9 @@ class _Integer(int, metaclass=_IntegerType):
 def _patches() -> Iterator[Any]:
     named = _math_functions()
     kept = {getattr(math, name): function for name, function in named.items()}
-    for module in (math, *foreign_modules()):  # and under the names they were imported by
-        for name, value in list(vars(module).items()):
-            if isinstance(value, BuiltinFunctionType) and value in kept:
-                yield patch.object(module, name, kept[value])
+    # and under the names they were imported by
+    for module, name, value in names_of(kept, (math, *foreign_modules())):
+        yield patch.object(module, name, kept[value])
     yield patch.object(torch.SymInt, "__float__", lambda x: _number(x.node), create=True)
     yield patch.object(sym_node.SymNode, "guard_float", _number)
     # a size in a text is the number that it is in a run without symbols
@@ -223,8 +231,24 @@ def _patches() -> Iterator[Any]:
             yield patch.object(kind, name, named[name], create=True)
 
 
+def names_of(
+    values: Collection[Any], places: Iterable[ModuleType]
+) -> Iterator[tuple[ModuleType, str, Any]]:
+    """Yield modules, names under which they hold one of the values, and that value."""
+    ids = set(map(id, values))
+    for place in places:
+        if not ids.isdisjoint(map(id, vars(place).values())):  # most hold none
+            yield from [(place, name, x) for name, x in vars(place).items() if id(x) in ids]
+
+
 def foreign_modules() -> list[ModuleType]:
     """Return imported modules that may hold a user's code; ours are among them."""
+    return _foreign_modules(len(sys.modules), next(reversed(sys.modules)))
+
+
+@lru_cache(maxsize=1)
+def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
+    """Return these modules; the arguments, the cache's key, say which modules are imported."""
     named = [module for name, module in list(sys.modules.items()) if may_be_foreign(name)]
     return [module for module in named if isinstance(module, ModuleType)]
 

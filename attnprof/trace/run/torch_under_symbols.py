@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
 from attnprof.trace.run import remainders
+from attnprof.trace.run.symbols import names_of
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 _META: Any = torch._C.DispatchKey.Meta
@@ -96,10 +97,9 @@ def _decided_attention(*args: Any, **kwargs: Any) -> Any:
 def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
     """Yield the modules and names under which a function of torch's is imported."""
     left_out = {"torch", "sympy", "attnprof"}
-    places = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
-    for place in (torch.nn.functional, *places):
-        names = vars(place).copy() if isinstance(place, ModuleType) else {}
-        yield from ((place, name) for name, value in names.items() if value is function)
+    named = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
+    places = [x for x in (torch.nn.functional, *named) if isinstance(x, ModuleType)]
+    yield from ((place, name) for place, name, _ in names_of([function], places))
 
 
 def _resize_gradient(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -73,6 +73,16 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
 
+class _Silent:
+    """Takes any call of any method, and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+_SILENT = _Silent()
+
+
 @contextmanager
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
     """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
@@ -101,8 +111,8 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             stack.enter_context(nothing)
         warnings.simplefilter("ignore")
         # ranges for a profiler that this build of torch has not
-        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", MagicMock()))
-        stack.enter_context(patch.object(itt, "_itt", MagicMock()))
+        stack.enter_context(patch.object(torch.cuda.nvtx, "_nvtx", _SILENT))
+        stack.enter_context(patch.object(itt, "_itt", _SILENT))
         yield
 
 

@@ -36,9 +36,12 @@ from attnprof.trace.solve.strategies import (
     Forms,
     by_symbols,
 )
-from attnprof.trace.solve.symbolic import PinnedError
+from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from attnprof.user_code import collecting_seldom, error_text
 from attnprof.workload import DTYPES, Workload
+
+#: Tokens of a run that shows whether code loops over them.
+_SHORT_LOOP = 5
 
 
 @collecting_seldom()
@@ -235,7 +238,22 @@ class _Search:
             return forms
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
+        alone = alone and not self._loops_over_tokens(error, phases)
         return self._narrowed(phases, reasons) if alone else None
+
+    def _loops_over_tokens(self, error: Exception, phases: Sequence[str]) -> bool:
+        """Return whether the length is pinned at other lengths, too, as by ``range(tokens)``."""
+        length = symbol("N")
+        if not any(length in pin.free_symbols for pin in getattr(error, "pins", ())):
+            return False
+        hints = {**hints_for(self.target.symbols, self.asked), "N": _SHORT_LOOP}
+        try:
+            run_symbolically(self.target, hints, phases)
+        except PinnedError as other:
+            return any(pin.args == (length, _SHORT_LOOP) for pin in other.pins)
+        except (NoFormulaError, RequestError, TooLongError):
+            pass
+        return False
 
     def _length(self, phases: Sequence[str]) -> Sizes:
         """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""

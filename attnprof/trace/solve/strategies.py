@@ -15,6 +15,7 @@ from attnprof.trace.events import (
     QUANTITIES,
     assumed,
     left_out,
+    orders,
     reservations,
     totals_by_phase,
     trains,
@@ -160,6 +161,7 @@ class Attempt:
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
             yield from (*others, *notes, *found.trace.notes, *reservations(found.trace, phase))
+            yield from orders(found.trace, phase)
 
         formulas = {
             phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
