@@ -76,8 +76,8 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - Of a mixture's experts only the weights that tokens meet are read: a decoded token reads those of
   the experts that it chooses, and `B` of them, each choosing k of E evenly at random, those of
   `E*(1 - (1 - k/E)**B)` experts on average, which the formula says; experts in a loop of Python's,
-  too. Bytes moved are those of the model's own code: copies of the
-  cache that it makes, as by `torch.cat`, are among them.
+  too. With `--as torch`, bytes moved are those of the model's own code: copies of the cache that it
+  makes, as by `torch.cat`, are among them.
 - Under a decoded token stands what its weights and its cache are, each read once (`least_traffic`
   of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
   results in between and copies: transformers' Python copies a cache that grows (`torch.cat`) and
@@ -98,8 +98,9 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come
   first, and formulas get what is left, an equal share for each phase and the cache. Recurrent
-  layers that go token by token or by chunks may use that up: then there are numbers alone, and the
-  reason says what to type. `--limit 1200` gives twenty minutes, `--limit 0` asks for no formulas.
+  layers that transformers' Python takes token by token or by chunks (`--as torch`) may use that up:
+  then there are numbers alone, and the reason says what to type. `--limit 1200` gives twenty
+  minutes, `--limit 0` asks for no formulas.
 - Numbers are not cut short before two minutes of processor time a phase, or what `--limit` says if
   that is more. A run that takes longer than 1.5 seconds is made of a run of the first layers, where
   the others are built like them and cost the same.

@@ -74,7 +74,7 @@ def explore(
             ),
             *(model_subject(name, _model_report(name), scripts) for name in models),
         ]
-        data = page_data(subjects, scripts, request.parse_set(settings))
+        data = page_data(subjects, scripts, request.parse_set(settings), causal=causal)
         opt.write(render_explorer(data, attnprof.__version__), output)
 
 

@@ -76,8 +76,8 @@ def kept(mechanism: Mechanism, w: Workload) -> Kept:
 def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Transfer | str]:
     """Yield the ways in which ranks can share the tokens of a workload; a reason for a missing one.
 
-    Bytes are sent ones, of the busiest rank, in one layer: the first Q, K and V are there, where
-    a rank's tokens are; the last is the output, there again.
+    Bytes are those that the busiest rank sends in one layer, from queries, keys and values of its
+    tokens to their outputs.
     """
     mechanism = mechanism.form_for(w)
     tokens = ceil_div(w.seq_len, ranks) if is_plain(ranks) else w.seq_len / ranks
@@ -106,11 +106,10 @@ def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) 
     if decoder.row_bytes != 0:
         rows = _rows_sent(decoder, tokens, ranks, causal=w.causal)
         sent = rows * decoder.row_bytes
-        reach = None if decoder.latest is None or decoder.first else decoder.latest - 1
-        near = reach is not None and is_plain(tokens, ranks)
-        yield Transfer(
-            RING, sent, 2 * sent, min(others, ceil_div(reach, tokens)) if near else others
-        )
+        steps = others
+        if decoder.latest is not None and not decoder.first and is_plain(tokens, ranks):
+            steps = min(others, ceil_div(decoder.latest - 1, tokens))
+        yield Transfer(RING, sent, 2 * sent, steps)
         return
     state = decoder.state_bytes
     if w.causal or isinstance(mechanism, Recurrence):

@@ -39,7 +39,7 @@ SIZES = {
     "B": ("batch", 4096),
 }
 START = {"N": 4096, "d": 128, "h": 32, "B": 1, "phase": "forward", "dtype": "bfloat16",
-         "causal": False, "on": "H100", "q": "flops"}  # fmt: skip
+         "on": "H100", "q": "flops"}  # fmt: skip
 #: What is on the page if nothing is asked for: what people choose between, and their baseline.
 USUAL = (
     "standard", "sdpa", "gqa", "mla", "sliding-window", "topk", "differential", "gated-deltanet",
@@ -189,7 +189,11 @@ def code_subject(
 
 
 def page_data(
-    subjects: Sequence[PageSubject], scripts: Scripts, settings: Mapping[str, Any]
+    subjects: Sequence[PageSubject],
+    scripts: Scripts,
+    settings: Mapping[str, Any],
+    *,
+    causal: bool = False,
 ) -> dict[str, Any]:
     """Return what the page shows: subjects, devices, choices, functions, and where it starts."""
     if not subjects:
@@ -214,7 +218,7 @@ def page_data(
     page = {
         "subjects": [vars(one) for one in subjects], "devices": devices,
         "quantities": list(QUANTITIES.items()), "choices": list(options),
-        "start": {"a": names[:FIRST], **START},
+        "start": {"a": names[:FIRST], **START, "causal": causal},
         "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
     }  # fmt: skip
     sizes = [

@@ -6,7 +6,6 @@ and priced by a calibration, on real ones with random weights it is timed. Entry
 """
 
 import copy
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from attnprof.models.hub import hub_subject
 from attnprof.models.names import released
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.record import Report
+from attnprof.trace.run.worlds import quiet_hub
 from attnprof.workload import DTYPES
 
 PHASES = ("prefill", "train", "decode")
@@ -64,8 +64,7 @@ def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype:
     """Return the operations of a phase's call, seen on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    logging.getLogger("transformers").setLevel(logging.ERROR)  # kernels that are not installed
-    with FakeTensorMode(allow_non_fake_inputs=True), _as_with_values():
+    with quiet_hub(), FakeTensorMode(allow_non_fake_inputs=True), _as_with_values():
         try:
             subject = phase_subject(whole, phase, sizes, dtype)
             subject.prepare()

@@ -30,7 +30,7 @@ def mixer(
     end = like.new_zeros(shape, dtype=wide) if state is None else state.to(wide, copy=True)
     out = MIXERS[kind].text(*operands, end, rows=rows, form=form)
     kept = _kept(kind, operands, rows, keeps)
-    return out.contiguous(), end.to(_state_format(kind, operands)), kept
+    return out.to(like.dtype).contiguous(), end.to(_state_format(kind, operands)), kept
 
 
 @torch.library.custom_op("attnprof::mixer_step", mutates_args={"state"})
@@ -40,7 +40,7 @@ def mixer_step(kind: str, operands: list[Tensor], state: Tensor) -> Tensor:
     out: Tensor = MIXERS[kind].text(*operands, held, rows=1, form="recurrent")
     if held is not state:
         state.copy_(held)
-    return out.contiguous()
+    return out.to(operands[MIXERS[kind].like].dtype).contiguous()
 
 
 @torch.library.custom_op("attnprof::mixer_backward", mutates_args=())

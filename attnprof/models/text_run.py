@@ -5,7 +5,6 @@ and masks. Experts do not run: which tokens they see is not known without values
 :func:`text_run`.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -91,7 +90,7 @@ def run_without_values(
     errors = list[Exception]()
     for device in ("meta", "cpu"):
         world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
-        with world, recorded_attention() as calls, without_experts(), torch.no_grad(), _quietly():
+        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
             try:
                 model = subject.build().eval()
                 set_kernel(model, KERNEL)
@@ -107,18 +106,6 @@ def run_without_values(
         f"{subject.name} does not run without values, so what it costs is not known: "
         f"{error_text(errors[0])}"
     ) from errors[0]
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep transformers from warning that kernels are not installed: nothing is computed."""
-    log = logging.getLogger("transformers")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnprof.blocks.mixers import MIXERS
 from attnprof.errors import RequestError
 from attnprof.models.engine import engine_subject
+from attnprof.models.engine_mixer_kernel import mixer, mixer_backward, mixer_step
 from attnprof.models.hub import hub_subject
 from attnprof.models.phases import run_of
 from attnprof.trace.rules.mixers import played
@@ -206,6 +208,36 @@ def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
     assert [call.bytes_moved for call in steps] == [4 * (2 * (2 * state + rows) + 2 * 8)] * 3
     held = {call.dtype for call in steps}
     assert held == {"float32"}
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_shapes_and_formats_without_values_are_those_of_real_results(kind):
+    operands = [x.to(torch.bfloat16) if x.dim() > 2 else x for x in operands_of(kind)]
+
+    def made(operands, state):
+        forward = mixer(kind, operands, state, ROWS, "chunkwise", True)
+        needs = [True] * len(operands)
+        states, grad = forward[2], torch.ones_like(forward[0])
+        backward = mixer_backward(grad, kind, operands, states, ROWS, "chunkwise", needs)
+        axis = MIXERS[kind].tokens
+        token = [x.narrow(axis, 0, 1) if x.dim() > 2 else x for x in operands]
+        return [*forward, mixer_step(kind, token, forward[1]), *backward]
+
+    real = made(operands, None)
+    with FakeTensorMode() as mode:
+        fake = made([mode.from_tensor(x) for x in operands], None)
+    assert [(x.shape, x.dtype) for x in real] == [(x.shape, x.dtype) for x in fake]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "jamba", "falcon_h1", "minimax"])
+def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
+    fields = {**SIZES, **CASES[model_type], "model_type": model_type}
+    usual = hub_subject(fields, "tiny", "eager")
+    held = []
+    for subject in (usual, engine_subject(usual)):
+        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", held=False)[0]
+        held.append(sum(call.takes for call in trace.calls if call.dtype == "float32"))
+    assert held[0] == held[1] > 0
 
 
 def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():

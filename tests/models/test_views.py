@@ -6,7 +6,10 @@ import pytest
 
 from attnprof.models.engine import engine_subject
 from attnprof.models.hub import hub_subject
+from attnprof.models.report import model_report
 from attnprof.models.views import difference
+from attnprof.record import ModelRecord
+from attnprof.render.formats import render
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
 from tests.models.test_engine import CASES, TINY
@@ -72,3 +75,16 @@ def test_the_definition_counts_each_pair_and_each_token_once():
     assert sum(sum(call.counts.get(kind, 0) for kind in (
         "multiplications", "additions", "divisions", "exponentials", "other"
     )) for call in attention) == forward + backward  # fmt: skip
+
+
+def test_a_report_tells_its_view_and_how_others_differ():
+    fields = {**TINY, **CASES["gpt_oss"], **_LONG, "model_type": "gpt_oss"}
+    for view, start in (("engine", "--as torch counts"), ("definition", "")):
+        subject = engine_subject(hub_subject(fields, "tiny"), view)
+        report = model_report(subject, ["forward"], {"B": 1, "N": 900}, limit_s=0.0)
+        assert {row.view for row in report.of(ModelRecord)} == {view}
+        sentence = report.summary["phases"]["forward"]["other_views"]
+        assert sentence.startswith(start)
+        shown = render(report, "table")
+        assert sentence[:40] in shown
+        assert ("by definition" in shown) == (view == "definition")

@@ -8,7 +8,7 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const $ = id => document.getElementById(id);
 const boxes = [...document.querySelectorAll("#subjects input")];
 const subjects = Object.fromEntries(PAGE.subjects.map(one => [one.name, one]));
-let plot = null, state = null, timer = 0, told = false;
+let plot = null, state = null, timer = 0, frame = 0, told = false;
 
 // -- numbers ---------------------------------------------------------------------------
 const ITEMS = {float64: 8, float32: 4, bfloat16: 2, float16: 2};
@@ -94,7 +94,8 @@ function show(at, from) {
   $("causal").checked = at.causal;
   const device = PAGE.devices[at.on];
   $("source").textContent = device.source;
-  draw();
+  cancelAnimationFrame(frame);  // a picture a frame, however fast one drags
+  frame = requestAnimationFrame(draw);
 }
 
 function chosen(from) {
