@@ -18,7 +18,7 @@ from attnprof.render.formats import filled
 from attnprof.render.mathml import formula_html, sentence_html
 from attnprof.render.terminal import FittedTable, FormulaText, Hanging, render_text
 
-#: Rows of a table above which it is folded.
+#: Rows of a table above which it can be folded.
 MOST_ROWS = 40
 #: Styles of the terminal that are badges on a page.
 _BADGES = {"green", "red", "yellow", "magenta", "cyan"}
@@ -130,8 +130,9 @@ def _sections(items: Iterable[RenderableType], answer: str) -> list[Section]:
             style = str(text.style) if isinstance(text, Text) else ""
             if style == "bold":
                 sections.append(Section(plain))
-            else:
-                sections[-1].blocks.append(Paragraph(plain, note=style == "dim"))
+            else:  # a plain string is to be copied as it is
+                shown = Markup.escape(plain) if isinstance(text, str) else plain
+                sections[-1].blocks.append(Paragraph(shown, note=style == "dim"))
     return sections
 
 
@@ -144,7 +145,7 @@ def _table(drawn: FittedTable) -> PageTable | Fold:
     )  # fmt: skip
     if len(rows) <= MOST_ROWS:
         return table
-    return Fold(f"{table.title or 'table'}: {len(rows):,} rows", [table])
+    return Fold(f"{table.title or 'table'}: {len(rows):,} rows", [table], open=True)
 
 
 def _cell(text: Text) -> Any:

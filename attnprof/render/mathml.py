@@ -49,7 +49,9 @@ def value_html(text: str) -> Markup:
 
 
 def sentence_html(text: str) -> Markup:
-    """Return a sentence with the formulas in it set."""
+    """Return a sentence with the formulas in it set; markup stays as it is."""
+    if isinstance(text, Markup):
+        return text
     parts = _IN_SENTENCE.split(text)
     shown = [value_html(part) if place % 2 else part for place, part in enumerate(parts)]
     return Markup("").join(shown)

@@ -42,11 +42,14 @@ const wide = root.scrollWidth - root.clientWidth;
 const type = text => { field.value = text; field.dispatchEvent(new Event("input")); };
 type("zzz");
 const left = document.querySelectorAll("[data-find]:not([hidden])").length;
+const last = [...document.querySelectorAll("[data-find]")].at(-1);
+type(last ? last.textContent.trim().split(/\\s+/)[0] : "");
+const finds = !last || last.checkVisibility();
 type("");
 axe.run({resultTypes: ["violations"]}).then(found => {
   const serious = found.violations.filter(one => ["serious", "critical"].includes(one.impact))
     .map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 200))]);
-  const all = {width: innerWidth, wide, left, refused, serious};
+  const all = {width: innerWidth, wide, left, finds, refused, serious};
   const text = encodeURIComponent(JSON.stringify(all));
   parent.postMessage(`found:${text};`, "*");
 });
@@ -79,7 +82,7 @@ def test_a_page_has_no_serious_finding_and_fits_its_window(attnprof, tmp_path, n
     page = attnprof(PAGES[name], "--format html").out
     for width, dark in ((1280, False), (390, True)):
         found = opened(page, width, tmp_path, dark=dark)
-        nothing = {"wide": 0, "left": 0, "refused": 0, "serious": []}
+        nothing = {"wide": 0, "left": 0, "finds": True, "refused": 0, "serious": []}
         assert found == {"width": width, **nothing}
 
 

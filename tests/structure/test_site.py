@@ -28,6 +28,11 @@ def test_the_commands_of_the_tutorial_run_in_its_order(tmp_path, monkeypatch, ca
             main(shlex.split(command)[1:])
         assert not ended.value.code, command
         assert capsys.readouterr().out or "--output" in command
+    (tmp_path / "my.py").write_text(module.replace(", D))", ", D).clone())"), encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(commands[-1])[1:])
+    assert ended.value.code == 1
+    assert "my.py:16 added clone" in capsys.readouterr().out
     assert (tmp_path / "cost.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 

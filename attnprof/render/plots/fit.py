@@ -1,5 +1,7 @@
 """Draw what a rank of a model holds, as one bar beside the memory."""
 
+from typing import Any
+
 from attnprof.record import FitRecord, Report
 from attnprof.render.plots import style
 from attnprof.units import format_bytes
@@ -13,13 +15,13 @@ def draw_fit(report: Report) -> style.Figure:
     parts = [row for row in report.of(FitRecord) if row.part != "total" and row.bytes]
     figure = style.new_figure(1.1)
     axes = figure.subplots()
-    start, marks = 0.0, []
+    start, marks = 0.0, list[dict[str, Any]]()
     for place, row in enumerate(parts):
-        look = {"color": style.PALETTE[place % len(style.PALETTE)]}
-        axes.barh([0], [row.bytes / GIB], left=start, height=0.6, **look)
+        colour = style.PALETTE[place % len(style.PALETTE)]
+        axes.barh([0], [row.bytes / GIB], left=start, height=0.6, color=colour)
         start += row.bytes / GIB
         label = f"{row.part} {format_bytes(row.bytes)}"
-        marks.append({**look, "marker": "s", "linestyle": "none", "label": label})
+        marks.append({"color": colour, "marker": "s", "linestyle": "none", "label": label})
     memory = summary["memory_bytes"]
     axes.axvline(memory / GIB, color=style.BLACK, linewidth=1.5)
     label = f"memory {format_bytes(memory)}"
