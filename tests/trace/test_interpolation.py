@@ -13,7 +13,7 @@ from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.grid import coefficients, degree, expression, lower_set
+from attnprof.trace.solve.lattice import coefficients, degree, lower_set
 from tests.trace import hazards
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
@@ -41,7 +41,7 @@ def test_a_lower_set_of_points_fixes_exactly_its_monomials():
 
     values = {i: [value(nodes[0][i[0]], nodes[1][i[1]], nodes[2][i[2]])] for i in indices}
     table = coefficients(nodes, values)
-    found = expression("BNh", {i: row[0] for i, row in table.items()})
+    found = sum(sympy.Rational(x[0]) * B**i * N**j * h**k for (i, j, k), x in table.items())
     assert sympy.expand(found - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
 
 

@@ -52,11 +52,6 @@ class ContradictedError(NoFormulaError):
         self.shape = dict(shape)
         self.wrong = wrong
 
-    @property
-    def only_peaks(self) -> bool:
-        """Whether nothing but peaks was wrong."""
-        return all(quantity == "peak_bytes" for _, quantity in self.wrong)
-
 
 def check_patience() -> None:
     """Raise :class:`OutOfBudgetError` if no time is left."""
