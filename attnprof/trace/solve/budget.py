@@ -117,17 +117,6 @@ class Runs:
         except Exception:  # noqa: BLE001 - the user's code may raise anything
             return None
 
-    def length(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of operations at a shape, on meta tensors if the code runs there."""
-        swift = self._ran(sizes, swift=True)
-        if isinstance(swift, OutOfBudgetError | TooLongError | AttnprofError):
-            raise swift
-        return len((swift if isinstance(swift, Trace) else self.at(sizes)).calls)
-
-    def seen(self) -> list[dict[str, int]]:
-        """Return the shapes of all runs so far that succeeded."""
-        return [dict(key) for key, result in self._seen.items() if isinstance(result, Trace)]
-
     def verify(
         self,
         formulas: "Found",

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, trains
-from attnprof.trace.request.target import EVEN_ANCHOR, Sizes, Target, sizes_text
+from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.chance import HIGH, LOW, Draws, draws_seen
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
@@ -109,12 +109,12 @@ def short_sizes(runs: Runs, hints: Sizes, asked: Sizes) -> dict[str, int]:
     at none of these, :class:`NoFormulaError` if all runs are too long.
     """
     few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
-    even = {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints}
+    even = {name: asked.get(name) or EVEN.get(name, 16) for name in hints}
     lengths = [few["N"] % unit + unit for unit in (256, 64) if few.get("N", 0) >= 2 * unit]
     shortest, best, failure = float("inf"), dict[str, int](), None
     for sizes in (dict(hints), even, few, *({**few, "N": length} for length in lengths)):
         try:
-            operations = runs.length(sizes)
+            operations = len(runs.at(sizes).calls)
         except (AttnprofError, OutOfBudgetError):
             raise
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
