@@ -23,6 +23,7 @@ from attnprof.trace.solve.accounts import (
     account,
     families,
     operation_signature,
+    terms,
     with_sizes,
 )
 from attnprof.trace.solve.axes import Axis, axis_of
@@ -245,9 +246,6 @@ class Solved:
         for (key, name), size in self.sizes.items():
             sizes[key][name] = None if size is None else spelled((key, name), size)
         notes = [x for x in self.runs[0].trace.notes if all(x in y.trace.notes for y in self.runs)]
-        routes = self.runs[0].trace.routes
-        if any(run.trace.routes != routes for run in self.runs):
-            raise NoFormulaError("other sizes spread other numbers of rows over the experts")
         if not self.aligned and not self.mixture.plan.by_module:
             examples = {
                 key: replace(call, module=unnumbered(call.module)) for key, call in examples.items()
@@ -255,4 +253,17 @@ class Solved:
         calls = [with_sizes(call, sizes[key]) for key, call in examples.items()]
         whole = sizes[""]
         modules = {name[0]: entries for name, entries in whole.items() if "own" in name}
-        return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)
+        return Trace(calls, whole["parameters"], notes, modules=modules, routes=self._routes())
+
+    def _routes(self) -> list[tuple[Any, Any]]:
+        """Return rows and experts of each choice; raise NoFormulaError if runs have others."""
+        runs = [run.trace.routes for run in self.runs]
+        if all(routes == runs[0] for routes in runs):
+            return runs[0]
+        if self.mixture.plan.concrete and len({len(routes) for routes in runs}) == 1:
+            columns = zip(*(chain(*routes) for routes in runs), strict=True)
+            fit = [self.expression([*map(terms, column)]) for column in columns]
+            sizes = [int(x) if x is not None and x.is_Integer else x for x in fit]
+            if None not in sizes:
+                return list(zip(sizes[::2], sizes[1::2], strict=True))
+        raise NoFormulaError("other sizes spread other numbers of rows over the experts")
