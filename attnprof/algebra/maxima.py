@@ -130,7 +130,7 @@ def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, 
     """
     import numpy as np
 
-    if any(dominates(others[place], value) for place in np.flatnonzero((away >= 0).all(1))):
+    if any(dominates(others[x], value) for x in np.flatnonzero((away >= 0).all(1)).tolist()):
         return True
     short = away < 0
     columns = short.any(0)  # a mean of two that are large enough is so, too
@@ -192,10 +192,10 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
     kept = np.ones(len(values), dtype=bool)
     for place, value in enumerate(values):
         kept[place] = False
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(kept).tolist()
         others = [values[row] for row in rows]
         kept[place] = not _covers(others, table[rows] - table[place], value)
-    return [peaks[place] for place in np.flatnonzero(kept)]
+    return [peaks[place] for place in np.flatnonzero(kept).tolist()]
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
