@@ -100,9 +100,7 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
     """What tells of a value whether one of the others, or a mean of two, is never smaller."""
     import numpy as np
 
-    terms = list(dict.fromkeys(term for other in others for term in other))
-    table = np.array([[float(x.get(t, 0)) for t in terms] for x in others])
-    table = table.reshape(len(others), len(terms))
+    terms, table = _table(others)
     kept = _without_smaller(table) if len(others) > _MANY else range(len(others))
     table, known = table[list(kept)], set(terms)
     others = [others[place] for place in kept]
@@ -111,18 +109,39 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
         if any(factor > 0 for term, factor in value.items() if term not in known):
             return False
         away = table - np.array([float(value.get(t, 0)) for t in terms])
-        if any(dominates(others[place], value) for place in np.flatnonzero((away >= 0).all(1))):
-            return True
-        short = (away < 0).astype(float)
-        pairs = np.argwhere(short @ short.T == 0)  # nowhere are both smaller
-        a, b = away[pairs[:, 0]], away[pairs[:, 1]]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = b / (b - a)  # of the one, at which its mean with the other has as much
-        high = np.where(b > a, weight, 1).min(-1, initial=1)
-        pairs = pairs[np.where(a > b, weight, 0).max(-1, initial=0) <= np.minimum(high, 1) + 1e-9]
-        return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
+        return _covers(others, away, value)
 
     return covered
+
+
+def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
+    """The terms of all values, and an array of their factors: a row a value, a column a term."""
+    import numpy as np
+
+    terms = list(dict.fromkeys(term for value in values for term in value))
+    table = np.array([[float(x.get(t, 0)) for t in terms] for x in values])
+    return terms, table.reshape(len(values), len(terms))
+
+
+def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, Any]) -> bool:
+    """Whether one of the others, or a mean of two, is never smaller than the value.
+
+    ``away`` has how much larger each factor of theirs is, a row for each of them.
+    """
+    import numpy as np
+
+    if any(dominates(others[x], value) for x in np.flatnonzero((away >= 0).all(1)).tolist()):
+        return True
+    short = away < 0
+    columns = short.any(0)  # a mean of two that are large enough is so, too
+    away, less = away[:, columns], short[:, columns].astype(np.float32)
+    pairs = np.argwhere(np.triu(less @ less.T == 0, 1))  # nowhere are both smaller
+    a, b = away[pairs[:, 0]], away[pairs[:, 1]]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight = b / (b - a)  # of the one, at which its mean with the other has as much
+    high = np.where(b > a, weight, 1).min(-1, initial=1)
+    pairs = pairs[np.where(a > b, weight, 0).max(-1, initial=0) <= np.minimum(high, 1) + 1e-9]
+    return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
 
 
 def _without_smaller(table: Any) -> list[int]:
@@ -166,12 +185,17 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
     """
     if len(peaks) < 2:
         return list(peaks)
-    kept = {place: _above_one(peak, terms) for place, peak in enumerate(peaks)}
-    for place in range(len(peaks)):
-        candidate = kept.pop(place)
-        if not covered(candidate, list(kept.values())):
-            kept[place] = candidate
-    return [peaks[place] for place in sorted(kept)]
+    import numpy as np
+
+    values = [_above_one(peak, terms) for peak in peaks]
+    _, table = _table(values)
+    kept = np.ones(len(values), dtype=bool)
+    for place, value in enumerate(values):
+        kept[place] = False
+        rows = np.flatnonzero(kept).tolist()
+        others = [values[row] for row in rows]
+        kept[place] = not _covers(others, table[rows] - table[place], value)
+    return [peaks[place] for place in np.flatnonzero(kept).tolist()]
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:

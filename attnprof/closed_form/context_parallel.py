@@ -20,8 +20,9 @@ from attnprof.mechanism import Mechanism
 from attnprof.mechanisms.decay import FixedDecay
 from attnprof.mechanisms.delta import Recurrence
 from attnprof.mechanisms.latent import Latent
+from attnprof.ops.caches import Cache, CountedCaches
 from attnprof.ops.counter import Counter
-from attnprof.ops.layer import Cache, CountedCaches, LayerSizes
+from attnprof.ops.layer import LayerSizes
 from attnprof.ops.tensor import Tensor
 from attnprof.record import RanksRecord
 from attnprof.workload import Workload

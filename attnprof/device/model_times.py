@@ -242,6 +242,11 @@ def with_speeds(
         again = "cuda" if calibrated.device.startswith("cuda") else "cpu"
         made_of = f"{predictor.made_of}; to check it there: --on {again} --measure"
         report = with_times(report, whole, options, dtype, "calibrated", time_of, made_of)
+    elif here:
+        note = f"{name} was not calibrated with so many threads: type attnprof calibrate"
+        speed = {"device": name, "figures": [], "notes": [], **report.summary.get("speed", {})}
+        speed["notes"] = [*speed["notes"], note]
+        report = replace(report, summary={**report.summary, "speed": speed})
     if measured:
         time_of = partial(measured_time, budget=BUDGET, device=on)
         report = with_times(report, whole, options, dtype, "measured", time_of, f"{name}, here")

@@ -31,6 +31,7 @@ from attnprof.models.storage import (
     format_named,
     format_of_file,
 )
+from attnprof.models.text_run import text_run
 
 #: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
 CHUNK = 8192
@@ -122,18 +123,16 @@ class FitModel:
 
 def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
-    import torch
-
     known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
     subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
     whole = configuration(known, str(name))
-    sizes = subject_sizes(subject, text_config(whole))
+    run = text_run(subject, use_cache=True)
+    sizes = subject_sizes(subject, text_config(whole), run)
     if whole.is_encoder_decoder:
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
-    with torch.device("meta"):
-        weights = dict(subject.build().named_parameters())
+    weights = dict(run.model.named_parameters())
     entries = partial(_entries_of, weights)
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
@@ -141,8 +140,9 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     return FitModel(
-        sizes, cache_layout(subject), known, inner, chosen, subject.experts, len(with_experts),
-        entries("_a_proj"), {name: entries(pattern) for name, (_, pattern) in FINER.items()},
+        sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
+        len(with_experts), entries("_a_proj"),
+        {name: entries(pattern) for name, (_, pattern) in FINER.items()},
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
     )  # fmt: skip
 

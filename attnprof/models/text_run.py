@@ -25,12 +25,16 @@ TOKENS = 8
 
 @dataclass
 class TextRun:
-    """A run without values: rows that modules multiplied for each token, and attention's calls."""
+    """A run without values: rows that modules multiplied for each token, and attention's calls.
+
+    ``result`` is the model's, which has the cache of a run that was to keep one.
+    """
 
     model: Any
     rows: Mapping[str, Fraction]
     ran: set[str]
     calls: Sequence[AttentionCall]
+    result: Any = None
 
     def __post_init__(self) -> None:
         self.places: Mapping[str, ModulePlace] = places(self.model)
@@ -40,8 +44,8 @@ class TextRun:
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
 
 
-def text_run(subject: WholeModel) -> TextRun:
-    """Run a model over a few tokens without values.
+def text_run(subject: WholeModel, **more: Any) -> TextRun:
+    """Run a model over a few tokens without values, with ``more`` arguments.
 
     Raises :class:`CannotRunError` if its code asks for values.
     """
@@ -62,8 +66,8 @@ def text_run(subject: WholeModel) -> TextRun:
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls, _ = run_without_values(subject, TOKENS, hooked)
-    return TextRun(model, rows, ran, calls)
+    model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
+    return TextRun(model, rows, ran, calls, result)
 
 
 def run_without_values(

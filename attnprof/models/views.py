@@ -34,8 +34,10 @@ def _sentences(
         for name in (DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED)
     }
     whole = totals(trace, phase)
-    expanded = _expanded(subject, phase, sizes)
-    if subject.view == "definition":
+    by_definition = subject.view == "definition"
+    absorbs = by_definition or any("latent_attention" in call.op for call in calls)
+    expanded = _expanded(subject, phase, sizes) if absorbs else 0
+    if by_definition:
         if ratio := _ratio(whole["flops"], more[OTHER_FORM] - expanded):
             yield f"--as engine counts {ratio} the FLOPs: {_of_kernels(subject, phase, expanded)}"
         return

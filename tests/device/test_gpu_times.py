@@ -1,5 +1,6 @@
 """Times of a GPU's own work, without one."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -118,19 +119,16 @@ def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
 
 
 def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
-    typed = ["crossover", "standard", "linear", "--d", "16", "--metric", "time", "--format", "csv"]
+    typed = ["crossover", "standard", "linear", "--d", "16", "--metric", "time"]
     typed += ["--on", "H200", "--calibration", str(elsewhere)]
     with pytest.raises(SystemExit, match="0"):
-        main(typed)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert "predicted" in lines[1]
+        main([*typed, "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in report["records"]] == ["predicted"]
+    assert "NVIDIA H200, 16 threads" in report["summary"]["made_of"]
     with pytest.raises(SystemExit, match="2"):
         main([*typed, "--kind", "measured"])
     assert "only what is here is measured" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="0"):
-        main([one if one != "csv" else "table" for one in typed])
-    assert "calibrated: NVIDIA H200, 16 threads" in " ".join(capsys.readouterr().out.split())
 
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):

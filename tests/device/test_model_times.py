@@ -109,7 +109,9 @@ def test_fit_tells_measured_times_of_random_weights(capsys, tmp_path, monkeypatc
     monkeypatch.setattr(model_times, "BUDGET", QUICK)
     nothing = str(tmp_path / "none.json")
     words = ("--on", "cpu", "--measure", "--dtype", "float32", "--calibration", nothing)
-    figures = fitted(capsys, tmp_path, *words)["figures"]
+    speed = fitted(capsys, tmp_path, *words)
+    assert any("attnprof calibrate" in note for note in speed["notes"])
+    figures = speed["figures"]
     assert [figure["basis"] for figure in figures] == ["measured"] * 3
     assert all(0 < x["low"] <= x["value"] <= x["high"] for x in figures)
 

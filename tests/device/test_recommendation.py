@@ -27,8 +27,12 @@ def ranked(known, workload, **how):
     return recommend(workload, {}, device="cpu", threads=1, path=known, **how)
 
 
-def test_exact_ones_come_first_and_the_fast_before_the_slow(known):
-    found = ranked(known, Workload(64, 2, 16))
+@pytest.fixture(scope="module")
+def found(known):
+    return ranked(known, Workload(64, 2, 16))
+
+
+def test_exact_ones_come_first_and_the_fast_before_the_slow(found):
     rows = [row for row in found.records if row.rank is not None]
     assert [row.rank for row in rows] == list(range(1, len(rows) + 1))
     for exact in (True, False):
@@ -40,8 +44,7 @@ def test_exact_ones_come_first_and_the_fast_before_the_slow(known):
     assert found.summary["fastest"]
 
 
-def test_two_whose_intervals_overlap_are_both_named(known):
-    found = ranked(known, Workload(64, 2, 16))
+def test_two_whose_intervals_overlap_are_both_named(found):
     first, second = [row for row in found.records if row.exact and row.rank is not None][:2]
     assert second.ci_low_s <= first.ci_high_s
     told = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
