@@ -39,15 +39,18 @@ class Hybrid(Mechanism):
         return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
 
     def with_params(self, params: dict[str, Any]) -> Self:
-        """The same with each parameter set in all that have it."""
-        known = self.parameter_names()
+        """The same with each parameter set in all that have it, or in one: ``gqa.gate``."""
+        known = [*self.parameter_names(), *self.params]
         for name in params:
             if name not in known:
                 raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, known)}")
-        return replace(self, parts=tuple(
-            part.with_params({n: x for n, x in params.items() if n in part.parameter_names()})
-            for part in self.parts
-        ))  # fmt: skip
+
+        def given(part: Mechanism) -> dict[str, Any]:
+            names = {n: n for n in part.parameter_names()}
+            names |= {f"{part.name}.{n}": n for n in names}
+            return {names[n]: x for n, x in params.items() if n in names}
+
+        return replace(self, parts=tuple(part.with_params(given(part)) for part in self.parts))
 
     @property
     def params(self) -> dict[str, Any]:

@@ -183,13 +183,19 @@ def test_what_cannot_be_is_refused(attnprof, command, reason):
 def test_names_with_parameters_build_layers():
     import torch
 
-    from attnprof import build
+    from attnprof import build, registry
 
     layer = build("mla@impl=absorbed@rope_dim=2", 16, 2)
     assert (layer.spec.impl, layer.spec.rope_dim, layer.spec.name) == (
         "absorbed", 2, "mla@impl=absorbed@rope_dim=2",
     )  # fmt: skip
     assert layer(torch.zeros(1, 3, 16)).shape == (1, 3, 16)
+    hybrid = registry.get("mamba2@2+gqa@1", chunk=8).with_params({"gqa.bias": True})
+    assert [(one.name, one.bias) for one in hybrid.layers] == [
+        ("mamba2", False), ("mamba2", False), ("gqa", True),
+    ]  # fmt: skip
+    assert hybrid.params["mamba2.chunk"] == 8
+    assert registry.get(hybrid.name, **hybrid.params) == hybrid
     wide = build("gqa", 12, 2, head_dim=8)
     assert wide(torch.zeros(1, 3, 12)).shape == (1, 3, 12)
     assert wide.q_proj.weight.shape == (16, 12)
