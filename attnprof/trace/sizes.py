@@ -156,8 +156,17 @@ def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
         value = evaluate(node, at)
         return next(arg for arg in node.args if evaluate(arg, at) == value)
 
+    def walked(node: Any) -> Any:
+        if isinstance(node, kinds):  # from outside in: what is not taken is never built anew
+            return walked(branch(node))
+        if not node.args:
+            return node
+        args = [walked(arg) for arg in node.args]
+        same = all(new is old for new, old in zip(args, node.args, strict=True))
+        return node if same else node.func(*args)
+
     kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
-    return expression.replace(lambda node: isinstance(node, kinds), branch)
+    return walked(expression)
 
 
 def _power(base: Value, exponent: Value) -> Value:
