@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 def build(
     name: str, d_model: int, num_heads: int, seq_len: int | None = None, *,
-    num_kv_heads: int | None = None, value_head_dim: int | None = None, **params: Any,
+    num_kv_heads: int | None = None, value_head_dim: int | None = None,
+    head_dim: int | None = None, **params: Any,
 ) -> "nn.Module":  # fmt: skip
     """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
 
     ``name`` and ``params`` are those of ``attnprof list``; a plug-in's name or ``path.py:Class``
     will do, too. ``seq_len`` is needed where weights are made for one length. ``num_kv_heads``
     groups keys and values, ``value_head_dim`` is the width of a value head, where the mechanism has
-    such. A layer that decodes has ``init_state(batch_size)`` and ``step(x_t, state) -> (y_t,
-    state)``. Weights come from torch's generator: seed it for repeatable ones. Raises
+    such, ``head_dim`` that of a head, by default d_model over num_heads. A layer that decodes has
+    ``init_state(batch_size)`` and ``step(x_t, state) -> (y_t, state)``. Weights come from
+    torch's generator: seed it for repeatable ones. Raises
     :class:`attnprof.errors.RequestError` for what cannot be built.
 
     >>> attnprof.build("linear", d_model=16, num_heads=2)(torch.zeros(1, 4, 16)).shape
@@ -37,7 +39,7 @@ def build(
     from attnprof.blocks.core import build_layer, checked_sizes
 
     spec = registry.get(given.name_text(name), **params)
-    sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim)
+    sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim, head_dim)
     return build_layer(spec, registry.module_of(name), sizes)
 
 
@@ -86,7 +88,8 @@ def crossover(
     """The length from which one mechanism is cheaper than the other, solved exactly.
 
     ``kinds`` are ``published`` (the printed formulas of one document), ``formula`` (ours) and
-    ``derived`` (counted in code); ``metrics`` are ``flops``, ``memory`` and of a decoder ``state``.
+    ``derived`` (counted in code); ``metrics`` are ``flops``, ``memory``, ``matmul`` (FLOPs of
+    products), and of a decoder ``state`` and ``bytes`` (that a step moves at least).
     Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind:
     ``first_seq_len`` in tokens, ``closed_form`` in the head width d. ``over`` another size than
     ``seq`` (``d``, ``heads``, ``batch``, ``kv_heads``, or a parameter that is a whole number) the
@@ -102,13 +105,13 @@ def crossover(
     from attnprof import __version__
     from attnprof.crossovers.axis import CrossoverAxis
     from attnprof.crossovers.report import crossover_report
-    from attnprof.crossovers.sides import DERIVED, KINDS, METRICS, STATE, Meeting
+    from attnprof.crossovers.sides import DERIVED, KINDS, METRICS, OTHERS, Meeting
 
     widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)
     asked_kinds = [given.choice("kind", name, possible) for name in given.several("kinds", kinds)]
     asked = [
-        given.choice("metric", name, (*METRICS, STATE))
+        given.choice("metric", name, (*METRICS, *OTHERS))
         for name in given.several("metrics", metrics)
     ]
     first, second = registry.configured([given.name_text(a), given.name_text(b)], params)

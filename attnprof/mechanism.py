@@ -70,11 +70,14 @@ class Mechanism:
     reasons: ClassVar[dict[str, str]] = {}  #: what the refusals say, by ability
     #: what parameters may be, by name: one of these values, or so much at least (or None)
     allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
+    step_tokens: ClassVar[int] = 1  #: tokens of a decoding step: of a draft there are several
     decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
     #: what a parameter counts, by its name, where configurations of models count otherwise
     counted: ClassVar[dict[str, str]] = {}
     #: what it is to softmax attention (same, approximates, untrained, another), and why
     to_softmax: ClassVar[tuple[str, str]] = ("", "")
+    #: why ranks cannot share a sequence's tokens by sending what a decoder keeps; "" where they can
+    not_split: ClassVar[str] = ""
     #: parameters of which more costs more and, where it approximates, comes nearer
     tuned: ClassVar[tuple[str, ...]] = ()
     #: the closed forms the documents print for it
@@ -149,6 +152,8 @@ class Mechanism:
         from attnprof.ops.layer import counted
 
         state = self.state_entries(workload) if self.abilities.decode else 0
+        if scope == "layer":
+            state = state + self.layer_entries(workload)
         return replace(counted(self, workload, scope), state_entries=state)
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -177,6 +182,10 @@ class Mechanism:
         """With as many key and value heads as the mechanism fixes."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
+    def form_for(self, workload: Workload) -> "Mechanism":
+        """The mechanism whose text runs: itself, or the one that it switches to."""
+        return self
+
     def choice(self, workload: Workload) -> str:
         """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""
         return ""
@@ -189,6 +198,23 @@ class Mechanism:
         """Elements a decoder keeps after the token number ``seq_len``."""
         w = workload
         return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
+
+    def layer_entries(self, workload: Workload) -> Number:
+        """Elements that a layer keeps beside its core's state."""
+        return 0
+
+    def wide_entries(self, workload: Workload) -> Number:
+        """Elements of the state that are in float32 at least: sums over all tokens."""
+        return 0
+
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """Bytes of its state that a decoding step moves: cached rows once, sums twice.
+
+        A step reads the rows that are cached and writes the newest, or reads and writes sums.
+        """
+        from attnprof.ops.layer import state_traffic
+
+        return state_traffic(self, self._fitted(workload), scope)
 
     # -- what subclasses write -----------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
@@ -210,6 +236,10 @@ class Mechanism:
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The parameters of the core by name; None for one that these parameters leave out."""
+        return {}
+
+    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """The parameters of the layer around a core, beside its linear maps, by name."""
         return {}
 
     def layer(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,6 +275,14 @@ class Mechanism:
         ``cache.lowest(heads, *shape)`` minus infinities.
         """
         raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    def layer_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """The same of a layer around a core, which may keep more."""
+        return self.init_state(sizes, cache)
+
+    def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
+        """A projection's rows (b, n, width) before they are split into heads; in a step with it."""
+        return y
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
@@ -303,14 +341,20 @@ class Mechanism:
             value_width=workload.value_head_dim is not None,
             cross=workload.kv_seq_len is not None,
             attend=scope == "core",
+            free_width=workload.width is not None and scope == "layer",
         )
 
     def refuse_unless(self, **asked: bool) -> None:
         """Refuse the first of the abilities that is asked for and that it does not have."""
         for ability, wanted in asked.items():
             lacks = ability == "decode" and getattr(self, self.decodes_with, True) is None
-            if wanted and (lacks or not getattr(self.abilities, ability)):
+            if wanted and (lacks or not getattr(self.abilities, ability, self.maps_all)):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
+
+    @property
+    def maps_all(self) -> bool:
+        """Whether heads are maps of the input, and no columns of it."""
+        return self.has_own_layer() or {*"qvo"} <= {*self.projections}
 
     def refusal(self, ability: str) -> str:
         """The sentence that follows the mechanism's name when it refuses."""
@@ -323,5 +367,6 @@ _REFUSALS = {
     "grouped_kv": "has no grouped key and value heads; leave num_kv_heads out",
     "value_width": "has no separate value width; leave value_head_dim out",
     "cross": "has no cross-attention; leave kv_seq_len out",
+    "free_width": "takes columns of its input as heads: d_model is heads times head width",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }

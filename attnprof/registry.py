@@ -3,6 +3,7 @@
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, make_dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attnprof.mechanisms as shipped
 from attnprof.errors import NotFoundError, RequestError, closest
 from attnprof.mechanism import Mechanism
+from attnprof.mechanisms.hybrid import Hybrid
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -27,7 +29,6 @@ HINTS = {
     "sliding": "that is sliding-window (window=512: so many tokens, its own included); longformer "
     "counts tokens a side",
     "mqa": "that is gqa with one head of keys and values: --set num_kv_heads=1",
-    "dsa": "that is topk: softmax over the tokens that an indexer picks",
     "deltanet": "that is gated-deltanet with --set gate=none",
     "gdn": "that is gated-deltanet",
     "kda": "that is kimi-delta",
@@ -39,15 +40,15 @@ HINTS = {
 @cache
 def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     """Shipped mechanisms by name, with the folder each lives in."""
-    found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
+    shipped_ones: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
         place = f"{package}.spec" if folder.ispkg else package
         if find_spec(place) is None:  # a folder without costs is no mechanism
             continue
         for mechanism in import_module(place).MECHANISMS:
-            found[mechanism.name] = (mechanism, package)
-    return found
+            shipped_ones[mechanism.name] = (mechanism, package)
+    return shipped_ones
 
 
 def names() -> list[str]:
@@ -56,7 +57,11 @@ def names() -> list[str]:
 
 
 def get(name: str, **params: Any) -> Mechanism:
-    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``."""
+    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
+
+    A name may have parameters of its own, ``mla@impl=absorbed``, and be several layers,
+    ``gated-deltanet@3+gqa@1``.
+    """
     return _class_of(name)[0]().with_params(params)
 
 
@@ -94,12 +99,19 @@ def module_of(name: str) -> Any:
 
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
+    if issubclass(_class_of(name)[0], Hybrid):
+        return SimpleNamespace(LAYERS={name: _stacked})
+    base = name.partition("@")[0] if _is_configured(name) else name
+    if base != name:
+        module_of_base, kinds = module_of(base), ("CORES", "LAYERS")
+        tables = ((kind, getattr(module_of_base, kind, {})) for kind in kinds)
+        return SimpleNamespace(**{k: {name: x[base]} for k, x in tables if base in x})
     mechanism, where = _class_of(name)
     module: ModuleType | None = where if isinstance(where, ModuleType) else import_module(where)
     if isinstance(where, str):  # the ``module`` of a package that has one
-        beside = f"{where}.module"
-        folder = hasattr(module, "__path__") and find_spec(beside)
-        module = import_module(beside) if folder else None
+        package = f"{where}.module"
+        folder = hasattr(module, "__path__") and find_spec(package)
+        module = import_module(package) if folder else None
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
     if mechanism.is_text():
@@ -118,6 +130,8 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     """The class, and the package or module where its torch side is."""
     if name in _shipped():
         return _shipped()[name]
+    if _is_configured(name):
+        return _configured(name)
     if ".py:" in name:
         return _from_file(name)
     points = {point.name: point for point in _entry_points()}
@@ -133,6 +147,63 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
+
+
+def _stacked(spec: Hybrid, sizes: Any) -> Any:
+    """A hybrid's layers as one module."""
+    from attnprof.blocks.core import HybridLayers, build_layer
+
+    layers = []
+    for one in spec.layers:
+        its = replace(sizes, num_kv_heads=one.kv_heads or sizes.num_kv_heads)
+        layers.append(build_layer(one, module_of(one.name), its))
+    return HybridLayers(spec, layers)
+
+
+def _is_configured(name: str) -> bool:
+    """Whether a name has parameters or numbers of layers."""
+    return "@" in name.rpartition(".py:")[2]
+
+
+@cache
+def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
+    """The class of a name with parameters, which are its defaults; or of several layers."""
+    parts, counts = list[Mechanism](), list[int]()
+    for term in name.split("+"):
+        start = term.rpartition(".py:")[0]
+        base, *settings = term[len(start) :].split("@")
+        numbers = [int(x) for x in settings if x.isdecimal() and int(x)]
+        values = dict(x.partition("=")[::2] for x in settings if "=" in x)
+        if len(numbers) > 1 or len(numbers) + len(values) < len(settings):
+            raise RequestError(
+                f"{term}: type a parameter, like mla@impl=absorbed, or a number of layers, like "
+                "gated-deltanet@3+gqa@1"
+            )
+        parts.append(_with_defaults(start + base, values, term if "+" not in name else ""))
+        counts += numbers or [1]
+    if len(parts) == 1 and "=" in name and counts == [1]:
+        return type(parts[0]), parts[0].__module__
+    given = [("parts", tuple, tuple(parts)), ("counts", tuple, tuple(counts))]
+    return _subclass(Hybrid, given, name), Hybrid.__module__
+
+
+def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
+    """A mechanism with these parameters, of a class that has them as defaults."""
+    plain = get(base)
+    spec, kinds = plain.with_params(dict(values)), {item.name: item.type for item in fields(plain)}
+    if not values:
+        return spec
+    settings = "".join(f"@{key}={x}" for key, x in values.items())
+    given = [(key, kinds[key], getattr(spec, key)) for key in values]
+    return _subclass(type(plain), given, name or f"{base}{settings}")()
+
+
+def _subclass(kind: type[Mechanism], given: list[Any], name: str) -> type[Mechanism]:
+    """A class of mechanisms with other defaults, and a name that says so."""
+    more = {"name": name, "__module__": kind.__module__}
+    return make_dataclass(
+        kind.__name__, given, bases=(kind,), namespace=more, frozen=True, kw_only=True
+    )
 
 
 def _entry_points() -> "list[EntryPoint]":
@@ -164,13 +235,13 @@ def _is_mechanism(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Mechanism) and bool(value.name)
 
 
-def _checked(found: Any, what: str) -> type[Mechanism]:
-    if not _is_mechanism(found):
+def _checked(value: Any, what: str) -> type[Mechanism]:
+    if not _is_mechanism(value):
         raise RequestError(
             f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
             "with a name"
         )
-    mechanism: type[Mechanism] = found
+    mechanism: type[Mechanism] = value
     return mechanism
 
 

@@ -92,8 +92,10 @@ def joined(texts: Iterable[str], word: str = "and") -> str:
 
 
 #: Quantities whose names are not read as they are written.
-_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory",
-               "macs": "MACs"}  # fmt: skip
+_QUANTITIES = {
+    "flops": "FLOPs", "matmul_flops": "matmul FLOPs", "matmul": "matmul FLOPs", "macs": "MACs",
+    "peak_bytes": "peak memory", "step_bytes": "bytes a step",
+}  # fmt: skip
 
 
 def quantity_text(name: str) -> str:

@@ -213,7 +213,7 @@ def loaded(text: str) -> Any:
         with _reachable(Path.cwd()):  # as Python finds it from the current folder
             module = _imported(text, path, lambda: import_module(path))
     if not name:
-        names = [f"{path}:{own}" for own in _derivable(module)[:_SHOWN]]
+        names = [f"{path}:{name}" for name in _derivable(module)[:_SHOWN]]
         hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"
         raise RequestError(f"{text}: say what to derive of it; {hint}")
 
@@ -256,9 +256,9 @@ def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(folder).with_suffix("").parts
             if all(map(str.isidentifier, parts)) and file.is_file():
-                own = parts[:-1] if parts[-1] == "__init__" else parts
+                parts_of_name = parts[:-1] if parts[-1] == "__init__" else parts
                 names = _DEFINED.findall(file.read_text(encoding="utf-8", errors="replace"))
-                yield ".".join((package.__name__, *own)), names
+                yield ".".join((package.__name__, *parts_of_name)), names
 
 
 _DEFINED = re.compile(r"^(?:class|def) (\w+)", re.MULTILINE)
@@ -287,7 +287,12 @@ def _near(path: str, name: str, module: ModuleType) -> str:
     names = defined or public
     if hint.startswith("did you mean"):
         return hint
-    below = {one for _, found in _definitions(module) for one in found if not one.startswith("_")}
+    below = {
+        one
+        for _, defined_names in _definitions(module)
+        for one in defined_names
+        if not one.startswith("_")
+    }
     if below and (near := closest(name, sorted(below))).startswith("did you mean"):
         return near
     more = ", …" if len(names) > _SHOWN else ""

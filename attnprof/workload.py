@@ -15,7 +15,7 @@ ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, ENTRY: 1}
 DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
 #: Sizes by the letters that formulas have for them.
 SYMBOLS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
-_OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
+_OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len", "width")
 SIZES = (*SYMBOLS.values(), *_OPTIONAL)
 
 
@@ -24,7 +24,8 @@ class Workload:
     """The sizes of one call; each is an int, a numpy array or a positive sympy symbol.
 
     ``seq_len`` are the query tokens (for ``decode``: the number t of the new token, counted
-    from 1), ``kv_seq_len`` the key tokens (default: the same). ``phase`` is ``forward``,
+    from 1), ``kv_seq_len`` the key tokens (default: the same). ``width`` is the model's, where it
+    is not heads times head width, as plots and released models have it. ``phase`` is ``forward``,
     ``backward``, ``train`` (both) or ``decode``; ``prefill`` is an alias for a causal forward.
     Raises :class:`RequestError` for what none of these can be.
 
@@ -43,6 +44,7 @@ class Workload:
     causal: bool = False
     phase: str = "forward"
     dtype: str = "float32"
+    width: Number | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.phase, str) and self.phase == "prefill":
@@ -71,8 +73,8 @@ class Workload:
 
     @property
     def d_model(self) -> Number:
-        """Model width: heads times head width."""
-        return self.num_heads * self.head_dim
+        """Model width: heads times head width unless given."""
+        return self.num_heads * self.head_dim if self.width is None else self.width
 
     @property
     def kv_heads(self) -> Number:

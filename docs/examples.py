@@ -1,4 +1,4 @@
-"""Writes the outputs that the README shows: python docs/examples.py."""
+"""Writes the outputs that the README and choosing.md show: python docs/examples.py."""
 
 import os
 import re
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
+PAGES = README, Path(__file__).with_name("choosing.md")
 #: A command, in a block of its own, and the block of text below it.
 SHOWN = re.compile(
     r"(```\n(?:[^`\n]*&& )?(?:\.venv/bin/)?attnprof (?P<command>[^\n]+)\n```\n"
@@ -28,9 +29,9 @@ def output_of(command: str, folder: Path) -> str:
     return "\n".join(line.rstrip() for line in ended.stdout.splitlines()).strip("\n") + "\n"
 
 
-def page() -> str:
-    """The README with what its commands print now."""
-    text = README.read_text(encoding="utf-8")
+def page(file: Path = README) -> str:
+    """A page with what its commands print now."""
+    text = file.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         module = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         Path(folder, "my.py").write_text(module[1] if module else "", encoding="utf-8")
@@ -42,4 +43,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(page(), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(page(file), encoding="utf-8")

@@ -47,6 +47,10 @@ PARTS = {
         Figure("The same as wide as one of two columns: every figure takes `--size column`.",
                "attnprof compare -a standard,sdpa,linear --seq 1024:131072:x2 --size column "
                "--plot compare_column.png"),
+        Figure("Bytes that a rank sends in a layer, where ranks share ten million tokens: a ring's "
+               "do not shrink with the number of ranks, a state's do not grow with the tokens.",
+               "attnprof cost -a gqa,gated-deltanet --set num_kv_heads=8 --causal --seq 10000000 "
+               "--heads 32 --d 128 --dtype bfloat16 --ranks 2:1024:x2 --plot ranks.png"),
         Figure("Two costs over sequence length, a panel a head width: where they meet is marked "
                "and named, and below them is their ratio.",
                "attnprof crossover --d 16,32,64 --plot crossover.png"),

@@ -20,8 +20,10 @@ HEAD = """# Mechanisms
 
 Every mechanism here has closed forms for FLOPs, bytes, parameters and peak memory in the phases
 forward, backward and train, a torch module that runs them, and a test that holds one against the
-other. `--set name=value` sets a parameter; `attnprof list --verify` checks the orders of growth.
-N is the number of tokens; queries, keys and values are (batch, heads, tokens, head width).
+other. `--set name=value` sets a parameter, and so does a name, `mla@impl=absorbed`; a name may
+also be layers one after the other, `gated-deltanet@3+gqa@1`. `attnprof list --verify` checks the
+orders of growth. N is the number of tokens; queries, keys and values are (batch, heads, tokens,
+head width).
 
 [papers.md](papers.md) cites the five documents 000 to 004. This page is written by
 `python docs/mechanisms.py` from the mechanisms themselves.

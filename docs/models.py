@@ -11,33 +11,34 @@ from attnprof.models import ModelConfig, Preset, build, layer_kinds, parts, pres
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Models
 
-`attnprof.models` has transformers in plain torch: encoders (of tokens, of patches of an image, of
-rows), decoders and encoder-decoders, with any mechanism of [mechanisms.md](mechanisms.md) as
-attention, another one in each layer where you say so. They build without weights
-(`device="meta"`), run, train, and, as decoders, go token by token.
+Three jobs, and what to type for each. `NAME` is a released model, a `config.json`, a name on the
+Hub or a description by sizes ([names](#names)); none of it needs weights or a GPU.
 
-```python
-from attnprof.models import ModelConfig, build, parts
-
-layers = [{"name": "neural", "down_dim": 2}, "sdpa"]  # the last is that of all others, too
-config = ModelConfig(num_layers=8, positions="rotary", activation="swiglu", attention=layers)
-model = build(config, device="meta")
-parts(model)  # {'embedding': 16384000, 'attention': ...}
-```
-
-A TOML file holds the same fields, or changes some of a preset: `build("my.toml")`.
-
-```toml
-preset = "001-lm-dot"
-num_layers = 12
-attention = ["standard", { name = "longformer", window = 128 }]
-```
-
-Formulas, of a whole pass and of one decoded token, with the number of layers as a size:
+**Serve one**: does it fit, at which context and batch, how fast, and what a token costs as engines
+run it. [fitting.md](fitting.md)
 
 ```
-attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
-  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
+attnprof fit NAME --on h100 --seq 32768 --batch 8
+attnprof model NAME --seq 32768 --batch 8 --phase prefill,decode
+attnprof model NAME --compare OTHER --seq 32768 --plot side.pdf
+```
+
+**Train one**: FLOPs a token for MFU by the convention of your framework, what a formula of yours
+gets wrong, and whether weights, optimizer and activations fit. [mfu.md](mfu.md)
+
+```
+attnprof model NAME --mfu --as-python flops.py
+attnprof verify-formula --model NAME "6*P + 12*L*h*d*N"
+attnprof fit NAME --on h200 --train --shard zero3 --data-parallel 8
+```
+
+**Design one**: closed forms in length, batch and layers, another attention in some layers, and the
+length from which on it pays. [below](#another-mechanism-in-some-layers)
+
+```
+attnprof model NAME --swap sliding@even --set window=512
+attnprof crossover --model NAME linear
+attnprof model my.toml --phase train
 ```
 
 ## What a model costs
@@ -49,7 +50,7 @@ forward pass (a prompt), a training step, a token decoded after `N - 1` others, 
 ```
 attnprof model llama-3.1-8b --seq 4096             # a released model, shipped
 attnprof model 001-lm-dot --seq 512                # a preset of a document
-attnprof model my.toml --phase forward,decode      # a file like the one above
+attnprof model my.toml --phase forward,decode      # a file as in the last sections
 attnprof model config.json --seq 4096 --batch 8    # a model of transformers
 attnprof model my.py:build_model                   # what a function of yours makes
 attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be guessed
@@ -75,18 +76,31 @@ attnprof model my.py:Net --input "x: B, 3, 64, 64" # where its inputs cannot be 
 - Of a mixture's experts only the weights that tokens meet are read: a decoded token reads those of
   the experts that it chooses, and `B` of them, each choosing k of E evenly at random, those of
   `E*(1 - (1 - k/E)**B)` experts on average, which the formula says; experts in a loop of Python's,
-  too. Bytes moved are those of the model's own code: copies of the
-  cache that it makes, as by `torch.cat`, are among them.
+  too. With `--as torch`, bytes moved are those of the model's own code: copies of the cache that it
+  makes, as by `torch.cat`, are among them.
 - Under a decoded token stands what its weights and its cache are, each read once (`least_traffic`
   of the phase in JSON): 26.0 GB of 27.1 for Mixtral 8x7B at 4,096 tokens. What is moved beyond are
   results in between and copies: transformers' Python copies a cache that grows (`torch.cat`) and
   expands a latent one at every token, which engines do not.
+- `--as` says as what a model of transformers is counted, and stands in each table and record.
+  `engine`, the default, is what engines and trainers execute: attention by a fused kernel over the
+  pairs that the mask leaves, with scores computed again in the backward pass; caches written in
+  place; latent attention absorbed at decode; recurrent layers by the kernel whose fallback their
+  code calls (gated delta rule, Kimi's, Mamba-1, Mamba-2, lightning): a prompt in chunks, a decoded
+  token in one step. `torch` is what the installed transformers' Python executes, loops of
+  fallbacks, masks and copies of caches among it. `definition` has the same layers by their
+  formulas: recurrences step by step, latents expanded, softmax without a maximum, nothing computed
+  twice; sums of k terms count k additions there, too. Where another view differs by more than a
+  tenth, a sentence says by how much and why (`other_views` of the phase in JSON), from what the
+  kernels know and without a run of that view. Classes of layers that no kernel is known for are
+  counted as torch runs them, and named.
 - Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too. Where loops of our mechanisms have very many turns, one stands for those like it.
 - `--limit` bounds the processor time, which is three minutes unless said otherwise: numbers come
   first, and formulas get what is left, an equal share for each phase and the cache. Recurrent
-  layers that go token by token or by chunks may use that up: then there are numbers alone, and the
-  reason says what to type. `--limit 1200` gives twenty minutes, `--limit 0` asks for no formulas.
+  layers that transformers' Python takes token by token or by chunks (`--as torch`) may use that up:
+  then there are numbers alone, and the reason says what to type. `--limit 1200` gives twenty
+  minutes, `--limit 0` asks for no formulas.
 - Numbers are not cut short before two minutes of processor time a phase, or what `--limit` says if
   that is more. A run that takes longer than 1.5 seconds is made of a run of the first layers, where
   the others are built like them and cost the same.
@@ -170,19 +184,21 @@ attnprof model 001-lm-dot --swap neural@0
 ```
 
 `--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
-`@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like `sliding 128`, or as
-its configuration does (`sliding_attention`); of our own models `encoder` or `decoder`. Layers are
-counted from 0, an encoder's before a decoder's. Cross-attention stays. `sliding` is
-`sliding-window`, whose `window` counts what `sliding_window` of a configuration does: all tokens
-that a causal row sees, its own included.
+`@2-5`, `@even`, `@odd`, `@pattern=3:1` (three layers get it, one is left, and so on; windows of
+which every sixth layer is full are `sliding-window@pattern=5:1`), or `@` a kind of layer as the
+command names it, like `sliding 128`, or as its configuration does (`sliding_attention`); of our
+own models `encoder` or `decoder`. Layers are counted from 0, an encoder's before a decoder's.
+Cross-attention stays. `sliding` is `sliding-window`, whose `window` counts what `sliding_window`
+of a configuration does: all tokens that a causal row sees, its own included.
 
-In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
-that the layer's attention calls, through transformers' registry of attention functions: maps,
-positions and caches stay the model's, and grouped keys are repeated for mechanisms that do not
-take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
-whole attention module; so does any where the model asks no registry. What does not fit is
-refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
-sinks among the scores, grouped heads for a whole module.
+In a model of transformers a mechanism that takes queries, keys and values becomes the kernel that
+the layer's attention calls, through transformers' registry of attention functions: maps, positions
+and caches stay the model's, and grouped keys are repeated for mechanisms that do not take them. A
+mechanism with other maps (`efficient`, `super`, `he` ...) or with gates (`gated-deltanet`,
+`kimi-delta`, `mamba2` ...) takes the place of the whole attention module, with as many heads of
+the same width; so does any where the model asks no registry. What does not fit is refused with the
+layer and the reason: a mechanism without a causal form in a decoder, a bias or sinks among the
+scores, grouped heads for a whole module.
 
 A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
 not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and
@@ -200,6 +216,37 @@ attnprof crossover --model 004-imdb-byte-standard taylor-direct taylor-efficient
 
 `--plot` draws the share of each part in the FLOPs over length, of each phase, and the growth of
 the cache.
+
+## Models of our own
+
+`attnprof.models` has transformers in plain torch: encoders (of tokens, of patches of an image, of
+rows), decoders and encoder-decoders, with any mechanism of [mechanisms.md](mechanisms.md) as
+attention, another one in each layer where you say so. They build without weights
+(`device="meta"`), run, train, and, as decoders, go token by token.
+
+```python
+from attnprof.models import ModelConfig, build, parts
+
+layers = [{"name": "neural", "down_dim": 2}, "sdpa"]  # the last is that of all others, too
+config = ModelConfig(num_layers=8, positions="rotary", activation="swiglu", attention=layers)
+model = build(config, device="meta")
+parts(model)  # {'embedding': 16384000, 'attention': ...}
+```
+
+A TOML file holds the same fields, or changes some of a preset: `build("my.toml")`.
+
+```toml
+preset = "001-lm-dot"
+num_layers = 12
+attention = ["standard", { name = "longformer", window = 128 }]
+```
+
+Formulas, of a whole pass and of one decoded token, with the number of layers as a size:
+
+```
+attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
+  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
+```
 
 This page is written by `python docs/models.py` from the presets themselves.
 """

@@ -53,11 +53,11 @@ def main() -> None:
 
 
 def names() -> list[str]:
-    """Return the scripts that can be run: those beside a page or with a ``main``."""
-    scripts = sorted(HERE.glob("*/*.py"))
+    """Return the scripts that can be run: those that make rows or have a ``main``."""
+    scripts = {path: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*/*.py"))}
     return [
-        f"{path.parent.name}/{path.stem}" for path in scripts
-        if path.with_suffix(".md").exists() or "\ndef main(" in path.read_text(encoding="utf-8")
+        f"{path.parent.name}/{path.stem}" for path, text in scripts.items()
+        if "\ndef rows(" in text or "\ndef main(" in text
     ]  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
 
     def monomials(expression: Any) -> Monomials:
         if expression not in seen:
-            found = terms_of(sympy.sympify(expression)).items()
-            seen[expression] = {places.setdefault(x, len(places)): factor for x, factor in found}
+            terms = terms_of(sympy.sympify(expression)).items()
+            seen[expression] = {places.setdefault(x, len(places)): factor for x, factor in terms}
         return seen[expression]
 
     held, peaks, most = monomials(start), list[Monomials](), _MANY
@@ -105,13 +105,13 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
     table, known = table[list(kept)], set(terms)
     others = [others[place] for place in kept]
 
-    def told(value: Mapping[Any, Any]) -> bool:
+    def covered(value: Mapping[Any, Any]) -> bool:
         if any(factor > 0 for term, factor in value.items() if term not in known):
             return False
         away = table - np.array([float(value.get(t, 0)) for t in terms])
         return _covers(others, away, value)
 
-    return told
+    return covered
 
 
 def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:

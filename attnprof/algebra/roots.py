@@ -82,18 +82,18 @@ def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
         signs = [value > 0 for part in chain if (value := _scaled(part, cell, bits))]
         return sum(a != b for a, b in pairwise(signs))
 
-    found = []
+    places = []
     stretches = [(0, (2 + max(map(abs, f)) // lead) << bits)]
     while stretches:
         low, high = stretches.pop()
         roots, middle = changes(low) - changes(high), (low + high) // 2
         if roots == 1:
-            found.append(_place(f, low, high, bits))
+            places.append(_place(f, low, high, bits))
         elif roots and low == middle:
             return _places(f, 2 * bits)
         elif roots:
             stretches += [(middle, high), (low, middle)]
-    return found
+    return places
 
 
 def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:

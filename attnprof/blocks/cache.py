@@ -37,15 +37,15 @@ class TokenCache(FullCache):
     """
 
     def append(self, row: Tensor) -> Tensor:
-        """Add (batch, 1, width) and return all (batch, tokens, width) so far, as a view."""
-        if self.length == self.rows.shape[1]:
+        """Add (batch, 1 or more, width), return all (batch, tokens, width) so far, as a view."""
+        first, self.length = self.length, self.length + row.shape[1]
+        while self.length > self.rows.shape[1]:
             bigger = self.rows.new_empty(
                 self.rows.shape[0], 2 * self.rows.shape[1], self.rows.shape[2]
             )
-            bigger[:, : self.length] = self.rows
+            bigger[:, :first] = self.rows[:, :first]
             self.rows = bigger
-        self.rows[:, self.length : self.length + 1] = row
-        self.length += 1
+        self.rows[:, first : self.length] = row
         return self.seen
 
     def advance(self, tokens: int) -> None:

@@ -1,7 +1,7 @@
 """The torch side of a mechanism: its core, the layer around it, and how both are built."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,13 +38,17 @@ class TextCore(CoreText, nn.Module):
             if weight and weight.drawn:
                 getattr(self, name).copy_(drawn(weight, generator))
 
-    def init_state(self, batch_size: int, like: Tensor, room: int | None = None) -> Any:
+    def init_state(
+        self, batch_size: int, like: Tensor, room: int | None = None, *, layer: bool = False
+    ) -> Any:
         """A fresh decoding state; ``like`` tells number format and device.
 
         Caches that grow have ``room`` for so many tokens, by default those the core is built for.
+        ``layer`` adds what the layer around the core keeps.
         """
         room = self.sizes.seq_len if room is None else room
-        return self.spec.init_state(self.sizes, Caches(batch_size, like, room))
+        make = self.spec.layer_state if layer else self.spec.init_state
+        return make(self.sizes, Caches(batch_size, like, room))
 
 
 def started(weight: Weight) -> nn.Parameter:
@@ -127,10 +131,12 @@ class AttentionLayer(LayerText, nn.Module):
         self.sizes = sizes
         self.core = core
         _add_maps(self, spec.layer_maps(sizes))
+        for name, weight in spec.layer_weights(sizes).items():
+            self.register_parameter(name, weight and started(weight))
 
     def init_state(self, batch_size: int) -> Any:
         """A fresh decoding state for this many sequences."""
-        return self.core.init_state(batch_size, next(self.parameters()))
+        return self.core.init_state(batch_size, next(self.parameters()), layer=True)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
@@ -159,6 +165,31 @@ class OwnLayer(OwnText, nn.Module):
         return _stepped(super().step, x_t, state)
 
 
+class HybridLayers(nn.Module):
+    """A hybrid's layers, one after the other: ``forward(x, causal=False)``, and steps."""
+
+    def __init__(self, spec: Any, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.layers: Any = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, causal: bool = False) -> Tensor:
+        """(b, n, d_model) → the same shape."""
+        for layer in self.layers:
+            x = layer(x, causal=causal)
+        return x
+
+    def init_state(self, batch_size: int) -> Any:
+        """A state a layer."""
+        return [layer.init_state(batch_size) for layer in self.layers]
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new states."""
+        for number, layer in enumerate(self.layers):
+            x_t, state[number] = layer.step(x_t, state[number])
+        return x_t, state
+
+
 def _add_maps(layer: Any, maps: dict[str, tuple[int, int]]) -> None:
     for name, (inner, outer) in maps.items():
         setattr(layer, name, nn.Linear(inner, outer, bias=layer.spec.bias))
@@ -180,16 +211,20 @@ def checked_sizes(
     seq_len: int | None,
     num_kv_heads: int | None = None,
     value_head_dim: int | None = None,
+    head_dim: int | None = None,
 ) -> LayerSizes:
     """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
-    seq_len, num_kv_heads, value_head_dim = (
+    seq_len, num_kv_heads, value_head_dim, head_dim = (
         None if value is None else tensor_size(name, value)
         for name, value in (
-            ("seq_len", seq_len), ("num_kv_heads", num_kv_heads), ("value_head_dim", value_head_dim)
+            ("seq_len", seq_len), ("num_kv_heads", num_kv_heads),
+            ("value_head_dim", value_head_dim), ("head_dim", head_dim),
         )
     )  # fmt: skip
-    if d_model % num_heads:
+    free = head_dim is not None and head_dim * num_heads != d_model
+    spec.refuse_unless(free_width=free)
+    if head_dim is None and d_model % num_heads:
         divisors = (n for n in range(1, d_model + 1) if d_model % n == 0)
         near = min(divisors, key=lambda n: abs(n - num_heads))
         raise RequestError(
@@ -204,13 +239,14 @@ def checked_sizes(
     spec.refuse_unless(grouped_kv=num_kv_heads not in (None, num_heads, spec.kv_heads))
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise RequestError(f"num_kv_heads={num_kv_heads} does not divide num_heads={num_heads}")
-    head_dim = d_model // num_heads
+    head_dim = head_dim or d_model // num_heads
     spec.refuse_unless(value_width=value_head_dim not in (None, head_dim))
     if spec.abilities.needs_seq_len and seq_len is None:
         raise RequestError(f"{spec.name} is built for one length: give seq_len")
     return LayerSizes(
-        num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
-    )
+        num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len,
+        d_model if free else None,
+    )  # fmt: skip
 
 
 def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:

@@ -94,9 +94,9 @@ def _pass_grads(
     for blocks in one.groups():
         _group_grads(one, blocks, columns[blocks], sums)
     count = rounds.stop - rounds.start
-    own = sums.view(-1, 3 * d)[inner].view(count, plan.rows, -1)
+    of_rows = sums.view(-1, 3 * d)[inner].view(count, plan.rows, -1)
     for r in each(grads, 0, count):
-        grads.add_(own[r].index_select(0, inverse[rounds.start + r]))
+        grads.add_(of_rows[r].index_select(0, inverse[rounds.start + r]))
 
 
 def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:

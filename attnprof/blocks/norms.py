@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from attnprof.costs import Cost
 from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, join, wide_positions
 
@@ -26,6 +27,13 @@ def _normed_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
 
 #: x (b, n, c) over its root mean square, times weight (c,) or None; Zhang & Sennrich (2019).
 normed = Function(_normed, _normed_grads)
+
+
+def define_norm(writer: Any, count: Any, width: Any) -> None:
+    """Write the operations of so many rows' norms, with weights, into a definition."""
+    writer.dots("squares", count, count * width)
+    each = Cost(divisions=2, additions=1, other=1) * count
+    writer.stage("norm", each + Cost(multiplications=2) * (count * width), count, width)
 
 
 def angles(like: Any, places: Any, width: int, base: float = 10_000.0) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from attnprof.costs import exact_div, minimum
+from attnprof.blocks.softmax import causal_mask
+from attnprof.costs import Cost, Number, exact_div, minimum
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
     copy_in_rows,
@@ -13,6 +14,7 @@ from attnprof.ops.functional import (
     zeros_like,
 )
 from attnprof.ops.loops import each, in_blocks
+from attnprof.workload import Workload, pairs
 
 #: Keys that a block of rows picks, all its rows together.
 PICKED = 16_384
@@ -34,7 +36,7 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
     last places are of tokens after it.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
-    found = empty_int32(q, b, n, minimum(top, m))
+    places = empty_int32(q, b, n, minimum(top, m))
     for sample in each(q, 0, b):
         for rows in in_blocks(q, n, ROWS):
             count = rows.stop - rows.start
@@ -45,18 +47,48 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
             if causal:
                 scores.masked_fill_(_later(rows, m, q), float("-inf"))
             order = scores.sort(dim=-1, descending=True, stable=True).indices
-            found[sample, rows] = order[:, : minimum(top, m)]
+            places[sample, rows] = order[:, : minimum(top, m)]
             del asked, scores, order
-    return found
+    return places
 
 
-def _block(q: Any, k: Any, v: Any, places: Any, rows: slice, *, causal: bool) -> tuple[Any, ...]:
+def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
+    """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+
+    With ``share`` groups of heads, (b·share, heads·n / share, m).
+    """
+    b, n, _ = places.shape
+    hidden = like.new_ones(b, n, m, dtype=bool).scatter_(-1, places.long(), 0)
+    if causal:
+        hidden.logical_or_(causal_mask(n, like))
+    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(b * share, -1, m)
+
+
+def picked_pairs(w: Workload, top: Number) -> Number:
+    """Pairs of a row and one of the ``top`` keys that it picks."""
+    n, top = w.seq_len, minimum(top, w.seq_len)
+    if w.phase == "decode":
+        return top
+    return pairs(w.with_(seq_len=top)) + (n - top) * top if w.causal else n * top
+
+
+def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) -> None:
+    """Write the operations of so many scores into a definition: Σ_j w_j relu(q_j · k)."""
+    alike = ranked * heads
+    writer.dots("likeness", alike, alike * width)
+    writer.stage("relu", Cost(other=alike), alike)
+    writer.dots("scores of the indexer", ranked, alike)
+
+
+def _block(
+    q: Any, k: Any, v: Any, places: Any, rows: slice, *, causal: bool, width: Any
+) -> tuple[Any, ...]:
     """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
     (h, _, d), g, count, top = q.shape, k.shape[0], rows.stop - rows.start, places.shape[1]
     chosen = places[rows].reshape(-1)
     keys = k.index_select(1, chosen).view(g * count, top, d)
     values = v.index_select(1, chosen).view(g * count, top, -1)
-    asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1]))
+    asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal:
         hidden = _later(rows, top, q).unsqueeze(1)
@@ -84,21 +116,23 @@ def _rows(top: int) -> int:
 
 
 def _attended(
-    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool
+    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool, width: Any = None
 ) -> tuple[Any, tuple[Any, ...]]:
     (b, h, n, _), g = q.shape, k.shape[1]
     out = q.new_empty(b, h, n, v.shape[-1])
     for sample in each(q, 0, b):
         heads = out[sample].view(g, exact_div(h, g), n, -1)
         for rows in in_blocks(q, n, _rows(top)):
-            block = _block(q[sample], k[sample], v[sample], places[sample], rows, causal=causal)
+            block = _block(
+                q[sample], k[sample], v[sample], places[sample], rows, causal=causal, width=width
+            )
             heads[:, :, rows] = _by_head(block[1].bmm(block[3]), g)
             del block
     return out, (q, k, v, places)
 
 
 def _attended_grads(
-    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool
+    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None
 ) -> tuple[Any, ...]:
     """Weights again, then five products' worth of gradients."""
     q, k, v, places = saved
@@ -108,8 +142,8 @@ def _attended_grads(
     for sample in each(q, 0, b):
         heads = to_q[sample].view(g, exact_div(h, g), n, d)
         for rows in in_blocks(q, n, _rows(top)):
-            own, weights, keys, values, chosen = _block(
-                q[sample], k[sample], v[sample], places[sample], rows, causal=causal
+            queries, weights, keys, values, chosen = _block(
+                q[sample], k[sample], v[sample], places[sample], rows, causal=causal, width=width
             )
             above = _by_row(grad[sample][:, rows], g)
             of_values = weights.transpose(1, 2).bmm(above)
@@ -117,15 +151,15 @@ def _attended_grads(
             scores = above.bmm(values.transpose(1, 2))
             softmax_grad_(scores, weights)
             heads[:, :, rows] = _by_head(scores.bmm(keys), g)
-            of_keys = scores.transpose(1, 2).bmm(own)
+            of_keys = scores.transpose(1, 2).bmm(queries)
             to_k[sample].index_add_(1, chosen, of_keys.view(g, -1, d))
-            del own, weights, keys, values, chosen, above, of_values, scores, of_keys
-    return to_q.div_(square_root(d)), to_k, to_v, None
+            del queries, weights, keys, values, chosen, above, of_values, scores, of_keys
+    return to_q.div_(square_root(d if width is None else width)), to_k, to_v, None
 
 
 #: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
 #:
-#: → (b, h, n, dv). Places are those of :func:`picks`, the same for all heads. A block of rows
-#: copies the keys and values that it picked, and computes weights again for gradients: memory is
-#: linear.
+#: → (b, h, n, dv), scaled by the root of d, or of ``width``. Places are those of :func:`picks`, the
+#: same for all heads. A block of rows copies the keys and values that it picked, and computes
+#: weights again for gradients: memory is linear.
 picked_attention = Function(_attended, _attended_grads)

@@ -85,15 +85,18 @@ def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk
     return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel)
 
 
-def _chunk_rows(c: Chunk, state: Any) -> Any:
+def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
     """Rows (batch, c, dv) of a chunk; moves the state past it, if there is one."""
     factors = c.factors()
     keys_seen = c.keys_seen(factors)
     updates = c.v
     if c.beta is not None:
         system = c.products(c.k, factors, keys_seen).mul_(c.beta)
-        updates = c.missed(state) * c.beta
-        solve_unit_lower_(system, updates)
+        if inverse:
+            updates = _by_inverse(c, system, state)
+        else:
+            updates = c.missed(state) * c.beta
+            solve_unit_lower_(system, updates)
         del system
     weights = c.products(c.q, factors, keys_seen).tril_()
     del factors, keys_seen
@@ -104,6 +107,18 @@ def _chunk_rows(c: Chunk, state: Any) -> Any:
     del weights
     _advance(state, c.decay(), c.before_end(c.k), updates)
     return rows
+
+
+def _by_inverse(c: Chunk, system: Any, state: Any) -> Any:
+    """What tokens write, by the inverse T of their system: T (β v) - T (β exp(G) k) S.
+
+    T and both products need no state: kernels make those of all chunks at once.
+    """
+    inverse = system.new_ones(*system.shape).tril_().triu_()
+    solve_unit_lower_(system, inverse)
+    updates = inverse.bmm(c.v * c.beta)
+    add_product(updates, inverse.bmm(c.after_start(c.k) * c.beta), state, alpha=-1)
+    return updates
 
 
 def _advance(state: Any, decay: Any, keys: Any, updates: Any) -> None:
@@ -125,15 +140,15 @@ def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
 
 def _forward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *,
-    rows: int, form: str = "chunkwise", by_channel: bool = False, keep: bool,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, state: Any = None, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
     out = v.new_empty(b, n, dv)
-    state = states = None
+    states = None
     if form == "parallel":
         rows = n
     else:
-        state = wide_zeros(v, b, dk, dv)
+        state = wide_zeros(v, b, dk, dv) if state is None else state
         states = wide(v).new_empty(b, ceil_div(n, rows), dk, dv) if keep else None
     for part in in_blocks(q, n, rows):
         if states is not None:
@@ -141,7 +156,8 @@ def _forward(
         if form == "recurrent":
             _token_rows(operands, part, state, out)
         else:
-            out[:, part] = _chunk_rows(_chunk_at(operands, part, by_channel), state)
+            chunk = _chunk_at(operands, part, by_channel)
+            out[:, part] = _chunk_rows(chunk, state, inverse=form == "inverse")
     return out, (*operands, states)
 
 
@@ -296,8 +312,10 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: Rows (batch, n, dv) of a recurrence; q, k (batch, n, dk), v (batch, n, dv), log decays g
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
-#: ``form`` is chunkwise, recurrent or parallel, ``rows`` the tokens of a chunk, ``by_channel``
-#: whether g has dk columns. Saved are the operands and a state (dk, dv) a chunk.
+#: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows``
+#: the tokens of a chunk, ``by_channel`` whether g has dk columns. ``state`` (batch, dk, dv) is the
+#: one before the first token, zeros unless given, and moved in place past the last. Saved are the
+#: operands and a state a chunk.
 recurrence = Function(_forward, _grads)
 
 

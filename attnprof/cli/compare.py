@@ -4,13 +4,14 @@ from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.closed_form.answers import compare_answer
-from attnprof.closed_form.cost_records import CONTESTED, compare_records
+from attnprof.closed_form.cost_records import CONTESTED, POSSIBLE, compare_records
 from attnprof.record import Report
 
 
 def compare(
     *,
     shape: request.Selection,
+    free: request.FreeSizes,
     conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,
@@ -30,9 +31,10 @@ def compare(
       attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
     """
     request.some_of(kind, ("formula",), "--kind")
-    shown = request.some_of(quantity, CONTESTED, "--quantity")
+    shown = request.some_of(quantity, POSSIBLE, "--quantity") if quantity else list(CONTESTED)
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
-    records = compare_records(*request.closed_form_request(shape, conditions, names), scope)
+    asked = request.closed_form_request(shape, conditions, names, **free.sizes)
+    records = compare_records(*asked, scope)
     winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
     for one in records:
         for name in one.wins.split(",") if one.wins else ():

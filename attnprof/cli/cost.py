@@ -1,6 +1,9 @@
 """``attnprof cost``: closed forms and numbers, stage by stage."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 from typer import Option
 
@@ -21,6 +24,56 @@ from attnprof.record import CostRecord, Report
 from attnprof.workload import Workload
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedTokens:
+    """Among how many ranks tokens are divided, and how fast these send and compute."""
+
+    ranks: str | None = Option(
+        None, metavar="SIZES", help="Bytes that a rank sends where so many share the tokens."
+    )
+    bandwidth: str | None = Option(
+        None, metavar="RATE", help="With --ranks: bytes a second that a rank sends, like 450GB/s."
+    )
+    on: str = Option(
+        "H100", "--on", metavar="NAME", help="With --bandwidth: the device whose products hide it."
+    )
+
+    def report(
+        self, mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], **shown: Any
+    ) -> Report:
+        """Return what ranks send each other; RequestError for what only other reports show."""
+        from attnprof.closed_form.context_parallel import Link, rank_records
+        from attnprof.device.ceilings import device_named
+
+        wrong = [flag for flag, given in shown.items() if given]
+        if wrong:
+            raise RequestError(f"{wrong[0]} is of costs, not of --ranks: leave one of them out")
+        counts = request.parse_sizes(self.ranks or "", "--ranks")
+        link, summary = None, dict[str, Any]()
+        if self.bandwidth is not None:
+            device, dtype = device_named(self.on), workloads[0].dtype
+            if (rate := device.rate(dtype)) is None:
+                raise RequestError(f"--on {self.on}: its maker states no rate for {dtype}")
+            link = Link(_rate(self.bandwidth), rate)
+            summary = {"bytes_per_s": link.bytes_per_s, "flops_per_s": rate,
+                       "device": device.name, "source": device.source}  # fmt: skip
+        points = list(product(mechanisms, workloads, counts))
+        request.check_points(len(points), f"--ranks {self.ranks}")
+        records = [row for at in points for row in rank_records(*at, link)]
+        return Report("cost --ranks", records, summary, opt.environment())
+
+
+def _rate(text: str) -> float:
+    """Return the bytes a second of ``450GB/s``."""
+    try:
+        rate = request.parse_bytes(text.removesuffix("/s"), "--bandwidth")
+    except RequestError:
+        rate = 0
+    if not rate:
+        raise RequestError(f"--bandwidth {text}: type a rate like 450GB/s")
+    return float(rate)
+
+
 def cost(
     *,
     shape: request.Selection = request.Selection(attention="standard"),
@@ -31,10 +84,12 @@ def cost(
     convention: opt.ConventionOption = "flops",
     kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
     kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
+    free: request.FreeSizes,
     symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
     full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
     latex: bool = Option(False, "--latex", help="Show the closed forms, for all sizes, in LaTeX."),
-    to: opt.Output,
+    ranks: SharedTokens,
+    to: opt.DrawnOutput,
 ) -> None:
     """Show what a mechanism costs: FLOPs, bytes and memory.
 
@@ -43,9 +98,9 @@ def cost(
 
     Examples:
       attnprof cost --attention efficient --seq 4096
-      attnprof cost -a standard,linear --seq 1024,65536 --quantity flops
       attnprof cost -a sdpa --phase train --causal --seq 4096
       attnprof cost -a taylor-efficient --scope core --symbolic
+      attnprof cost -a gqa,retnet --seq 1048576 --ranks 8 --bandwidth 450GB/s
     """
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     kinds = request.some_of(kind, KINDS, "--kind")
@@ -55,7 +110,16 @@ def cost(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
         kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
+        **free.sizes,
     )  # fmt: skip
+    if ranks.ranks is not None:
+        others = {"--kind": kind, "--quantity": quantity, "--latex": latex, "--full": full,
+                  "--convention": convention != "flops", "--scope": scope != "layer"}  # fmt: skip
+        to.deliver(ranks.report(mechanisms, workloads, **others), symbolic=symbolic)
+        return
+    if ranks.bandwidth is not None or to.plot is not None:
+        flag = "--bandwidth" if to.plot is None else "--plot"
+        raise RequestError(f"{flag} is of ranks that share the tokens: type how many, --ranks 8")
     records = _records(mechanisms, workloads, scope, asked)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
     shown = in_domain(records) if shorter else records

@@ -50,12 +50,19 @@ class Over:
         None, metavar="SIZE",
         help="Model width that --over heads shares (default 512); not with --d.",
     )  # fmt: skip
+    every: str = Option(
+        "1", metavar="TOKENS", help="Only lengths that are multiples of this, like a chunk's."
+    )
     span: str | None = Option(
         None, "--range", metavar="LOW:HIGH", help="Values looked at, for another --over than seq."
     )
 
     def asked(
-        self, d: str | None, heads: str | None, conditions: request.Conditions
+        self,
+        d: str | None,
+        heads: str | None,
+        conditions: request.Conditions,
+        free: dict[str, int],
     ) -> tuple[CrossoverAxis, Workload, list[int]]:
         """Return the axis, the sizes of all rows, and each row's own: a head width or a length."""
         typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
@@ -67,7 +74,10 @@ class Over:
             widths = request.parse_sizes(d or USUAL_SIZES["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL_SIZES['d'])}")
             count = request.parse_size(heads or USUAL_SIZES["heads"], "--heads")
-            return CrossoverAxis(), conditions.workload(1, count, widths[0]), widths
+            axis = CrossoverAxis(every=request.parse_size(self.every, "--every"))
+            return axis, conditions.workload(1, count, widths[0], **free), widths
+        if self.every != "1":
+            raise RequestError(f"--every {self.every} is of lengths: leave it or --over out")
         if self.over in request.parse_set(conditions.settings):
             raise RequestError(f"--over {self.over} looks for it: leave --set {self.over} out")
         lengths = request.parse_sizes(self.seq or USUAL_SIZES["seq"], "--seq")
@@ -76,7 +86,10 @@ class Over:
         width = request.parse_size(d or USUAL_SIZES["d"], "--d")
         if self.over == "kv_heads" and count == 1:
             raise RequestError("--over kv_heads divides the heads: type how many, like --heads 32")
-        return self._axis(d), conditions.workload(lengths[0], count, width), lengths
+        if "width" in free and self.over == "heads" and d is None:
+            raise RequestError("--width is for heads of a given width: type --d, too")
+        workload = conditions.workload(lengths[0], count, width, **free)
+        return self._axis(d), workload, lengths
 
     def _refuse_other_flags(self) -> None:
         """Raise RequestError for flags of another ``--over`` than seq."""
@@ -116,15 +129,16 @@ class Over:
 
     def typed(self) -> dict[str, Any]:
         """Return which flags were typed: ``{"--over": False, "--seq": True, …}``."""
-        usual = Over(seq=None, d_model=None, span=None, over="seq")
-        flags = {"over": "--over", "seq": "--seq", "d_model": "--d-model", "span": "--range"}
+        usual = Over(seq=None, d_model=None, span=None, over="seq", every="1")
+        flags = {"over": "--over", "seq": "--seq", "d_model": "--d-model", "span": "--range",
+                 "every": "--every"}  # fmt: skip
         return {flags[name]: value != getattr(usual, name) for name, value in vars(self).items()}
 
 
 #: The metric of each quantity.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
-    "state_bytes": STATE, "time_s": TIME,
+    "state_bytes": STATE, "time_s": TIME, "matmul_flops": "matmul", "step_bytes": "bytes",
 }  # fmt: skip
 
 
@@ -141,7 +155,9 @@ class ComparedCosts:
         "code), predicted (times, from a calibration) or measured.",
     )  # fmt: skip
     metric: str | None = Option(
-        None, metavar="NAMES", help="flops, memory, state (decoding's) or time."
+        None, metavar="NAMES",
+        help="flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
+        "(that a step moves at least).",
     )  # fmt: skip
     quantity: opt.QuantityOption = None
     model: str | None = Option(
@@ -193,6 +209,7 @@ def crossover(
     ),
     heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 1)."),
     over: Over,
+    free: request.FreeSizes,
     conditions: request.Conditions,
     what: ComparedCosts,
     modules: opt.Modules,
@@ -220,15 +237,15 @@ def crossover(
             raise RequestError(
                 f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
             )
-        if TIME in metrics:
-            raise RequestError("--metric time: whole models are compared in flops and memory")
-        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed()}
+        if other := {*metrics} - {*METRICS}:
+            raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
+        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(), **free.typed}
         _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
         with working(f"comparing in {what.model}"):
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
-    axis, workload, given = over.asked(d, heads, conditions)
+    axis, workload, given = over.asked(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
     if TIME not in metrics and (flags := timing.flags()):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
@@ -238,8 +255,7 @@ def crossover(
     with working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
-    more = _memory_difference((first, second), workload, report) if in_table else ""
-    to.deliver(report, more=more)
+    to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
 
 def _pair(

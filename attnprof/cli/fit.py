@@ -1,14 +1,19 @@
 """``attnprof fit``: whether a model fits a memory, and how much of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.measurement import CALIBRATION
 from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_size
 from attnprof.errors import RequestError
+
+#: Devices that are here.
+HERE = ("cpu", "cuda")
 
 
 def _ranks(flag: str, text: str) -> Any:
@@ -31,10 +36,12 @@ class Formats:
 
     dtype: str | None = Option(
         None, metavar="NAME",
-        help="Weights: bfloat16, fp8, int4, mxfp4, nvfp4, q8_0, q4_k … (default: the file's).",
+        help="Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's).",
     )  # fmt: skip
     cache_dtype: str | None = Option(
-        None, metavar="NAME", help="Cache: bfloat16 (the default), fp8, q8_0, q4_0, nvfp4 …."
+        None,
+        metavar="NAME",
+        help="Cache: bfloat16 (the default), fp8, q8_0, nvfp4 …; fp8,nvfp4: keys, values.",
     )
     block_size: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20)
     chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30)
@@ -50,6 +57,13 @@ class Training:
     optimizer: str = Option(
         "adamw", metavar="NAME", help="With --train: adamw, adamw-8bit, muon or sgd."
     )
+    gradient_dtype: str = Option(
+        "bfloat16", metavar="NAME", help="With --train: gradients, bfloat16 or float32."
+    )
+    sequence_parallel: bool = Option(
+        True, "--sequence-parallel/--no-sequence-parallel",
+        help="With --train: ranks share the inputs of norms and blocks, too.",
+    )  # fmt: skip
     recompute: str = Option(
         "selective", metavar="NAME",
         help="With --train: what backward computes again: none, selective (attention) or full.",
@@ -67,7 +81,12 @@ def fit_(
         help="A config.json or its folder, or a name (list --models, a type, the Hub's).",
     ),
     memory: str | None = Option(None, metavar="SIZE", help="Memory of one device, like 80GB."),
-    on: str | None = Option(None, "--on", metavar="NAME", help="A device by its maker: h100."),
+    on: str | None = Option(
+        None, "--on", metavar="NAME",
+        help="A device by its maker, as h100, or by its calibration; cpu and cuda are here.",
+    ),
+    calibration: Path | None = CALIBRATION,
+    measure: bool = Option(False, "--measure", help="Time it with random weights; --on cpu, cuda."),
     seq: str = Option("4096", metavar="SIZE", help="Tokens of each sequence."),
     batch: opt.BatchOption = "1",
     formats: Formats,
@@ -82,36 +101,34 @@ def fit_(
 
     Examples:
       attnprof fit llama-3.1-8b --memory 24GB --seq 32768
-      attnprof fit gpt-oss-120b --on h100 --seq 131072 --batch 4
-      attnprof fit qwen3-30b-a3b --on h100 --dtype fp8 --tensor-parallel 2
+      attnprof fit gpt-oss-120b --on h100 --seq 131072 --tensor-parallel 2
       attnprof fit llama-3.1-8b --on h200 --train --shard zero3 --data-parallel 8
+      attnprof fit smollm3-3b --memory 64GB --on cpu --dtype float32 --measure
     """
     if config is None:
         raise RequestError("fit needs a model: type attnprof fit llama-3.1-8b --memory 80GB")
-    if (memory is None) == (on is None):
+    if memory is None and on is None:
         raise RequestError("fit needs one of --memory 80GB and --on h100")
-    from attnprof.device.ceilings import MEMORY_GB, device_named
+    if measure and on not in HERE:
+        raise RequestError("--measure runs the model here: type --on cpu or --on cuda")
+    size = parse_bytes(memory, "--memory")
+    from attnprof.device.model_times import memory_of, with_speeds
     from attnprof.models.fit import fit_report
     from attnprof.models.fit_parts import FitOptions, fit_model
     from attnprof.models.fit_training import TrainingOptions, training_report
 
-    device = None if on is None else device_named(on)
-    size = parse_bytes(memory, "--memory") or int(MEMORY_GB[device.name] * 10**9 if device else 0)
     common = {
-        "memory": size, "seq_len": parse_size(seq, "--seq"),
+        "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),
         "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
     }  # fmt: skip
     how = {name: x for name, x in vars(training).items() if name != "train"}
-    usual = vars(Training(train=False, optimizer="adamw", recompute="selective", shard="none",
-                          data_parallel=1))  # fmt: skip
+    usual = {field.name: field.default for field in fields(TrainingOptions)}
     if not training.train and (flag := next((n for n, x in how.items() if x != usual[n]), "")):
         raise RequestError(f"--{flag.replace('_', '-')} is of training: type --train, too")
     options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
     with working(f"laying out {config}"):
         model = fit_model(config)
         report = training_report(model, options) if training.train else fit_report(model, options)
-        if device is not None and not training.train:
-            from attnprof.models.fit_speed import with_speed
-
-            report = with_speed(report, model, options, device)
+        if on is not None and not training.train:
+            report = with_speeds(report, model, options, on, calibration, measured=measure)
     to.deliver(replace(report, environment=opt.environment()))

@@ -19,7 +19,8 @@ POWERS = "1:1024:x2"
 #: Default path of the figure.
 FIGURE = Path("heatmap.png")
 #: Format by a file's suffix, if --format is not typed.
-FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN}
+FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN,
+           ".html": opt.Format.HTML}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

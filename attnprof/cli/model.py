@@ -24,7 +24,7 @@ from attnprof.workload import PHASES
 
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
-VIEWS = ("engine", "torch")
+VIEWS = ("engine", "torch", "definition")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _KERNEL: Any = Option(
     None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
@@ -32,7 +32,7 @@ _KERNEL: Any = Option(
 )  # fmt: skip
 _VIEW: Any = Option(
     None, "--as", metavar="VIEW", callback=opt.among("--as", VIEWS),
-    help="As engines run it (engine), or as the installed transformers does (torch).",
+    help="As engines run it (engine), as the installed transformers does (torch), by definition.",
 )  # fmt: skip
 _OPTIMIZER: Any = Option(
     "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
@@ -57,7 +57,7 @@ _INPUTS: Any = Option(
 )  # fmt: skip
 _SWAP: Any = Option(
     None, "--swap", metavar="NAME[@LAYERS]",
-    help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
+    help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
 )  # fmt: skip
 _COMPARE: Any = Option(
     None, "--compare", metavar="MODELS",
@@ -139,7 +139,7 @@ def model(
             raise RequestError(f"{flag} is for one model: leave it or --compare out")
         to.deliver(_compared((config, *others), *asked))
         return
-    report = _report(config, *asked)
+    report = report_on(config, *asked)
     to.deliver(report if most is None else with_memory(report, most))
 
 
@@ -157,7 +157,7 @@ def _sizes(texts: dict[str, str | None]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _report(
+def report_on(
     config: str, view: str | None, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
     inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
 ) -> Report:  # fmt: skip
@@ -183,7 +183,7 @@ def _compared(
     from attnprof.models.comparison import PHASES, comparison
 
     sizes = {"N": 1024, **sizes}
-    reports = [_report(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
+    reports = [report_on(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
     return comparison(reports, reports[0].environment)
 
 

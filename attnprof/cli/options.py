@@ -42,6 +42,7 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
@@ -124,7 +125,7 @@ SetOption = Annotated[
     Option("--set", metavar="K=V", help="A mechanism's parameter, like window=64; repeatable."),
 ]
 FormatOption = Annotated[
-    Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv or markdown.")
+    Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv, markdown or html.")
 ]
 OutputOption = Annotated[
     Path | None, Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")

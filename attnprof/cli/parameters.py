@@ -26,7 +26,8 @@ PANELS = {
     "Sizes": "seq target_seq lengths built_for d_model heads d batch kv_heads kv_seq at span",
     "Conditions": "phase causal dtype cache_dtype block_size chunk utilization uncapped device on "
     "kernel optimizer swap settings",
-    "Ranks": "tensor_parallel pipeline expert_parallel context_parallel data_parallel",
+    "Ranks": "ranks bandwidth tensor_parallel pipeline expert_parallel context_parallel "
+    "data_parallel",
     "Training": "train recompute shard",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
@@ -115,7 +116,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "dtype": {_EVERY: DTYPES},
     "scope": {_EVERY: SCOPES},
     "size": {_EVERY: ("page", "column")},
-    "fmt": {_EVERY: tuple(Format), "reproduce": (*Format, "html")},
+    "fmt": {_EVERY: tuple(Format)},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "norms": {_EVERY: ("sphere", "spread")},
@@ -129,7 +130,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     },
     "quantity": {
         "cost": "closed_form.cost_records:QUANTITIES", "heads": "closed_form.heads:QUANTITIES",
-        "compare": "closed_form.cost_records:CONTESTED", "crossover": "cli.crossover:METRIC_OF",
+        "compare": "closed_form.cost_records:POSSIBLE", "crossover": "cli.crossover:METRIC_OF",
         "derive": "trace.events:QUANTITIES", "heatmap": "closed_form.quantities:QUANTITIES",
         "verify-formula": "trace.events:QUANTITIES",
     },

@@ -28,6 +28,7 @@ SECTIONS = {
         "crossover": "Find the length from which one mechanism is cheaper.",
         "heads": "Show the cost over the number of heads, and the best number.",
         "heatmap": "Draw the ratio of two costs over length and model width.",
+        "explore": "Write a page on which sizes are dragged and curves cross.",
     },
     "Your code": {
         "derive": "Derive closed forms from your own torch code.",

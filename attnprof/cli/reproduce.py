@@ -21,13 +21,10 @@ from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
 from attnprof.render import reproduction as pages
 from attnprof.render.plots.documents import plot_figure
+from attnprof.render.reproduction_page import reproduction_html
 
 #: Claims named on stderr before the rest is only counted.
 NAMED = 8
-FORMAT: Any = Option(
-    "table", "-f", "--format", metavar="FORMAT", help="table, json, csv, markdown or html.",
-    callback=opt.among("--format", (*opt.Format, "html")),
-)  # fmt: skip
 
 
 def reproduce(
@@ -47,7 +44,7 @@ def reproduce(
     ),
     reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
     accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
-    fmt: str = FORMAT,
+    fmt: opt.FormatOption = opt.Format.TABLE,
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,
     exact: opt.ExactOption = False,
@@ -78,10 +75,10 @@ def reproduce(
         failed = _write_reports(report, asked.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
-        if fmt == "html":
+        if fmt == opt.Format.HTML:
             whole = (everything or bool(documents)) and not asked.by_name
             made_again = {number: regenerate(number) for number in asked.documents if whole}
-            opt.write(pages.reproduction_html(kept, made_again), output)
+            opt.write(reproduction_html(kept, made_again), output)
         else:
             opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip

@@ -154,6 +154,30 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FreeSizes:
+    """Flags for sizes that released layers choose freely."""
+
+    width: str | None = Option(
+        None, metavar="SIZE", help="Model width, if it is not heads times head width."
+    )
+    value_dim: str | None = Option(
+        None, metavar="SIZE", help="Width of a value head (default: the head width)."
+    )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return those that were typed, by the name of a workload's size."""
+        names = "width", "value_head_dim"
+        typed = zip(names, self.typed.items(), strict=True)
+        return {name: parse_size(x, flag) for name, (flag, x) in typed if x is not None}
+
+    @property
+    def typed(self) -> dict[str, str | None]:
+        """Return what was typed, by flag."""
+        return {"--width": self.width, "--value-dim": self.value_dim}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Conditions:
     """Flags that hold for all points of a request; closed forms ignore the device."""
 

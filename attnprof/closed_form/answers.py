@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 USUAL = "standard"
 #: Names of quantities of which one has "less", not "fewer".
 AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
+           **dict.fromkeys(("bytes", "step_bytes"), "memory traffic a step"),
            **dict.fromkeys(("state_bytes", "state"), "decoding state"),
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 

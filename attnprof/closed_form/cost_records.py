@@ -21,6 +21,7 @@ from attnprof.algebra.expressions import (
 )
 from attnprof.algebra.maxima import maximum_of
 from attnprof.algebra.parser import parse
+from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
@@ -263,6 +264,9 @@ CONTESTED = (
     "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
 )  # fmt: skip
 
+#: Those, and one of decoding that has to be asked for.
+POSSIBLE = (*CONTESTED, STEP_BYTES)
+
 
 def compare_records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
@@ -275,7 +279,7 @@ def compare_records(
     totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
-        values = {name: {getattr(record, name) for record in records} for name in CONTESTED}
+        values = {name: {getattr(record, name) for record in records} for name in POSSIBLE}
         known = {name: some - {None} for name, some in values.items()}
         lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
         for record in records:
@@ -299,7 +303,8 @@ def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareReco
         **who, flops=total.flops, matmul_flops=total.matmul_flops,
         operations=defined_total(mechanism, workload, scope), bytes_moved=total.bytes_moved,
         peak_bytes=table.peak(), parameters=parameters,
-        state_bytes=table.state_entries * workload.item_size if decodes else None,
+        state_bytes=state_bytes(mechanism, workload, table.state_entries) if decodes else None,
+        step_bytes=step_bytes(mechanism, workload, scope) if workload.phase == "decode" else None,
         arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
     )  # fmt: skip
 

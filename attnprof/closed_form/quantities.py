@@ -1,7 +1,7 @@
 """Evaluate a quantity of a closed form or printed formula, at one size or over a whole grid."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,29 @@ QUANTITIES = (
 )  # fmt: skip
 
 
+#: Bytes that a decoding step has to move; no stage of a text counts them.
+STEP_BYTES = "step_bytes"
+
+
+def step_bytes(mechanism: Mechanism, workload: Workload, scope: str) -> Number:
+    """Return the bytes that a decoding step has to move, however it is computed.
+
+    Weights are read once for the whole batch (scope ``layer``), the state is read, and what is new
+    of it written. ``workload`` is of phase ``decode``, else :class:`RequestError`.
+    """
+    mechanism.check(workload, scope)
+    if workload.phase != "decode":
+        raise RequestError("bytes of a step are those of decoding; use --phase decode")
+    weights = mechanism.parameters(workload, scope) if scope == "layer" else 0
+    return weights * workload.item_size + mechanism.state_traffic(workload, scope)
+
+
+def state_bytes(mechanism: Mechanism, workload: Workload, entries: Number) -> Number:
+    """Return the bytes of so many entries of a decoder's state, of which some may be wider."""
+    more = max(0, 4 - workload.item_size) if workload.item_size > 1 else 0
+    return entries * workload.item_size + more * mechanism.wide_entries(workload)
+
+
 @lru_cache(maxsize=1024)
 def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
     """Return a cost table, remembered: FLOPs and memory, and searches, ask for the same sizes."""
@@ -34,6 +57,8 @@ def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
 
 def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: str) -> Number:
     """Return a quantity of a closed form, at ints, arrays or symbols; else RequestError."""
+    if quantity == STEP_BYTES:
+        return step_bytes(mechanism, workload, scope)
     if quantity not in QUANTITIES:
         raise RequestError(f"unknown quantity '{quantity}': {closest(quantity, list(QUANTITIES))}")
     if quantity == "parameters":
@@ -131,18 +156,6 @@ def speaking(
     ]
 
 
-@dataclass(frozen=True)
-class FreeWidthWorkload(Workload):
-    """A workload with a model width that heads need not divide, as in documents' plots."""
-
-    width: Number = 1
-
-    @property
-    def d_model(self) -> Number:
-        """Return the given width, not heads times head width."""
-        return self.width
-
-
 def published_values(
     formula: Published, num_heads: int, seq_lens: Sequence[int], d_models: Sequence[int]
 ) -> "np.ndarray":
@@ -155,7 +168,7 @@ def published_values(
     def column(width: int) -> "np.ndarray":
         def at(n: Any, head_dim: Number) -> Any:
             return formula.formula(
-                FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
+                Workload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
             )
 
         above = -(-width // num_heads)

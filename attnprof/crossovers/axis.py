@@ -137,12 +137,14 @@ class CrossoverAxis:
     """What varies: a size by the name of its flag, or a mechanism's parameter; and its range.
 
     ``last`` is the last value (None: no end). With ``d_model`` heads share a model of that width.
+    Of lengths ``every`` so many-th counts: a value then stands for so many tokens.
     """
 
     name: str = "seq"
     first: int = 1
     last: int | None = None
     d_model: int | None = None
+    every: int = 1
 
     @property
     def given(self) -> str:
@@ -184,7 +186,7 @@ class CrossoverAxis:
     ) -> tuple[list[Any], Workload]:
         """Return both sides and their workload at a value, with the size that is given."""
         if self.name == "seq":
-            return list(sides), workload.with_(seq_len=value, head_dim=given)
+            return list(sides), workload.with_(seq_len=value * self.every, head_dim=given)
         if self.is_parameter:
             changed = [
                 replace(side, **{self.name: value}) if self.name in parameters(side) else side

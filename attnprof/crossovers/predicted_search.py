@@ -37,7 +37,7 @@ class PredictedSearch(OrderSearch):
     longest: int = LONGEST
     at: Callable[[int], int | None] = lambda length: length
     said: Callable[[int], str] = "{:,} tokens".format
-    found: list[TimeCrossing] = field(default_factory=list)
+    timed: list[TimeCrossing] = field(default_factory=list)
     #: the sign below the first crossing, and the one above the last
     outer: tuple[int, int] = (0, 0)
 
@@ -55,7 +55,7 @@ class PredictedSearch(OrderSearch):
         ordered = sorted(decided if brackets else self.seen)
         self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
         brackets = brackets or self.brackets()
-        self.found = [self._crossing(low, high) for low, high in brackets]
+        self.timed = [self._crossing(low, high) for low, high in brackets]
 
     def _grid(self) -> Iterator[int]:
         place, before = self.shortest, 0.0

@@ -194,8 +194,12 @@ class FormulaFinder:
         searched, step = [list(stretch) for stretch in known.stretches], known.step
         if solution.looked_at:
             searched, step = [list(solution.looked_at)], 1
-        crossings = [float(root.at) for root in solution.roots]
-        first = solution.start if solution.first is None else solution.first
+        every = self.meeting.axis.every
+        crossings = [float(root.at * every) for root in solution.roots]
+        first = (solution.start if solution.first is None else solution.first) * every
+        if every > 1:
+            form = form and f"{every}*({form})"
+            searched, step = [[x and x * every for x in one] for one in searched], every
         return Finding(crossings, (solution.runs[0].sign, solution.runs[-1].sign), first, {
             "closed_form": form, "method": "solved" if solution.runs[-1].piece else "searched",
             "searched": searched, "searched_step": step,
@@ -203,8 +207,9 @@ class FormulaFinder:
         })  # fmt: skip
 
     def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
-        """Return both costs around the crossings."""
-        return curves_of(self.meeting, self.contests, records)
+        """Return both costs around the crossings, at all lengths."""
+        meeting = replace(self.meeting, axis=replace(self.meeting.axis, every=1))
+        return curves_of(meeting, self.contests, records)
 
 
 def crossover_report(

@@ -11,7 +11,14 @@ from itertools import product
 from typing import Any, Protocol
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
-from attnprof.closed_form.quantities import comparable, quantity_in, quantity_of, speaking
+from attnprof.closed_form.quantities import (
+    STEP_BYTES,
+    comparable,
+    quantity_in,
+    quantity_of,
+    speaking,
+    state_bytes,
+)
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths, curve
 from attnprof.errors import CannotRunError, RequestError, closest
@@ -27,7 +34,11 @@ ALL_KINDS = (*KINDS, DERIVED, PREDICTED, MEASURED)
 METRICS = ("flops", "memory")
 #: The state that a decoder keeps between tokens; and times, which no formula gives.
 STATE, TIME = "state", "time"
-ALL_METRICS = (*METRICS, STATE, TIME)
+#: Bytes that a decoding step has to move; FLOPs of matrix products alone.
+BYTES, MATMUL = "bytes", "matmul"
+#: Metrics of closed forms that have to be asked for.
+OTHERS = (MATMUL, STATE, BYTES)
+ALL_METRICS = (*METRICS, *OTHERS, TIME)
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,7 @@ PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
 COUNTED_AS = {
     "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"),
+    MATMUL: ("matmul_flops", "flops"), BYTES: (STEP_BYTES, "bytes"),
     STATE: ("state_entries", "bytes"), TIME: ("time_s", "s"),
 }  # fmt: skip
 
@@ -170,12 +182,12 @@ def contests(
 
     Raises :class:`RequestError` if nothing can, as no document prints both on the same terms.
     """
-    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, STATE))):
+    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, *OTHERS))):
         wrong = [name for name in asked if name not in possible]
         if wrong:
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
-    if STATE in metrics and meeting.workload.phase != "decode":
-        raise RequestError("--metric state: only decoding keeps one; add --phase decode")
+    if (of_steps := {STATE, BYTES} & {*metrics}) and meeting.workload.phase != "decode":
+        raise RequestError(f"--metric {of_steps.pop()}: only decoding has one; add --phase decode")
     result, a, b, derived = list[Contest](), meeting.a, meeting.b, None
     if DERIVED in kinds:
         from attnprof.crossovers.derived import derived_costs
@@ -184,7 +196,7 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds, a, b)
-        if derived is not None and metric != STATE:
+        if derived is not None and metric not in OTHERS:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result
@@ -248,12 +260,12 @@ def _closed_form(
     side = sides[place]
     sizes = [*vars(workload).values(), *vars(side).values()]
     variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
-    if variable is None:
+    if variable is None or quantity == STEP_BYTES:
         cost = quantity_of(side, workload, scope, quantity)
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
         cost = quantity_in(table, quantity)
-    return cost * workload.item_size if quantity == "state_entries" else cost
+    return state_bytes(side, workload, cost) if quantity == "state_entries" else cost
 
 
 #: Points of a curve; the factor by which it goes beyond crossings; its length without one.

@@ -195,7 +195,7 @@ class TimedPair:
         """Return the predicted crossings."""
         search = self.prediction
         self.times[PREDICTED] = search.seen
-        return self._finding(search.found, search.outer, search.seen, 0, search.end)
+        return self._finding(search.timed, search.outer, search.seen, 0, search.end)
 
     # -- measured ----------------------------------------------------------------------
     def measured(self) -> Finding:
@@ -223,7 +223,7 @@ class TimedPair:
     def _guesses(self) -> list[float]:
         """Return where the times should cross: predicted, or where FLOPs are equal."""
         try:
-            return [one.at for one in self.prediction.found]
+            return [one.at for one in self.prediction.timed]
         except (CannotRunError, RequestError):
             return roots_of_formulas(self.meeting, "flops", self.given)
 

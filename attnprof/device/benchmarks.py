@@ -162,8 +162,8 @@ def _rows(made: Any) -> list[Benchmark]:
             return torch.rand(rows, columns, **made), -1
         if sizes.beside is None:
             return torch.rand(columns, rows, **made).T, -1
-        beside = min(rows, sizes.beside)
-        return torch.rand(rows // beside, columns, beside, **made), 1
+        group = min(rows, sizes.beside)
+        return torch.rand(rows // group, columns, group, **made), 1
 
     def make(run: Callable[[Tensor, int], object], *, outer: bool = False) -> Callable[..., Call]:
         return lambda rows, columns: partial(run, *tensor(rows, columns, outer))
@@ -187,7 +187,7 @@ def _rows(made: Any) -> list[Benchmark]:
         "sum": torch.sum, "norm": lambda x, dim: torch.linalg.vector_norm(x, dim=dim),
         "amax": torch.amax, "softmax": torch.softmax,
     }  # fmt: skip
-    found = {
+    runs = {
         **{name: make(run) for name, run in either.items()},
         **{f"outer {name}": make(run, outer=True) for name, run in either.items()},
         "softmax backward": softmax_backward(),
@@ -197,7 +197,7 @@ def _rows(made: Any) -> list[Benchmark]:
         "layer norm backward": norm_backward,
     }  # fmt: skip
     return [
-        Benchmark(name, (sizes.rows, sizes.columns), run, sizes.most) for name, run in found.items()
+        Benchmark(name, (sizes.rows, sizes.columns), run, sizes.most) for name, run in runs.items()
     ]
 
 

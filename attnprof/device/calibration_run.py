@@ -175,9 +175,9 @@ class _Bench:
         passes += self._again(passes, until)
         values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
-        for (name, place), own in values.items():
-            tables[name][place] = exp(median(own))
-        differences = [abs(own[-1] - own[0]) for own in values.values() if len(own) > 1]
+        for (name, place), logs in values.items():
+            tables[name][place] = exp(median(logs))
+        differences = [abs(logs[-1] - logs[0]) for logs in values.values() if len(logs) > 1]
         return {name: TimeTable(seconds) for name, seconds in tables.items()}, differences
 
     def _again(
@@ -186,12 +186,12 @@ class _Bench:
         """Yield passes over places that lack readings of an undisturbed processor, for a while."""
         named = {one.name: one for one in self.benchmarks}
         references = defaultdict[tuple[str, Sizes], list[float]](list)
-        for own in passes:
-            for key, readings in own.items():
+        for one_pass in passes:
+            for key, readings in one_pass.items():
                 references[key] += [one.reference for one in readings]
         while time.monotonic() < until:
             usual = usual_of(self.references)
-            lacking = [key for key, own in references.items() if not enough(own, usual)]
+            lacking = [key for key, readings in references.items() if not enough(readings, usual)]
             if not lacking:
                 return
             tables = {}
@@ -238,11 +238,11 @@ class _Bench:
             refer()
         calls = rounds * len(turns)
         last = map(log, references[-len(taken) - 1 :])
-        beside = [fmean(both) for both in pairwise(last)]
-        self.references += beside
+        around = [fmean(both) for both in pairwise(last)]
+        self.references += around
         return [
-            TimeReading(log(max(own.wall_s / calls, LEAST_S)), reference)
-            for own, reference in zip(taken, beside, strict=True)
+            TimeReading(log(max(timed.wall_s / calls, LEAST_S)), reference)
+            for timed, reference in zip(taken, around, strict=True)
         ]
 
 

@@ -85,7 +85,7 @@ class CallCosts:
         recent: list[Hashable] = []
         shares, last, passed = list[float](), dict[Hashable, int](), 0
         for turn in range(2):  # the first one tells what comes before each in the second
-            for kind, own in zip(kinds, moved, strict=True):
+            for kind, size in zip(kinds, moved, strict=True):
                 others = recent.index(kind) if kind in last else len(recent)
                 if turn:
                     broken = min(1.0, (passed - last[kind]) / CODE_BYTES)
@@ -94,7 +94,7 @@ class CallCosts:
                 if kind in last:
                     del recent[others]
                 recent.insert(0, kind)
-                passed += own
+                passed += size
                 last[kind] = passed
         return shares
 

@@ -66,7 +66,7 @@ def tensors_of(values: Any) -> list[Any]:
 class _Dispatched:
     """An operation that was asked for, with the tensors that it took and gave."""
 
-    own: str
+    full_name: str
     args: tuple[Any, ...]
     inputs: list[Any]
     results: list[Any]
@@ -74,7 +74,7 @@ class _Dispatched:
     @property
     def name(self) -> str:
         """Its name without the mark of what works in place."""
-        return self.own.rstrip("_")
+        return self.full_name.rstrip("_")
 
 
 #: What prices an operation, and the sizes and runs that it has.
@@ -205,8 +205,8 @@ def _pattern(call: _Dispatched, others: int) -> str:
     """Return the table of what is read and written, with so many tensors as large as the result."""
     if call.name in FILLS:
         return "fill"
-    if call.own == "copy_":
+    if call.full_name == "copy_":
         return "unary"
-    if call.own.endswith("_"):
+    if call.full_name.endswith("_"):
         return "binary in place" if others else "in place"
     return ("fill", "unary", "binary")[min(others, 2)]

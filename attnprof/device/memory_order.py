@@ -28,10 +28,10 @@ def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, 
         return 1, 1
     inner = shape[order[-1]]
     for outer, next_one in _pairs_from_inside(order):
-        if any(own[outer] != own[next_one] * shape[next_one] for own in strides):
+        if any(strided[outer] != strided[next_one] * shape[next_one] for strided in strides):
             break
         inner *= shape[outer]
-    return max(1, prod(shape) // inner), max(own[order[-1]] for own in strides)
+    return max(1, prod(shape) // inner), max(strided[order[-1]] for strided in strides)
 
 
 def _pairs_from_inside(order: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -44,10 +44,10 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         with _Observer(most_s):  # training runs a forward pass before, too
             subject = build_subject(request)
             subject.prepare()
-        demand = _watched(subject, most_s)
+        demand = watched(subject, most_s)
         if demand.functions > MANY * len(demand.operations):  # what is computed once and kept
             subject.prepare()
-            demand = _watched(subject, most_s)
+            demand = watched(subject, most_s)
         return demand
 
 
@@ -55,8 +55,8 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
 MANY = 10
 
 
-def _watched(subject: Subject, most_s: float) -> Demand:
-    """Return what a call asks for."""
+def watched(subject: Subject, most_s: float = inf) -> Demand:
+    """Return what a call asks for; nothing is computed under fake tensors."""
     before = _get_sequence_nr()
     with _Observer(most_s) as watch:
         sys.setprofile(watch.called)

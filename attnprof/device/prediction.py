@@ -146,10 +146,12 @@ def _answer(records: Sequence[PredictRecord]) -> str:
             fastest[length] = min(timed, key=lambda r: r.time_s or 0.0).mechanism
     if not fastest:
         return ""
-    stretches = [(name, list(own)) for name, own in groupby(fastest, key=fastest.__getitem__)]
+    stretches = [
+        (name, list(lengths)) for name, lengths in groupby(fastest, key=fastest.__getitem__)
+    ]
     sentences = joined(
-        f"{name} at {own[0]:,}{f' to {own[-1]:,}' if len(own) > 1 else ''} tokens"
-        for name, own in stretches
+        f"{name} at {lengths[0]:,}{f' to {lengths[-1]:,}' if len(lengths) > 1 else ''} tokens"
+        for name, lengths in stretches
     )
     return f"predicted to be fastest: {sentences}"
 
@@ -202,23 +204,32 @@ class Predictor:
             )
         return self._times[dtype]
 
+    def interval(self, work: Demand, dtype: str) -> tuple[float, float, float]:
+        """Return the seconds of a call, and the ends of their interval of 95 %."""
+        times, known, check = (
+            self.times(dtype),
+            self.calibration,
+            self.calibration.checks.get(dtype),
+        )
+        seconds = times.of(work) * (exp(check.bias) if check else 1.0)
+        spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
+        spread = exp(check.reach if check else REACH * hypot(*spreads))
+        return seconds, seconds / spread, seconds * spread * self.slowdown
+
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """Return the record of a point: time with an interval, peak memory, what takes how long.
 
         Raises what :func:`attnprof.device.operations.operations_of` raises.
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
-        known, check = self.calibration, self.calibration.checks.get(request.dtype)
-        seconds = times.of(work) * (exp(check.bias) if check else 1.0)
-        spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
-        spread = exp(check.reach if check else REACH * hypot(*spreads))
+        seconds, low_s, high_s = self.interval(work, request.dtype)
         shares = _shares(work, times)
         bounds: Counter[str] = Counter()
         for row in shares:
             bounds[row["bound"]] += row["time_s"]
         return replace(
-            predicted_record(request), device=known.device, time_s=seconds,
-            ci_low_s=seconds / spread, ci_high_s=seconds * spread * self.slowdown,
+            predicted_record(request), device=self.calibration.device, time_s=seconds,
+            ci_low_s=low_s, ci_high_s=high_s,
             bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:TOLD],
         )  # fmt: skip
 

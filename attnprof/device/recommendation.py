@@ -147,7 +147,7 @@ def _stretches(
     points: Sequence[PointRequest], predict: Point, most: int | None
 ) -> list[dict[str, Any]]:
     """Return the stretches of lengths over which the same two mechanisms are fastest."""
-    found = []
+    winners = []
     for done, multiple in enumerate(MULTIPLES):
         tell("predicting at other lengths", done, len(MULTIPLES))
         length = round(points[0].seq_len * multiple) if points else 0
@@ -165,14 +165,15 @@ def _stretches(
         if times:
             fastest = min(times, key=times.__getitem__)
             best = min(exact, key=exact.__getitem__) if exact else None
-            found.append({"seq_len": length, "exact": best, "fastest": fastest})
+            winners.append({"seq_len": length, "exact": best, "fastest": fastest})
     stretches = [
-        list(own) for _, own in groupby(found, key=lambda one: (one["exact"], one["fastest"]))
+        list(stretch)
+        for _, stretch in groupby(winners, key=lambda one: (one["exact"], one["fastest"]))
     ]
     return [
-        {"from": own[0]["seq_len"], "to": own[-1]["seq_len"], "exact": own[0]["exact"],
-         "fastest": own[0]["fastest"]}
-        for own in stretches
+        {"from": stretch[0]["seq_len"], "to": stretch[-1]["seq_len"], "exact": stretch[0]["exact"],
+         "fastest": stretch[0]["fastest"]}
+        for stretch in stretches
     ]  # fmt: skip
 
 
@@ -207,8 +208,8 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     if exact and turns:
         ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
         sentences = (
-            f"{one['exact']} ({' to '.join(own)} tokens)"
-            for one, own in zip(turns, ends, strict=True)
+            f"{one['exact']} ({' to '.join(lengths)} tokens)"
+            for one, lengths in zip(turns, ends, strict=True)
         )
         said.append(f"elsewhere the fastest exact one is {joined(sentences)}")
     text = "; ".join(said)

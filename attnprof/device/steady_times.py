@@ -63,15 +63,20 @@ def steady(
     alike. Raises ValueError for no readings.
     """
     together: dict[Place, list[Sequence[TimeReading]]] = {}
-    for own in passes:
-        for place, taken in own.items():
+    for one_pass in passes:
+        for place, taken in one_pass.items():
             together.setdefault(place, []).append(taken)
     if usual is None:
         parts = chain(*together.values())
         usual = usual_of([one.reference for part in parts for one in part])
-    clouds = {place: _Cloud.of(list(chain(*own))) for place, own in together.items()}
+    clouds = {
+        place: _Cloud.of(list(chain(*passes_there))) for place, passes_there in together.items()
+    }
     shares = _shares(clouds, {place: kind(place) for place in together})
-    return {place: _at_usual(own, shares[place], usual) for place, own in together.items()}
+    return {
+        place: _at_usual(passes_there, shares[place], usual)
+        for place, passes_there in together.items()
+    }
 
 
 def same_speed(reference: float, usual: float) -> bool:
@@ -88,7 +93,7 @@ def _at_usual(parts: Sequence[Sequence[TimeReading]], share: float, usual: float
     """Return medians of each pass: of readings at the usual speed, or of all, moved to it."""
     if enough((one.reference for part in parts for one in part), usual):
         same = [[x.log_s for x in part if same_speed(x.reference, usual)] for part in parts]
-        return [median(own) for own in same if own]
+        return [median(logs) for logs in same if logs]
     return [median(x.log_s - share * (x.reference - usual) for x in part) for part in parts]
 
 

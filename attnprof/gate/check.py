@@ -101,14 +101,14 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
     return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
 
 
-def _changes_by_line(found: Sequence[Change]) -> Lines:
+def _changes_by_line(changes: Sequence[Change]) -> Lines:
     """Return changes by line.
 
     A cast back, or an operation in another format, counts at the line of the upcast before it.
     """
     lines = Lines()
     wide: str | None = None
-    for change in found:
+    for change in changes:
         opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
         wide = change.line if opens else wide
         follows = wide is not None and (change.casts or change.format)
@@ -198,7 +198,7 @@ def check_baseline(
 
     ``name`` is what messages call the baseline.
     """
-    counted = {key: found[0] for key, found in _count(cases, [head], options, stored).items()}
+    counted = {key: counts[0] for key, counts in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
@@ -222,16 +222,16 @@ def record_baseline(cases: Sequence[Case], head: RunningTree, options: CheckOpti
     records = []
     counted = _count(cases, [head], options)
     for done, case in enumerate(cases):
-        found, times = counted[case.name][0], []
-        if case.timed and options.timed and found.runs:
+        counts, times = counted[case.name][0], []
+        if case.timed and options.timed and counts.runs:
             tell(f"timing {case.name}", done, len(cases))
             try:
                 times = time_alone(head, case)
             except TreeError as error:
-                found = replace(found, error=str(error))
-        records.append(baseline_record(case, found, times))
+                counts = replace(counts, error=str(error))
+        records.append(baseline_record(case, counts, times))
     failed = [record.case for record in records if record.error]
-    as_guessed = [name for name, (found,) in counted.items() if found.as_guessed]
+    as_guessed = [name for name, (counts,) in counted.items() if counts.as_guessed]
     device = cases[0].request.device
     return baseline_report(
         records, fingerprint(device), dated_environment(device), head=head.label, failed=failed,
@@ -277,7 +277,7 @@ def _count(
 
 
 def _counts_of_case(
-    case: Case, sides: Sequence[RunningTree], options: CheckOptions, told: tuple[int, int], *,
+    case: Case, sides: Sequence[RunningTree], options: CheckOptions, progress: tuple[int, int], *,
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
     """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
@@ -291,7 +291,7 @@ def _counts_of_case(
             answers.append(partial(Counted, error=str(error)))
     counts = []
     for side, answer in zip(sides, answers, strict=True):
-        tell(f"counting {case.name} in {side.label}", *told)
+        tell(f"counting {case.name} in {side.label}", *progress)
         counts.append(answer())
     return counts
 

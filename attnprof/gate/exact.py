@@ -64,7 +64,7 @@ def _verdict_without_counts(
 
 
 def _metric_record(
-    case: str, name: str, baseline: Counted, current: Counted, found: Sequence[Change]
+    case: str, name: str, baseline: Counted, current: Counted, changes: Sequence[Change]
 ) -> CheckRecord:
     before, now = baseline.metrics.get(name), current.metrics.get(name)
     unit = "B" if name in _BYTES else ""
@@ -77,7 +77,7 @@ def _metric_record(
         return replace(record, verdict=rules.MISSING, why="not counted any more")
     amount = now - before
     amount_of = SEEN.get(name, attrgetter("flops"))
-    causes = [change for change in found if amount_of(change)]
+    causes = [change for change in changes if amount_of(change)]
     if name not in SEEN and (same := [c for c in causes if c.flops == amount]):
         causes = same[:1]
     else:  # the largest first; all where none went the same way
@@ -227,7 +227,7 @@ def difference(
             sympy.expand(chosen(b, at) - chosen(a, at) if branch else b - a)
             for a, b in ((old, new), (old.subs(ones), new.subs(ones)))
         ),
-        key=lambda found: len(sympy.Add.make_args(found)) if found else 0,
+        key=lambda difference: len(sympy.Add.make_args(difference)) if difference else 0,
     )
     if old == new or (apart == 0 and not branch):
         return rules.OK, ""

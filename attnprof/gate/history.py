@@ -148,12 +148,12 @@ def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
 
 def _records(runs: Sequence[SavedResult]) -> Iterator[HistoryRecord]:
     """Yield runs by series (case, metric and, for times, machine), each with its level."""
-    found: dict[tuple[str, str, str], list[tuple[int, SavedResult, int | float]]] = {}
+    by_series: dict[tuple[str, str, str], list[tuple[int, SavedResult, int | float]]] = {}
     for number, run in enumerate(runs, 1):
         for (case, metric), value in run.values.items():
             machine = run.machine if metric == TIME else ""
-            found.setdefault((case, metric, machine), []).append((number, run, value))
-    for (case, metric, machine), series in found.items():
+            by_series.setdefault((case, metric, machine), []).append((number, run, value))
+    for (case, metric, machine), series in by_series.items():
         values = [value for _, _, value in series]
         starts = time_changes(values) if metric == TIME else count_changes(values)
         before = None

@@ -92,9 +92,9 @@ SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 def self_test_report(rule: Rule, budget_s: float) -> Report:
     """Race unchanged and slowed code until the budget is spent; a record a slowdown."""
-    found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
+    by_slowdown: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     seeds, end = count(), time.monotonic() + budget_s
-    while time.monotonic() <= end or not found[0.0]:
+    while time.monotonic() <= end or not by_slowdown[0.0]:
         with ExitStack() as stack:
             sides = []
             for slowdown in (0.0, *SLOWDOWNS):
@@ -103,15 +103,15 @@ def self_test_report(rule: Rule, budget_s: float) -> Report:
                 side = RunningTree(folder, f"{slowdown:.0%} slower")
                 sides.append(stack.enter_context(side))
             for request in REHEARSED:
-                for races, head in zip(found.values(), sides[1:], strict=True):
+                for races, head in zip(by_slowdown.values(), sides[1:], strict=True):
                     races.append(race(sides[0], head, request, rule, seed=next(seeds)))
-                rounds = plural(len(found[0.0]), "round")
+                rounds = plural(len(by_slowdown[0.0]), "round")
                 tell(f"racing unchanged and slowed code, {rounds}", left_s=end - time.monotonic())
                 if time.monotonic() > end:
                     break
     records = []
-    for slowdown, races in found.items():
-        judged = [race.found for race in races if race.found]
+    for slowdown, races in by_slowdown.items():
+        judged = [race.judgement for race in races if race.judgement]
         records.append(SelfTestRecord(
             slowdown=slowdown, rule=rule.name, trials=len(judged),
             regressed=sum(item.verdict == REGRESSED for item in judged),

@@ -123,14 +123,14 @@ class Race:
     baseline_s: list[float] = field(default_factory=list)
     current_s: list[float] = field(default_factory=list)
     spent_s: float = 0.0
-    found: Judgement | None = None
+    judgement: Judgement | None = None
     #: The slowdown that a first race saw, and that this second one was to confirm.
     alarm: Judgement | None = None
 
     def look(self, *, last: bool) -> bool:
         """Judge the pairs so far; return whether the race is over."""
-        self.found = judge(self.log_ratios, self.rule, last=last)
-        return last or self.found.verdict != INCONCLUSIVE
+        self.judgement = judge(self.log_ratios, self.rule, last=last)
+        return last or self.judgement.verdict != INCONCLUSIVE
 
 
 def race(
@@ -145,11 +145,11 @@ def race(
     """
     title = title or request.title
     first = _race_once(baseline, current, request, rule, limit_s, more, seed, title)
-    if first.found is None or first.found.verdict != REGRESSED:
+    if first.judgement is None or first.judgement.verdict != REGRESSED:
         return first
     left_s = max(CONFIRMING * first.spent_s, limit_s - first.spent_s)
     second = _race_once(baseline, current, request, rule, left_s, True, seed + 1, title)
-    second.alarm, second.spent_s = first.found, first.spent_s + second.spent_s
+    second.alarm, second.spent_s = first.judgement, first.spent_s + second.spent_s
     return second
 
 
@@ -262,7 +262,7 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     Processor time is judged. Code that waits shows by the wall clock alone, which is noisier: there
     a slowdown by the lenient rule counts, and only where processor time does not explain it.
     """
-    judgement = raced.found
+    judgement = raced.judgement
     assert judgement is not None
     by_wall = judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
     verdict, said = judgement.verdict, []
@@ -290,7 +290,7 @@ def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
     """Return the chance to notice a slowdown in all cases, then the cases where it is low."""
     if not raced:
         return []
-    least = min(power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
+    least = min(power(one.judgement, one.rule, SLOWDOWN) for _, one in raced if one.judgement)
     slower = f"a slowdown of {_percent(SLOWDOWN)}"
     if low := [text for case, one in raced for text in power_text(case, one)]:
         timed = f"{len(low)} of {plural(len(raced), 'timed case')}"
@@ -304,7 +304,7 @@ def _percent(share: float) -> str:
 
 def power_text(case: Case, raced: Race) -> list[str]:
     """Return the chance to notice a slowdown at a case's noise, and the time 99 % would take."""
-    judgement, rule = raced.found, raced.rule
+    judgement, rule = raced.judgement, raced.rule
     assert judgement is not None
     chance = power(judgement, rule, SLOWDOWN)
     if chance >= GOOD:

@@ -118,11 +118,11 @@ class SmallModule:
         if expected is not None:
             yield other, self.output, expected, allowed
         if twin := twin_of(self.request):
-            own, same = (self.in_format(asked, "float64") for asked in (self.request, twin))
-            if own is not None and same is not None:
+            mine, same = (self.in_format(asked, "float64") for asked in (self.request, twin))
+            if mine is not None and same is not None:
                 usual = registry.get(twin.mechanism).params
                 settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
-                yield " ".join([twin.mechanism, *settings]), own, same, ALLOWED["float64"]
+                yield " ".join([twin.mechanism, *settings]), mine, same, ALLOWED["float64"]
         if self.request.causal:
             half = TOKENS // 2
             changed = [x.clone() for x in self.inputs]

@@ -158,9 +158,9 @@ def watch_products() -> tuple[Any, Products, Counter[str]]:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             out = func(*args, **(kwargs or {}))
-            found = cost_of(func, out, args, kwargs or {}).counts.get("matmul_flops", 0)
-            if found:
-                flops[str(func.overloadpacket)] += int(found)
+            products = cost_of(func, out, args, kwargs or {}).counts.get("matmul_flops", 0)
+            if products:
+                flops[str(func.overloadpacket)] += int(products)
                 calls[str(func.overloadpacket)] += 1
             return out
 

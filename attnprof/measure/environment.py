@@ -251,14 +251,14 @@ def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
     return "; ".join(text for text in (noisy, contended) if text)
 
 
-def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def joined_conditions(conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return several processes' conditions as one: worst share and load, all switches."""
-    joined = dict(found[0])
+    joined = dict(conditions[0])
     worst: dict[str, Callable[[Iterable[Any]], Any]] = {
         "cpu_share": min, "load_average": max, "involuntary_switches": sum,
     }  # fmt: skip
     for name, reduce in worst.items():  # a file may say anything
-        values = [item[name] for item in found if isinstance(item.get(name), int | float)]
+        values = [item[name] for item in conditions if isinstance(item.get(name), int | float)]
         joined[name] = reduce(values) if values else None
     return joined
 

@@ -65,7 +65,7 @@ def needed_bytes(request: PointRequest) -> int:
     if request.phase in ("backward", "train"):
         entries += sum(prod(shape) for shape, _ in request.inputs)
     elif request.phase == "decode":
-        entries += int(request.spec.state_entries(workload))
+        entries += int(table.state_entries)
     return int(table.peak()) + workload.item_size * entries
 
 
@@ -162,9 +162,9 @@ def count_point(request: PointRequest) -> ProfileRecord:
     torch_count = count_with_torch(request)
     fvcore = count_with_fvcore(request)
     derived = count_derived(request)
-    own = record.flops_formula is None  # then what is derived stands for the closed form
-    formula = (derived.matmul_flops if own else record.matmul_flops_formula) or 0
-    flops = (derived.flops if own else record.flops_formula) or 0
+    derived_only = record.flops_formula is None  # then what is derived stands for the closed form
+    formula = (derived.matmul_flops if derived_only else record.matmul_flops_formula) or 0
+    flops = (derived.flops if derived_only else record.flops_formula) or 0
     macs = None if fvcore.failed else fvcore.macs.total()
     rows = differences.counter_differences(formula, torch_count, fvcore)
     rows += differences.derived_differences(flops, derived)

@@ -251,7 +251,7 @@ class PointRequest:
                 for item in asked
                 if not item.literal
             ]
-        tokens = 1 if self.phase == "decode" else self.seq_len
+        tokens = self.spec.step_tokens if self.phase == "decode" else self.seq_len
         if self.scope == "layer":
             return [((self.batch_size, tokens, self.d_model), self.dtype)]
         shared = self.spec.kv_heads or self.num_heads

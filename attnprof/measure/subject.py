@@ -214,7 +214,8 @@ def position(module: Any, request: PointRequest) -> Any:
     """
     like = torch.empty(0, dtype=getattr(torch, request.dtype))
     state = module.init_state(request.batch_size, *([] if request.scope == "layer" else [like]))
-    tokens, start = request.seq_len - 1, time.perf_counter()
+    before = getattr(request.spec, "step_tokens", 1)
+    tokens, start = request.seq_len - before, time.perf_counter()
 
     def patience(done: int) -> None:
         spent = time.perf_counter() - start

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.costs import Number
+from attnprof.blocks.norms import define_norm, normed
+from attnprof.costs import Cost, Number
 from attnprof.mechanism import Variant
+from attnprof.mechanisms.convolved import SILU
 from attnprof.mechanisms.delta import Recurrence
 from attnprof.ops.functional import silu, softplus, square_root, wide
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.ops.pointwise import SIGMOID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,50 @@ class Decay(Recurrence):
         **Recurrence.allowed,
         "impl": ("auto", "chunkwise", "recurrent", "parallel"),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedDecay(Decay):
+    """Outputs of all heads over their root mean square, and a gate an entry, x W_g.
+
+    The gate multiplies ``before`` the norm, by its SiLU, or after it, by its sigmoid.
+    """
+
+    output_gate: bool = True
+
+    before: ClassVar[bool] = False
+
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """The base's, and the output gate's."""
+        maps = super().layer_maps(sizes)
+        if not self.output_gate:
+            return maps
+        out = maps.pop("o_proj")
+        return {**maps, "gate_proj": (sizes.d_model, out[0]), "o_proj": out}
+
+    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A weight an output."""
+        norm = Weight((sizes.num_heads * sizes.value_head_dim,), 1.0)
+        return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
+
+    def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
+        """Normed and gated."""
+        if not self.output_gate:
+            return y
+        gate = layer.gate_proj(x)
+        if self.before:
+            return normed(y * silu(gate), layer.out_norm)
+        return normed(y, layer.out_norm) * gate.sigmoid()
+
+    def define_finish(
+        self, writer: Definition, tokens: Number, heads: Number, width: Number
+    ) -> None:
+        """The norm, and the gate."""
+        if self.output_gate:
+            entries = tokens * heads * width
+            define_norm(writer, tokens, heads * width)
+            gate = (SILU if self.before else SIGMOID) + Cost(multiplications=1)
+            writer.stage("output gate", gate * entries, entries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +109,11 @@ class RetNet(FixedDecay):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lightning(FixedDecay):
+class Lightning(FixedDecay, GatedDecay):
     """Lightning attention: SiLU of q, k, v; head i of h decays by exp(-s 2^(-8i/h)), i from 1.
 
     s = 1 - ``depth`` + 1e-5, where ``depth`` is the layer's place from 0 (first) to 1 (last)
-    (Qin et al. 2024; MiniMax 2025). Norm and output gate of the published layer are not in it.
+    (Qin et al. 2024; MiniMax 2025). Outputs are normed, and gated by σ(x W_g).
     """
 
     chunk: int = 256

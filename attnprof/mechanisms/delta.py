@@ -7,9 +7,11 @@ from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
 from attnprof.blocks.scan import State
 from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Abilities
+from attnprof.mechanisms.convolved import SILU, Convolved
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.published import Published
 from attnprof.workload import Workload, rows
 
 SOLVE_RULE = (
@@ -19,7 +21,7 @@ SOLVE_RULE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recurrence(Mechanism):
+class Recurrence(Convolved):
     """A state (dk, dv) a head that decays, takes k_t u_tᵀ of every token, and is read by q_t.
 
     Causal by nature, so ``causal`` changes nothing. ``chunkwise`` takes ``chunk`` tokens at once,
@@ -95,7 +97,8 @@ class Recurrence(Mechanism):
         """Like the base's; names the form that ran, and what is no matrix product of it."""
         table, notes = super().cost(workload, scope), []
         if workload.phase != "decode":
-            size = f", {self.chunk} tokens a chunk" if self.form == "chunkwise" else ""
+            chunks = self.form in ("chunkwise", "inverse")
+            size = f", {self.chunk} tokens a chunk" if chunks else ""
             notes.append(f"form: {self.form}{size}")
             if self.delta and self.form != "recurrent":
                 notes.append(SOLVE_RULE)
@@ -147,23 +150,31 @@ class Recurrence(Mechanism):
         w = workload
         return w.batch_size * w.num_heads * w.head_dim * w.value_width
 
+    def wide_entries(self, workload: Workload) -> Number:
+        """The states of all heads."""
+        return self.state_entries(workload)
+
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Projections, gates, the recurrence token by token."""
         w = workload
         tokens = w.batch_size * rows(w)
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.num_heads, w.value_width)
+        sizes = LayerSizes.of(w)
         maps = self.layer_maps(sizes) if scope == "layer" else {}
         for name, (inner, outer) in maps.items():
             if name != "o_proj":
                 writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        if scope == "layer":
+            self.define_convolutions(writer, sizes, tokens)
         self.define_core(writer, w)
         if scope == "layer":
-            self.define_finish(writer, tokens * w.num_heads, w.value_width)
+            self.define_finish(writer, tokens, w.num_heads, w.value_width)
             writer.projections("o", w)
 
-    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
-        """Write the operations of what a layer does to so many rows of its heads' outputs."""
+    def define_finish(
+        self, writer: Definition, tokens: Number, heads: Number, width: Number
+    ) -> None:
+        """Write the operations of what a layer does to its heads' outputs."""
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Decay, what the delta rule reads, k uᵀ, q S: each over dk·dv entries a token."""
@@ -188,10 +199,19 @@ class DeltaRule(Recurrence):
     β = σ(x W_b); α = exp(-exp(A) softplus(x W_a + c)). Queries and keys have length one. A head's
     output is divided by the root of its mean square, weighted, and gated by x W_g, without
     ``output_gate`` left as it is. A core alone has α = exp(-exp(A) softplus(c)), β = 1 and no
-    output gate. The published layers' convolutions are not in it.
+    output gate. ``conv`` tokens are convolved before, channel by channel, then SiLU.
+    ``impl=inverse`` multiplies by the inverse of a chunk's triangular system, as kernels do that
+    take all chunks at once.
     """
 
     output_gate: bool = True
+    conv: int | None = 4  # type: ignore[misc]  # a parameter of what is one
+
+    allowed: ClassVar[dict[str, Any]] = {
+        **Recurrence.allowed,
+        "impl": ("auto", "chunkwise", "inverse", "recurrent"),
+        "conv": 2,
+    }
 
     to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
 
@@ -229,16 +249,18 @@ class DeltaRule(Recurrence):
         normed = unit_rows(y, epsilon=epsilon) * (weights.norm * square_root(width))
         return normed * self.activated(gates["g"])
 
-    def define_finish(self, writer: Definition, count: Number, width: Number) -> None:
+    def define_finish(
+        self, writer: Definition, tokens: Number, heads: Number, width: Number
+    ) -> None:
         """Mean squares, their roots, weights and gates."""
         if not self.output_gate:
             return
+        count = tokens * heads
         entries = count * width
         writer.dots("squared norms", count, entries)
         writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
         writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
-        gate = Cost(exponentials=1, additions=1, divisions=1, multiplications=1)
-        writer.stage("output gate", gate * entries, entries)
+        writer.stage("output gate", (SILU + Cost(multiplications=1)) * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Unit queries over sqrt d, unit keys, values, log α, β."""
@@ -269,7 +291,7 @@ class GatedDeltaNet(DeltaRule):
     title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
     document: ClassVar[str] = "arXiv:2412.06464"
     allowed: ClassVar[dict[str, Any]] = {
-        **Recurrence.allowed,
+        **DeltaRule.allowed,
         "gate": ("scalar", "none"),
         "key_heads": 1,
     }
@@ -282,6 +304,16 @@ class GatedDeltaNet(DeltaRule):
     def projected_heads(self, letter: str) -> Number | None:
         """``key_heads`` of queries and keys."""
         return self.key_heads if letter in ("q", "k") else None
+
+
+#: Tokens of a chunk in the article's equations.
+_KIMI_CHUNK = 64
+
+
+def _kimi_flops(w: Workload) -> Number:
+    """6 T d² + 3 T C d + T C² a head."""
+    d, c = w.head_dim, _KIMI_CHUNK
+    return w.num_heads * w.seq_len * (6 * d * d + 3 * c * d + c * c)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +330,13 @@ class KimiDelta(DeltaRule):
     name: ClassVar[str] = "kimi-delta"
     title: ClassVar[str] = "Kimi Delta Attention (KDA)"
     document: ClassVar[str] = "arXiv:2510.26692"
-    allowed: ClassVar[dict[str, Any]] = {**Recurrence.allowed, "rank": 1}
+    printed = (
+        Published(
+            "arXiv:2510.26692-EQ13", "flops", "core", "forward", "Kimi Linear", causal=True,
+            formula=_kimi_flops,
+        ),
+    )  # fmt: skip
+    allowed: ClassVar[dict[str, Any]] = {**DeltaRule.allowed, "rank": 1}
 
     @property
     def gated_by(self) -> str:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import normed
+from attnprof.blocks.norms import define_norm, normed
 from attnprof.blocks.softmax import KeyValueState, causal_mask, score_products
 from attnprof.costs import Cost, Number, ceil_div, is_plain
 from attnprof.errors import RequestError
@@ -101,9 +101,7 @@ class Differential(Mechanism):
         writer.stage("difference", Cost(multiplications=1, additions=1) * scores, scores)
         values = outputs * w.value_width
         writer.dots("weighted values", values, scores * w.value_width)
-        writer.dots("squares", outputs, values)
-        each = Cost(divisions=2, additions=1, other=1) * outputs
-        writer.stage("norm", each + Cost(multiplications=2) * values, values)
+        define_norm(writer, outputs, w.value_width)
 
 
 def _map(q: Any, k: Any, mask: Any) -> Any:

@@ -56,6 +56,9 @@ class Super(Efficient):
 
     name: ClassVar[str] = "super"
     title: ClassVar[str] = "Super Attention"
+    not_split: ClassVar[str] = (
+        "mixes all tokens' values by a map over tokens before it attends: no rank can start"
+    )
     abilities: ClassVar[Abilities] = Abilities(needs_seq_len=True)
     to_softmax = ("another", "a learned map over tokens mixes the values first")
     printed = (eq24(12),)

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from attnprof.blocks.norms import define_norm, normed
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import Sdpa
-from attnprof.ops.layer import Definition, LayerSizes
+from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.ops.pointwise import SIGMOID
+from attnprof.published import Published
 from attnprof.workload import Workload, rows
 
 
@@ -18,14 +20,16 @@ class GroupedQuery(Sdpa):
 
     One such head is multi-query attention; without a number, it is the workload's. ``gate``
     multiplies the heads' outputs by σ(x W_g) before the output map: a factor an entry
-    (``elementwise``) or a head (``headwise``; Qiu et al. 2025). ``impl=fused`` is torch's kernel,
-    ``written`` has the scores in memory.
+    (``elementwise``) or a head (``headwise``; Qiu et al. 2025). ``qk_norm`` divides each head's
+    queries and keys by their root mean square. ``impl=fused`` is torch's kernel, ``written`` has
+    the scores in memory.
     """
 
     bias: bool = False
     num_kv_heads: int | None = None
     gate: str = "none"
     impl: str = "fused"
+    qk_norm: bool = False
 
     name: ClassVar[str] = "gqa"
     title: ClassVar[str] = "Grouped-query attention"
@@ -34,6 +38,12 @@ class GroupedQuery(Sdpa):
         Variant({"impl": "written"}, "N^2", "N^2", "the scores of all pairs are in memory"),
     )
     same_as = ("", {"impl": "written"})
+    printed = (
+        Published(
+            "arXiv:2510.26692-EQ14", "flops", "core", "forward", "Kimi Linear", causal=True,
+            formula=lambda w: 2 * w.num_heads * w.seq_len**2 * w.head_dim,
+        ),
+    )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {
         "num_kv_heads": 1,
         "gate": ("none", "elementwise", "headwise"),
@@ -73,6 +83,19 @@ class GroupedQuery(Sdpa):
         factors = self._gates(sizes.num_heads, sizes.value_head_dim)
         return {**maps, "gate_proj": (sizes.d_model, factors), **out}
 
+    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A weight an entry of a head's queries, and of its keys."""
+        norm = Weight((sizes.head_dim,), 1.0)
+        return {"q_norm": norm, "k_norm": norm} if self.qk_norm else {}
+
+    def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
+        """Queries and keys over their root mean squares, head by head."""
+        weight = getattr(layer, f"{letter}_norm", None)
+        if weight is None:
+            return y
+        b, n, width = y.shape
+        return normed(y.view(b, -1, layer.sizes.head_dim), weight).view(b, n, width)
+
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """The fused kernel, or the scores written out."""
         run = super().core if self.impl == "fused" else super(Sdpa, self).core
@@ -103,18 +126,25 @@ class GroupedQuery(Sdpa):
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Projections, softmax attention, the gate."""
         w = workload
-        if scope != "layer" or self.gate == "none":
+        if scope != "layer" or (self.gate == "none" and not self.qk_norm):
             super().define(writer, w, scope)
             return
         writer.projections("qkv", w)
-        self.define_core(writer, w)
         tokens = w.batch_size * rows(w)
+        if self.qk_norm:
+            define_norm(writer, tokens * (w.num_heads + w.kv_heads), w.head_dim)
+        self.define_core(writer, w)
+        if self.gate != "none":
+            self._define_gate(writer, w, tokens)
+        writer.projections("o", w)
+
+    def _define_gate(self, writer: Definition, w: Workload, tokens: Number) -> None:
+        """Its map, its sigmoid, a factor an output."""
         gates = tokens * self._gates(w.num_heads, w.value_width)
         writer.dots("gate", gates, gates * w.d_model)
         writer.stage("gate: sigmoid", SIGMOID * gates, gates)
         outputs = tokens * w.num_heads * w.value_width
         writer.stage("gated", Cost(multiplications=outputs), outputs)
-        writer.projections("o", w)
 
 
 MECHANISMS = (GroupedQuery,)

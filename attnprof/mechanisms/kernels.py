@@ -72,6 +72,11 @@ class KernelAttention(Mechanism):
         heads = w.batch_size * w.num_heads
         return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
 
+    def wide_entries(self, workload: Workload) -> Number:
+        """The sums, and not the scale."""
+        w = workload
+        return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
+
     # -- what is defined ---------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Features; φ(K)ᵀV and Σφ(k), as running sums where causal; products; division."""

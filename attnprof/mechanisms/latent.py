@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import angles, normed, turned
+from attnprof.blocks.norms import angles, define_norm, normed, turned
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
 from attnprof.errors import RequestError
@@ -22,7 +22,8 @@ class Latent(Mechanism):
     ``q_rank``. ``impl=expanded`` makes keys and values, and caches them; ``absorbed`` takes W_uk to
     the queries and W_uv to the outputs; ``reexpanded`` makes them again every step. Both cache c
     and k_r alone. ``auto`` is for a prompt the cheaper of expanded and absorbed, and absorbed for
-    a step. Widths default to: latents 4 · head_dim, keys (without k_r) and values head_dim.
+    a step. Widths default to: latents 4 · head_dim, keys (without k_r) and values head_dim. A step
+    takes ``step_tokens``: more than one of a draft, or of a piece of a prompt.
     """
 
     kv_rank: int | None = None
@@ -32,6 +33,7 @@ class Latent(Mechanism):
     value_dim: int | None = None
     rotary: bool = True
     impl: str = "auto"
+    step_tokens: int = 1  # type: ignore[misc]  # a parameter of what is one
 
     name: ClassVar[str] = "mla"
     title: ClassVar[str] = "Multi-head latent attention"
@@ -48,6 +50,7 @@ class Latent(Mechanism):
         "nope_dim": 1,
         "value_dim": 1,
         "impl": ("auto", "expanded", "absorbed", "reexpanded"),
+        "step_tokens": 1,
     }
 
     def __post_init__(self) -> None:
@@ -70,20 +73,28 @@ class Latent(Mechanism):
         """The form that runs; raises :class:`RequestError` where sizes without numbers decide it.
 
         Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
-        shared; what both take to make keys and values, or to absorb, is the same for a prompt.
+        shared; what both take to make keys and values, or to absorb, is the same for a prompt. A
+        step of many tokens makes them again, one of few absorbs.
         """
         if self.impl != "auto":
             return self.impl
-        if phase == "decode":
-            return "absorbed"
         c, key, value = self.widths(head_dim)
-        cheaper = not_dearer(key + value, 2 * c)
+        sides, form = (key + value, 2 * c), "expanded"
+        if phase == "decode":
+            if self.step_tokens == 1:
+                return "absorbed"
+            form, sides = "reexpanded", self._again(c, key, value)
+        cheaper = not_dearer(*sides)
         choices = {int(x) for x in getattr(cheaper, "flat", [cheaper])} if _known(cheaper) else {}
         if len(choices) != 1:
             raise RequestError(
                 f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
             )
-        return "expanded" if 1 in choices else "absorbed"
+        return form if 1 in choices else "absorbed"
+
+    def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
+        """What making a row's keys and values again takes a head, and what new rows then save."""
+        return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """W_uk and W_uv of all heads, one after the other; weights of the norms."""
@@ -109,7 +120,7 @@ class Latent(Mechanism):
         """A prompt."""
         n = x.shape[1]
         turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, turns)
+        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
         mask = causal_mask(n, x) if causal else None
         if self.form(layer.sizes.head_dim, "forward") == "absorbed":
             rows = latent if rotary is None else join([latent, rotary], -1)
@@ -121,13 +132,14 @@ class Latent(Mechanism):
     def _turns(self) -> bool:
         return self.rotary and self.rope_dim > 0
 
-    def _rows(self, layer: Any, x: Any, turns: Any) -> tuple[Any, ...]:
+    def _source(self, layer: Any, x: Any) -> Any:
+        """What queries are maps of: x, or its latents of ``q_rank``."""
+        return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
+
+    def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
         """Of queries the own and shared part (b, h, n, ·), latents (b, n, c), shared keys."""
         c, width, _ = self.widths(layer.sizes.head_dim)
-        if self.q_rank is None:
-            q = layer.q_proj(x)
-        else:
-            q = layer.q_up(normed(layer.q_down(x), layer.q_norm))
+        q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
         heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim).transpose(1, 2)
         both = layer.kv_down(x)
         if not self.rope_dim:
@@ -153,18 +165,29 @@ class Latent(Mechanism):
     ) -> Any:
         """Queries over rows (b, m, c + shared), of which the latents are the values, too."""
         b, h, n, width = key.shape
+        queries = self._absorbing(layer, key, shared)
+        if mask is not None and len(mask.shape) == 2:
+            mask = repeat_rows(mask, h)
+        mixed = weighted_values(
+            queries.reshape(b, h * n, queries.shape[-1]), rows, latent, mask,
+            width=width + self.rope_dim,
+        )  # fmt: skip
+        return self._outputs(layer, mixed.view(b, h, n, latent.shape[-1]))
+
+    def _absorbing(self, layer: Any, key: Any, shared: Any) -> Any:
+        """Queries (b, h, n, c + shared) of latents, made of queries (b, h, n, key) of keys."""
+        b, h, n, width = key.shape
         c, _, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)
         asked = key.transpose(0, 1).reshape(h, b * n, width).bmm(up[:, :width])
-        queries = _joined(asked.view(h, b, n, c).transpose(0, 1), shared)
-        if mask is not None:
-            mask = repeat_rows(mask, h)
-        mixed = weighted_values(
-            queries.reshape(b, h * n, c + self.rope_dim), rows, latent, mask,
-            width=width + self.rope_dim,
-        )  # fmt: skip
-        by_head = mixed.view(b, h, n, c).transpose(0, 1).reshape(h, b * n, c)
-        out = by_head.bmm(up[:, width:].transpose(1, 2))
+        return _joined(asked.view(h, b, n, c).transpose(0, 1), shared)
+
+    def _outputs(self, layer: Any, mixed: Any) -> Any:
+        """Mixed latents (b, h, n, c) as the heads' outputs (b, n, h · value)."""
+        b, h, n, c = mixed.shape
+        _, width, value = self.widths(layer.sizes.head_dim)
+        up = layer.up.view(h, width + value, c)
+        out = mixed.transpose(0, 1).reshape(h, b * n, c).bmm(up[:, width:].transpose(1, 2))
         return merge_heads(out.view(h, b, n, value).transpose(0, 1))
 
     # -- decoding ------------------------------------------------------------------------
@@ -177,26 +200,33 @@ class Latent(Mechanism):
         return cache(1, c + self.rope_dim)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over every token so far."""
-        b, h = x.shape[0], layer.sizes.num_heads
+        """The new tokens over every token so far."""
+        (b, s, _), h = x.shape, layer.sizes.num_heads
         c, _, value = self.widths(layer.sizes.head_dim)
         cache = state.keys if self.impl == "expanded" else state
-        turns = angles(x, cache.length + 1, self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, turns)
+        place = cache.length + 1 if s == 1 else wide_positions(x, s) + cache.length
+        turns = angles(x, place, self.rope_dim) if self._turns else None
+        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
         if self.impl == "expanded":
             key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
             keys, values = state.keys.append(flat(key_row)), state.values.append(flat(value_row))
-            y = weighted_values(flat(_joined(key, shared)), keys, values)
-            return layer.o_proj(y.view(b, 1, h * value)), state
+            mask = self._later(x, keys)
+            y = weighted_values(flat(_joined(key, shared)), keys, values, mask)
+            return layer.o_proj(merge_heads(y.view(b, h, s, value))), state
         rows = state.append(latent if rotary is None else join([latent, rotary], -1))
         del latent, rotary
-        known = rows[..., :c]
+        known, mask = rows[..., :c], self._later(x, rows)
         if self.form(layer.sizes.head_dim, "decode") == "absorbed":
-            return layer.o_proj(self._absorbed(layer, key, shared, rows, known, None)), state
+            return layer.o_proj(self._absorbed(layer, key, shared, rows, known, mask)), state
         # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
         made = known.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
         keys, values = self._heads(layer, made, rows[..., c:] if self.rope_dim else None)
-        return layer.o_proj(_attended(_joined(key, shared), keys, values)), state
+        return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
+
+    def _later(self, x: Any, cached: Any) -> Any:
+        """(s, m), True where a new row must not look: at new rows after it. None for one row."""
+        s, m = x.shape[1], cached.shape[1]
+        return None if s == 1 else x.new_ones(s, m, dtype=bool).triu_(m - s + 1)
 
     def state_entries(self, workload: Workload) -> Number:
         """Latent and shared entries a token, or those of all heads' keys and values."""
@@ -216,6 +246,9 @@ class Latent(Mechanism):
         why = f"2c = {2 * c} and key + value = {key + value} products a pair, beside shared ones"
         if workload.phase == "decode":
             why = "no row is expanded again, and latents alone are cached"
+            if self.step_tokens > 1:
+                again, saved = self._again(c, key, value)
+                why = f"a row's keys and values take {again} products a head, and save {saved}"
         return f"impl=auto is {form} here: {why}"
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -227,26 +260,30 @@ class Latent(Mechanism):
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Maps, norms, turns, keys and values of every token once, softmax attention."""
         w = workload
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
-        tokens, (c, key, value) = w.batch_size * rows(w), self.widths(w.head_dim)
+        sizes = LayerSizes.of(w)
+        new = self.step_tokens if w.phase == "decode" else rows(w)
+        tokens, (c, key, value) = w.batch_size * new, self.widths(w.head_dim)
         maps = self.layer_maps(sizes)
         last = maps.pop("o_proj")
         maps["up"] = c, w.num_heads * (key + value)
         for name, (inner, outer) in maps.items():
             writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
         for width in (c, *([] if self.q_rank is None else [self.q_rank])):
-            writer.dots("squares", tokens, tokens * width)
-            each = Cost(divisions=2, additions=1, other=1) * tokens
-            writer.stage("norm", each + Cost(multiplications=2) * (tokens * width), tokens, width)
+            define_norm(writer, tokens, width)
         if self._turns:
             entries = tokens * (w.num_heads + 1) * self.rope_dim
             writer.stage("turns", Cost(multiplications=2, additions=1) * entries, entries)
         heads = w.batch_size * w.num_heads
-        scores, outputs = heads * pairs(w), heads * rows(w) * value
+        scores, outputs = heads * self._pairs(w), heads * new * value
         writer.dots("scores", scores, scores * (key + self.rope_dim))
-        writer.softmax(scores, heads * rows(w))
+        writer.softmax(scores, heads * new)
         writer.dots("weighted values", outputs, scores * value)
         writer.dots("output", tokens * last[1], tokens * last[0] * last[1], tokens, last[1])
+
+    def _pairs(self, w: Workload) -> Number:
+        """Pairs of a new row and a row that it sees."""
+        s = self.step_tokens
+        return pairs(w) if w.phase != "decode" else s * w.seq_len - s * (s - 1) // 2
 
 
 def _known(cheaper: Any) -> bool:

@@ -33,6 +33,9 @@ class Linformer(Mechanism):
     time_order = memory_order = "N"
     flat: ClassVar[bool] = False
     tuned = ("proj_len",)
+    not_split: ClassVar[str] = (
+        "compresses all tokens to proj_len rows, which ranks would add up: no ring, no state"
+    )
     to_softmax = (
         "untrained", "its maps are learned: the distance is that of maps as they start",
     )  # fmt: skip

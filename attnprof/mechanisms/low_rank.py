@@ -27,6 +27,9 @@ class LowRank(Mechanism):
     family: ClassVar[str] = "low-rank"
     allowed: ClassVar[dict[str, Any]] = {"rank": 1}
     tuned = ("rank",)
+    not_split: ClassVar[str] = (
+        "normalises its key factor over all tokens, whose sums ranks add up: no ring, no state"
+    )
     to_softmax = (
         "untrained", "its maps are learned: the distance is that of maps as they start",
     )  # fmt: skip

@@ -38,6 +38,9 @@ class Nystromformer(Mechanism):
     time_order = memory_order = "N"
     flat: ClassVar[bool] = False
     tuned = ("num_landmarks",)
+    not_split: ClassVar[str] = (
+        "takes its landmarks from all tokens, and an inverse of them: no ring, no state"
+    )
     to_softmax = (
         "approximates", "with as many landmarks as tokens the same, but for its iterated inverse",
     )  # fmt: skip

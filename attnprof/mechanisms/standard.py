@@ -126,7 +126,7 @@ class Sdpa(Standard):
     flat: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
-    printed = ()  # no document of ours prints a form for the fused kernel
+    printed: ClassVar[tuple[Published, ...]] = ()  # of the fused kernel no document of ours
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""

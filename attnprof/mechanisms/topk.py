@@ -3,9 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.picked import picked_attention, picks
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
-from attnprof.costs import Cost, Number, minimum
+from attnprof.blocks.picked import (
+    define_indexer,
+    picked_attention,
+    picked_pairs,
+    picks,
+    unpicked,
+)
+from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.costs import Number, minimum
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.ops.layer import Definition, LayerSizes, flat, merge_heads, split_heads
 from attnprof.workload import Workload, pairs, rows
@@ -90,10 +96,7 @@ class TopK(Mechanism):
         if self.impl == "gathered":
             return picked_attention(q, k, v, places, top=self.top, causal=causal)
         (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
-        hidden = q.new_ones(b, n, m, dtype=bool).scatter_(-1, places.long(), 0)
-        if causal:
-            hidden.logical_or_(causal_mask(n, q))
-        hidden = hidden.unsqueeze(1).expand(b, h, n, m).reshape(b * g, -1, m)
+        hidden = unpicked(places, h, m, q, causal=causal, share=g)
         out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden)
         return out.view(b, h, n, -1)
 
@@ -120,29 +123,25 @@ class TopK(Mechanism):
         width = w.kv_heads * (w.head_dim + w.value_width) + self.index_dim
         return w.batch_size * w.seq_len * width
 
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """The indexer reads a key of every token, attention the rows that are picked."""
+        w = workload
+        picked = minimum(self.top, w.seq_len) * w.kv_heads * (w.head_dim + w.value_width)
+        return w.batch_size * w.item_size * (picked + w.seq_len * self.index_dim)
+
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Maps, scores of the indexer for all pairs, softmax attention over the picked ones."""
         w = workload
         tokens = w.batch_size * rows(w)
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
+        sizes = LayerSizes.of(w)
         for name, (inner, outer) in self.layer_maps(sizes).items():
             if name != "o_proj":
                 writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
         ranked = w.batch_size * pairs(w)
-        alike = ranked * self.index_heads
-        writer.dots("likeness", alike, alike * self.index_dim)
-        writer.stage("relu", Cost(other=alike), alike)
-        writer.dots("scores of the indexer", ranked, alike)
-        writer.softmax_attention(w, self.seen(w), rows(w))
+        define_indexer(writer, ranked, self.index_heads, self.index_dim)
+        writer.softmax_attention(w, picked_pairs(w, self.top), rows(w))
         writer.projections("o", w)
-
-    def seen(self, w: Workload) -> Number:
-        """Pairs of a row and a token that it picks."""
-        n, top = w.seq_len, minimum(self.top, w.seq_len)
-        if w.phase == "decode":
-            return top
-        return pairs(w.with_(seq_len=top)) + (n - top) * top if w.causal else n * top
 
 
 MECHANISMS = (TopK,)

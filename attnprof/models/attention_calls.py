@@ -8,7 +8,6 @@ is found whatever its size, and each call's heads and widths are noted.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any
 
 from attnprof.models.flops_terms import CAUSAL, FULL, Mask
@@ -17,7 +16,9 @@ from attnprof.models.flops_terms import CAUSAL, FULL, Mask
 KERNEL = "attnprof_recorded"
 #: Where masks are probed: further out than any window.
 _FAR = 2**40
-_TAG = "attnprof_mask"
+#: Masks of the running model, by storage: the mask, where its queries and its keys start, and the
+#: tensor, which keeps the storage.
+MASKS: dict[int, tuple[Mask, Any, Any, Any]] = {}
 
 
 @dataclass
@@ -29,12 +30,7 @@ class AttentionCall:
     kv_heads: int
     key_dim: int
     value_dim: int
-    asked: Mask | Callable[[], Mask]
-
-    @cached_property
-    def mask(self) -> Mask:
-        """The mask; probed on indices, so not while the model runs without values."""
-        return self.asked if isinstance(self.asked, Mask) else self.asked()
+    mask: Mask
 
 
 def set_kernel(model: Any, kernel: str) -> None:
@@ -58,18 +54,17 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
-        calls.append(
-            AttentionCall(
-                id(module), query.shape[1], key.shape[1], query.shape[-1], value.shape[-1],
-                _mask_of(module, query, key, mask, how),
-            )
-        )  # fmt: skip
+        known = noted(mask)
+        asked = how.get("is_causal"), how.get("sliding_window")
+        seen = known[0] if known else unmasked(module, query, key, *asked)
+        widths = query.shape[-1], value.shape[-1]
+        calls.append(AttentionCall(id(module), query.shape[1], key.shape[1], *widths, seen))
         batch, heads, tokens = query.shape[:3]
         return query.new_empty((batch, tokens, heads, value.shape[-1])), None
 
     registries: list[tuple[Any, Any]] = [
         (AttentionInterface, attention),
-        (masking_utils.AttentionMaskInterface, _tagged),
+        (masking_utils.AttentionMaskInterface, small_mask),
     ]
     packed = "find_packed_sequence_indices"  # it reads positions, to tell packed sequences
     with ExitStack() as stack:
@@ -78,31 +73,51 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         for registry, function in registries:
             registry.register(KERNEL, function)
             stack.callback(registry._global_mapping.pop, KERNEL, None)  # noqa: SLF001 - no method
+        stack.callback(MASKS.clear)
         yield calls
 
 
-def _tagged(
-    batch_size: int, q_length: Any, kv_length: int, *_: Any, mask_function: Any = None,
-    local_size: int | None = None, **__: Any,
+def small_mask(
+    batch_size: int, q_length: Any, kv_length: Any, q_offset: Any = 0, kv_offset: Any = 0,
+    mask_function: Any = None, local_size: int | None = None, device: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """Return a mask without values that says which mask it is."""
+    """Return a mask of one entry, expanded, and note which pairs it stands for."""
     import torch
 
-    tokens = q_length if isinstance(q_length, int) else q_length.shape[0]
-    mask = torch.empty((batch_size, 1, tokens, kv_length), dtype=torch.bool, device="meta")
-    setattr(mask, _TAG, partial(probed, mask_function, local_size) if mask_function else CAUSAL)
-    return mask
+    tokens = q_length if isinstance(q_length, int | torch.SymInt) else q_length.shape[0]
+    with _outside_modes():
+        mask = CAUSAL if mask_function is None else probed(mask_function, local_size)
+    tensor = torch.empty((), dtype=torch.bool, device=device)
+    MASKS[_key(tensor)] = mask, q_offset, kv_offset, tensor
+    return tensor.expand(batch_size, 1, tokens, kv_length)
 
 
-def _mask_of(module: Any, query: Any, key: Any, mask: Any, how: Any) -> Any:
-    found = getattr(mask, _TAG, None)
-    causal = how.get("is_causal")
+def noted(mask: Any) -> tuple[Mask, Any, Any] | None:
+    """Return which pairs a mask of ours stands for, and where its queries and keys start."""
+    known = None if mask is None else MASKS.get(_key(mask))
+    return None if known is None else known[:3]
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no method says it
+
+
+@contextmanager
+def _outside_modes() -> Iterator[None]:
+    """Leave all modes of torch, so that tensors have values and nothing is recorded."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def unmasked(module: Any, query: Any, key: Any, causal: bool | None, window: int | None) -> Mask:
+    """Return the mask of a call without a tensor for it."""
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    if found is not None:
-        return found
-    if window := how.get("sliding_window"):
+    causal = bool(causal) and query.shape[2] == key.shape[2]
+    if window:
         return Mask("window" if causal else "around", int(window))
-    return CAUSAL if causal and query.shape[2] == key.shape[2] else FULL
+    return CAUSAL if causal else FULL
 
 
 def probed(sees: Callable[..., Any], local: int | None) -> Mask:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.models.text_run import TOKENS, run_without_values
-from attnprof.models.whole import WholeModel, cache_in
+from attnprof.models.text_run import TextRun
+from attnprof.models.whole import cache_in
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,21 @@ class LayerCache:
         return " + ".join(names) or "none"
 
 
-def cache_layout(subject: WholeModel) -> list[LayerCache]:
-    """Return what a model's layers keep, alike ones together, by a prompt without values.
+def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
+    """Return what a model's layers keep, alike ones together, after a prompt with ``use_cache``.
 
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
-    model that keeps nothing, or does not run so.
+    model that keeps nothing; ``name`` is what it is called.
     """
-    model, _, result = run_without_values(subject, TOKENS, use_cache=True)
-    _, cache = cache_in(result, subject.name)
-    names = ("self_attention_cache", "cross_attention_cache")
-    kept = [part for name in names if (part := getattr(cache, name, None))] or [cache]
-    latent = getattr(model.config, "kv_lora_rank", None)
+    _, cache = cache_in(run.result, name)
+    parts = ("self_attention_cache", "cross_attention_cache")
+    kept = [part for one in parts if (part := getattr(cache, one, None))] or [cache]
+    latent = getattr(run.model.config, "kv_lora_rank", None)
     layers = [layer for part in kept for layer in getattr(part, "layers", ())]
     alike = Counter(_kept(layer, latent) for layer in layers)
     layouts = [LayerCache(number, *rest) for rest, number in alike.items() if any(rest)]
     if not layouts:
-        raise CannotRunError(f"the cache of {subject.name} has no layers that are known")
+        raise CannotRunError(f"the cache of {name} has no layers that are known")
     return layouts
 
 

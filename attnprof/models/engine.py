@@ -1,8 +1,11 @@
-"""The engine's view of a model of transformers: what serving engines and trainers execute.
+"""The engine's view of a model of transformers, and that by definition.
 
-Transformers' Python computes attention with masks in memory, over all pairs. Here the model asks
-transformers' registries for our kernel (:mod:`.engine_kernel`) and our mask, which takes no memory
-and says which pairs it leaves. :func:`engine_subject` is the entry point.
+Transformers' Python computes attention with masks in memory, over all pairs, and recurrent layers
+by loops. Here the model asks transformers' registries for our kernel (:mod:`.engine_kernel`) and
+our mask, which takes no memory and says which pairs it leaves; recurrences run as kernels, too
+(:mod:`.engine_recurrence`). The definition's view has the same operations, counted as formulas of
+papers count them: without tiles, chunks, absorbed weights or recomputation. Entry point:
+:func:`seen_as`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,19 +15,17 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.attention_calls import probed, set_kernel
+from attnprof.models.attention_calls import MASKS, noted, set_kernel, small_mask, unmasked
 from attnprof.models.engine_cache import in_place
 from attnprof.models.engine_latent import absorb, absorbed
-from attnprof.models.engine_mixers import notes
-from attnprof.models.flops_terms import CAUSAL, FULL, Mask
+from attnprof.models.engine_mixers import notes, recurrent, unrecognised
+from attnprof.models.engine_recurrence import as_kernels, fallbacks, fuse_lightning
+from attnprof.models.flops_terms import FULL, Mask
 from attnprof.models.whole import WholeModel
 
-#: The name of our kernel in transformers' registries.
-KERNEL = "attnprof_fused"
-
-#: Masks of the running model, by storage: the mask, where its queries and its keys start, and the
-#: tensor, which keeps the storage.
-_MASKS: dict[int, tuple[Mask, Any, Any, Any]] = {}
+#: The names of our kernel in transformers' registries, and the forms of recurrences, by view.
+KERNELS = {"engine": "attnprof_fused", "definition": "attnprof_definition"}
+FORMS = {"engine": "chunkwise", "definition": "recurrent"}
 
 
 def seen_as(
@@ -43,24 +44,29 @@ def seen_as(
     if why:
         note = f"{why} is counted as torch runs it: --as {view} is for models of transformers"
         return replace(subject, notes=(*subject.notes, note)) if view else subject
-    return engine_subject(subject)
+    return engine_subject(subject, view or "engine")
 
 
-def engine_subject(subject: WholeModel) -> WholeModel:
-    """Return a model of transformers as engines run it; as torch does, noted, if it cannot be."""
+def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
+    """Return a model of transformers as engines run it; as torch does, noted, if it cannot be.
+
+    With the view ``definition`` it is counted by the definition of its layers.
+    """
     import torch
 
-    _register()
+    seen = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         with torch.device("meta"):
             model = subject.build()
     except Exception:  # noqa: BLE001 - its first run says what is wrong
-        return replace(subject, build=partial(_built, subject.build), view="engine")
-    if not _asks_registry(model):
+        return seen
+    mixers = tuple(recurrent(model))
+    if not (_asks_registry(model) or (mixers and not unrecognised(model))):
         note = "its attention asks no registry for a kernel: it is counted as torch runs it"
         return replace(subject, notes=(*subject.notes, note))
-    more = (*subject.notes, *notes(model))
-    return replace(subject, build=partial(_built, subject.build), view="engine", notes=more)
+    usual = getattr(model.config, "_attn_implementation", None) or ""
+    more = (*subject.notes, *notes(model, view))
+    return replace(seen, notes=more, usual_kernel=usual, fallbacks=mixers)
 
 
 def _asks_registry(model: Any) -> bool:
@@ -69,25 +75,29 @@ def _asks_registry(model: Any) -> bool:
     return all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
 
 
-def _built(build: Callable[[], Any]) -> Any:
-    """Build a model whose attention is our kernel."""
+def _built(build: Callable[[], Any], view: str) -> Any:
+    """Build a model whose attention and recurrences are our kernels."""
     _register()
     model = build()
-    set_kernel(model, KERNEL)
-    absorb(model)
-    running = ExitStack()
-    model.register_forward_pre_hook(lambda *_: running.enter_context(_as_engines()))
+    set_kernel(model, KERNELS[view])
+    if view == "engine":
+        absorb(model)
+    fuse_lightning(model, FORMS[view])
+    running, files = ExitStack(), fallbacks(model)
+    model.register_forward_pre_hook(
+        lambda *_: running.enter_context(_as_engines(files, FORMS[view]))
+    )
     model.register_forward_hook(lambda *_: running.close(), always_call=True)
     return model
 
 
 @contextmanager
-def _as_engines() -> Iterator[None]:
-    """Keep caches in place, and no masks of an earlier call."""
-    _MASKS.clear()
-    with in_place():
+def _as_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
+    """Keep caches in place, kernels in the place of fallbacks, no masks of an earlier call."""
+    MASKS.clear()
+    with in_place(), as_kernels(files, form):
         yield
-    _MASKS.clear()
+    MASKS.clear()
 
 
 def _register() -> None:
@@ -95,57 +105,27 @@ def _register() -> None:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
-    AttentionInterface.register(KERNEL, _attention)
-    AttentionMaskInterface.register(KERNEL, _mask)
-
-
-def _mask(
-    batch_size: int, q_length: Any, kv_length: Any, q_offset: Any = 0, kv_offset: Any = 0,
-    mask_function: Any = None, local_size: int | None = None, device: Any = None, **_: Any,
-) -> Any:  # fmt: skip
-    """Return a mask of one entry, expanded, and note which pairs it stands for."""
-    import torch
-
-    tokens = q_length if isinstance(q_length, int | torch.SymInt) else q_length.shape[0]
-    with _outside_modes():
-        mask = CAUSAL if mask_function is None else probed(mask_function, local_size)
-    tensor = torch.empty((), dtype=torch.bool, device=device)
-    _MASKS[_key(tensor)] = mask, q_offset, kv_offset, tensor
-    return tensor.expand(batch_size, 1, tokens, kv_length)
-
-
-@contextmanager
-def _outside_modes() -> Iterator[None]:
-    """Leave all modes of torch, so that tensors have values and nothing is recorded."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes():
-        yield
-
-
-def _key(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no method says it
+    for view, name in KERNELS.items():
+        AttentionInterface.register(name, partial(_attention, view=view))
+        AttentionMaskInterface.register(name, small_mask)
 
 
 def _attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *,
     scaling: float | None = None, dropout: float = 0.0, softcap: float | None = None,
     s_aux: Any = None, is_causal: bool | None = None, sliding_window: int | None = None,
-    indices: Any = None, **_: Any,
+    indices: Any = None, view: str = "engine", **_: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Compute attention as transformers' kernels do: (b, h, n, d) each → (b, n, h, d)."""
     from attnprof.models.engine_kernel import fused_attention
 
-    queries, keys = query.shape[2], key.shape[2]
-    start, first, bias = keys - queries, 0, attention_mask
-    noted = None if bias is None else _MASKS.get(_key(bias))
-    if noted is not None:
-        (mask, start, first, _), bias = noted, None
+    start, first, bias = key.shape[2] - query.shape[2], 0, attention_mask
+    if (known := noted(bias)) is not None:
+        (mask, start, first), bias = known, None
     elif bias is not None:
         mask = FULL  # any mask that the model made of numbers
     else:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        mask = _unmasked(causal=causal and queries == keys, window=sliding_window)
+        mask = unmasked(module, query, key, is_causal, sliding_window)
     of_latents = absorbed(module, query, bias, scaling, indices)
     if of_latents is not None:
         return of_latents, None
@@ -154,12 +134,6 @@ def _attention(
     out, _ = fused_attention(
         query, key, value, s_aux, bias, mask.kind, mask.size, start, first,
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap or 0.0, dropout,
+        view == "definition",
     )  # fmt: skip
     return out, None
-
-
-def _unmasked(*, causal: bool, window: int | None) -> Mask:
-    """Return the mask of a call without a tensor for it."""
-    if window:
-        return Mask("window" if causal else "around", int(window))
-    return CAUSAL if causal else FULL

@@ -2,7 +2,8 @@
 
 Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are copied
 to the cache once; of a layer with a window, the last ones are. A decoded token is written to memory
-that was there before (:func:`give_room`). :func:`in_place` makes a model's calls do so.
+that was there before (:func:`give_room`), and a recurrent layer's state is moved in place.
+:func:`in_place` makes a model's calls do so.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,16 @@ def in_place() -> Iterator[None]:
     with ExitStack() as stack:
         for kind in (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer):
             stack.enter_context(patch.object(kind, "update", _updating(kind.update)))
+        recurrent = cache_utils.LinearAttentionLayer
+        stack.enter_context(patch.object(recurrent, "update_recurrent_state", _with_state))
         yield
+
+
+def _with_state(layer: Any, state: Any, state_idx: int = 0, **_: Any) -> Any:
+    """Keep the state that a kernel has made, or moved in place, itself and no copy of it."""
+    layer.recurrent_states[state_idx] = state
+    layer.is_recurrent_states_initialized[state_idx] = True
+    return state
 
 
 def _updating(usual: Any) -> Any:

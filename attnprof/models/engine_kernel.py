@@ -13,17 +13,18 @@ from torch import Tensor
 
 
 @torch.library.custom_op("attnprof::fused_attention", mutates_args=())
-def fused_attention(
+def fused_attention(  # noqa: PLR0917 - an operation of torch has no others
     query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, attn_mask: Tensor | None,
     kind: str, width: int, query_start: int, key_start: int, scale: float, softcap: float,
-    dropout_p: float,  # noqa: ARG001 - counted alone
+    dropout_p: float, definition: bool,  # noqa: ARG001 - counted alone
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return attention (batch, queries, heads, width), and the logarithm of each row's sum.
 
     ``query`` is (batch, heads, tokens, width); ``key`` and ``value`` may have fewer heads. The mask
     is ``kind`` (``full causal window chunk around``) with its ``width``; the first query and key
     stand at ``query_start`` and ``key_start`` in the sequence. ``sinks`` are one score a head, a
-    ``softcap`` of 0 is none; dropout is counted, not applied.
+    ``softcap`` of 0 is none; dropout is counted, not applied; with ``definition`` operations are
+    those of the definition.
     """
     scores, _ = _scores(query, key, attn_mask, kind, width, query_start, key_start, scale, softcap)
     with_sinks = scores
@@ -41,7 +42,7 @@ def fused_attention_backward(  # noqa: PLR0917 - an operation of torch has no ot
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor,
     sinks: Tensor | None, attn_mask: Tensor | None, kind: str, width: int, query_start: int,
     key_start: int, scale: float, softcap: float,
-    dropout_p: float,  # noqa: ARG001 - counted alone
+    dropout_p: float, definition: bool,  # noqa: ARG001 - counted alone
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of queries, keys, values and sinks (empty without any)."""
     scores, slope = _scores(
@@ -134,7 +135,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 def _gradients(ctx: Any, grad_out: Any, _grad_sums: Any) -> Any:
     found = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.how)
     *three, of_sinks = found
-    return (*three, of_sinks if ctx.needs_input_grad[3] else None, *[None] * 8)
+    return (*three, of_sinks if ctx.needs_input_grad[3] else None, *[None] * 9)
 
 
 fused_attention.register_autograd(_gradients, setup_context=_keep)

@@ -16,19 +16,18 @@ from attnprof.models.fit_parts import (
     LONGEST,
     FitModel,
     FitOptions,
-    activation_bytes,
     cache_bytes,
     cache_formula,
     check_ranks,
     fit_model,
-    largest,
     layer_share,
+    page_tokens,
     row_bytes,
-    sent_bytes,
     weight_bytes,
     weight_format,
     weight_formula,
 )
+from attnprof.models.fit_steps import activation_bytes, largest, sent_bytes
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -85,10 +84,11 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
     one = cache_bytes(model, options, options.seq_len)
     cache = options.batch_size * one
     total = weights + cache + active + reserve
+    pages = plural(page_tokens(model, options), "token")
     rows = [
         ("weights", weights, weight_formula(model, options), f"{name}, by {who}"),
         ("cache", cache, cache_formula(model, options),
-         f"{options.cache_dtype or 'bfloat16'}, blocks of {plural(options.block_size, 'token')}"),
+         f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"),
         ("activations", active, formula, f"a convention; at most {options.chunk:,} tokens at once"),
         ("reserve", reserve, f"{1 - options.utilization:.2g} of the memory",
          "a convention of engines: --utilization"),
@@ -151,6 +151,11 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
         notes.append(
             f"window layers keep their window; an engine that keeps all tokens there needs "
             f"{format_bytes(options.batch_size * whole)} of cache: --uncapped"
+        )
+    if (page := page_tokens(model, options)) != options.block_size:
+        notes.append(
+            f"pages of {page:,} tokens hold a layer's state, as vLLM aligns them; --block 1 for "
+            "caches that are not in pages"
         )
     if model.sizes.mtp_layers or (options.pipeline > 1 and model.layers % options.pipeline):
         notes.append("the fullest rank is shown; layers that predict further tokens are left out")

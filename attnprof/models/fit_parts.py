@@ -1,13 +1,15 @@
-"""Bytes of a model's parts on one rank: weights, cache, activations, and what is sent.
+"""Bytes of a model's weights and caches on one rank.
 
 They are sums over what the model's own code has (:mod:`attnprof.models.mfu_sizes`) and keeps
 (:mod:`attnprof.models.cache_layout`), in the formats and pages of engines.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from math import ceil
 from os import PathLike
 from typing import Any
@@ -19,14 +21,24 @@ from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import configuration, text_config
 from attnprof.models.mfu_sizes import subject_sizes
 from attnprof.models.names import config_of
-from attnprof.models.storage import CACHES, ENTRY_BYTES, GGUF, WEIGHTS, format_named, format_of_file
+from attnprof.models.storage import (
+    CACHES,
+    ENTRY_BYTES,
+    FINER,
+    GGUF,
+    MIXTURES,
+    WEIGHTS,
+    format_named,
+    format_of_file,
+)
+from attnprof.models.text_run import text_run
 
 #: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
 CHUNK = 8192
 #: The share of a memory that engines use, if they are not told otherwise.
 UTILIZATION = 0.9
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
-_HALF, _SINGLE = 2, 4
+HALF, SINGLE = 2, 4
 #: The longest context that is asked for.
 LONGEST = 2**50
 #: Roles of weights that every rank of tensor parallelism holds whole.
@@ -67,7 +79,19 @@ class FitOptions:
             raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
         if self.dtype is not None:
             format_named(self.dtype, "--dtype", WEIGHTS)
-        format_named(self.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
+        self.cache_formats()
+
+    @property
+    def ranks(self) -> int:
+        """The number of devices."""
+        shared = max(self.tensor_parallel, self.expert_parallel)  # the same ones
+        return shared * self.pipeline * self.context_parallel
+
+    def cache_formats(self) -> tuple[str, str]:
+        """Return the formats of keys and of values, which ``fp8,nvfp4`` names apart."""
+        names = (self.cache_dtype or "bfloat16").split(",")[:2]
+        first, *rest = (format_named(name, "--cache-dtype", CACHES) for name in names)
+        return first, (rest or [first])[0]
 
 
 @dataclass(frozen=True)
@@ -75,7 +99,8 @@ class FitModel:
     """A model as it is laid out: its sizes, and what layers keep.
 
     ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
-    and product, or before and after the activation; of experts those that a token meets.
+    and product, or before and after the activation; of experts those that a token meets. ``finer``
+    are the entries of tensors by their GGUF names; ``dropout``: its configuration has some.
     """
 
     sizes: ModelSizes
@@ -83,8 +108,12 @@ class FitModel:
     fields: Mapping[str, Any]
     inner: int
     chosen: int
+    experts: int = 1
     expert_layers: int = 0
     latent_weights: int = 0
+    finer: Mapping[str, int] = field(default_factory=dict)
+    dropout: bool = False
+    source: str = ""
 
     @property
     def layers(self) -> int:
@@ -94,24 +123,32 @@ class FitModel:
 
 def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
-    import torch
-
     known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
     subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
     whole = configuration(known, str(name))
-    sizes = subject_sizes(subject, text_config(whole))
+    run = text_run(subject, use_cache=True)
+    sizes = subject_sizes(subject, text_config(whole), run)
     if whole.is_encoder_decoder:
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
-    with torch.device("meta"):
-        weights = dict(subject.build().named_parameters())
-    latent = sum(x.numel() for key, x in weights.items() if "_a_proj" in key)
+    weights = dict(run.model.named_parameters())
+    entries = partial(_entries_of, weights)
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
     chosen = subject.chosen if subject.experts > 1 else 1
-    return FitModel(sizes, cache_layout(subject), known, inner, chosen, len(with_experts), latent)
+    rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
+    return FitModel(
+        sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
+        len(with_experts), entries("_a_proj"),
+        {name: entries(pattern) for name, (_, pattern) in FINER.items()},
+        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
+    )  # fmt: skip
+
+
+def _entries_of(weights: Mapping[str, Any], pattern: str) -> int:
+    return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:
@@ -125,6 +162,15 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
         raise RequestError(
             f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
             f"{model.sizes.name}"
+        )
+    t, e = options.tensor_parallel, options.expert_parallel
+    if e > 1 and not 1 < model.experts >= e:
+        have = f"{model.experts} experts" if model.experts > 1 else "no experts"
+        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
+    if max(t, e) % min(t, e):
+        raise RequestError(
+            f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "
+            "of which one divides the other"
         )
     if options.cache_dtype == "fp8_ds_mla" and not any(one.latent for one in model.caches):
         raise RequestError(
@@ -153,9 +199,23 @@ def weight_bytes(model: FitModel, options: FitOptions) -> int:
     routers stay in bfloat16, norms and biases too; in GGUF's, tables and the head are in blocks and
     the others in float32. Norms, routers and latent projections are on every rank.
     """
+    return ceil(sum(each * number for each, number in entries_by_bytes(model, options).items()))
+
+
+def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fraction]:
+    """Return the parameters of the fullest rank by the bytes of each."""
     name, entry, _ = weight_format(model, options)
-    held = entries_of_rank(model, options)
-    return ceil(sum(number * _entry_bytes(role, name, entry) for role, number in held.items()))
+    held, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
+    for role, number in held.items():
+        numbers[_entry_bytes(role, name, entry)] += number
+    for tensor, finer, in_layers in MIXTURES.get(name, ()):
+        roles = FINER[tensor][0]
+        share = Fraction(in_layers(model.layers), model.layers)
+        share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
+        moved = share * sum(held.get(role, 0) for role in roles)
+        numbers[entry] -= moved
+        numbers[ENTRY_BYTES[finer]] += moved
+    return {each: number for each, number in numbers.items() if number}
 
 
 def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]:
@@ -167,7 +227,9 @@ def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]
         role: Fraction(weights.entries, ranks_of(role, options))
         for role, weights in model.sizes.weights.items()
     }
-    t, hidden = options.tensor_parallel, model.sizes.hidden
+    t, e, hidden = options.tensor_parallel, options.expert_parallel, model.sizes.hidden
+    if "expert" in held:  # whole experts: the fullest rank has one more than others
+        held["expert"] *= Fraction(-(-model.experts // e) * e, model.experts)
     if "attention" in held and t > 1:
         held["attention"] += model.latent_weights * Fraction(t - 1, t)
         held["attention"] += sum(
@@ -197,31 +259,34 @@ def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
 
 def weight_formula(model: FitModel, options: FitOptions) -> str:
     """Return the bytes of a rank's weights as text: entries by the bytes of each."""
-    name, entry, _ = weight_format(model, options)
-    by_bytes = defaultdict[Fraction, Fraction](Fraction)
-    for role, number in entries_of_rank(model, options).items():
-        by_bytes[_entry_bytes(role, name, entry)] += number
-    terms = sorted((each, number) for each, number in by_bytes.items() if number)
+    terms = sorted(entries_by_bytes(model, options).items())
     return " + ".join(str(number) if each == 1 else f"{each}*{number}" for each, number in terms)
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
-    """Return among how many ranks a role's weights are divided."""
-    if role == "expert" and options.expert_parallel > 1:
-        return options.expert_parallel
+    """Return among how many ranks a role's weights are divided.
+
+    Experts are divided among the same ranks as all else: with more expert than tensor parallelism
+    groups of ranks share them, with less the ranks of an expert share its matrices.
+    """
+    if role == "expert":
+        return max(options.tensor_parallel, options.expert_parallel)
     return 1 if role in _ON_EVERY_RANK else options.tensor_parallel
 
 
 def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
     """Return the bytes of an entry of a role, where matrices are in a format."""
-    if entry >= _HALF:
+    if entry >= HALF:
         return entry
     matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
     if name == "mxfp4":
         matrix = role == "expert"
+    if name == "mxfp4_moe" and role == "expert":
+        return ENTRY_BYTES["mxfp4"]
     if name in GGUF:
-        return entry if matrix or role in ("embedding", "head") else Fraction(_SINGLE)
-    return entry if matrix else Fraction(_HALF)
+        head = max(entry, ENTRY_BYTES["q6_k"]) if role == "head" else entry
+        return head if matrix or role in ("embedding", "head") else Fraction(SINGLE)
+    return entry if matrix else Fraction(HALF)
 
 
 # -- cache ---------------------------------------------------------------------------------
@@ -233,26 +298,25 @@ def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
     Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
     each 128, the rotary part in half precision; an indexer's key with one scale.
     """
-    name = format_named(options.cache_dtype or "bfloat16", "--cache-dtype", CACHES)
-    entry = ENTRY_BYTES[name]
+    name, of_values = options.cache_formats()
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
-    row = heads * (one.key_dim + one.value_dim) * entry
-    index = one.index * entry
+    row = heads * (one.key_dim * ENTRY_BYTES[name] + one.value_dim * ENTRY_BYTES[of_values])
+    index = one.index * ENTRY_BYTES[name]
     if name == "fp8_ds_mla" or (one.index and name == "fp8"):
-        row = one.key_dim * (1 + Fraction(_SINGLE, 128)) + one.value_dim * Fraction(_HALF)
-        index = one.index + Fraction(_SINGLE) if one.index else Fraction(0)
+        row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
+        index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
     return row + index
 
 
 def state_bytes(one: LayerCache, options: FitOptions) -> int:
     """Return the bytes of one layer's state and convolution tail of a sequence, on one rank."""
     ranks = options.tensor_parallel
-    return -(-one.state // ranks) * _SINGLE + -(-one.tail // ranks) * _HALF
+    return -(-one.state // ranks) * SINGLE + -(-one.tail // ranks) * HALF
 
 
 def aligned_block(
     model: FitModel, options: FitOptions, *, alignment: int = 16, drafts: int = 0,
-    state_entry: int = _SINGLE,
+    state_entry: int = SINGLE,
 ) -> tuple[int, Fraction]:  # fmt: skip
     """Return the tokens of a block that is not below a state, and the share the state is padded by.
 
@@ -262,100 +326,73 @@ def aligned_block(
     :class:`RequestError` for a model without both kinds of layers.
     """
     t = options.tensor_parallel
-    states = [x for x in model.caches if x.state or x.tail]
+    states = [x for x in model.caches if _has_state(x)]
     rows = [row_bytes(x, options) for x in model.caches if x.heads]
     if not states or not rows:
         raise RequestError(f"{model.sizes.name} has no layers of both kinds, with states and rows")
     one = max(states, key=lambda x: x.state)
     tail = one.tail // max(one.taps, 1) * (one.taps + drafts)
-    state = -(-one.state // t) * state_entry + -(-tail // t) * _HALF
+    state = -(-one.state // t) * state_entry + -(-tail // t) * HALF
     row = max(rows)
     block = alignment * ceil(Fraction(state) / (alignment * row))
     return block, block * row / state - 1
 
 
-def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
-    """Return the bytes of one sequence's cache on the fullest rank, in whole blocks."""
-    block, total = options.block_size, Fraction(0)
-    here = -(-tokens // options.context_parallel)
+def page_tokens(model: FitModel, options: FitOptions) -> int:
+    """Return the tokens of a page: a block, of hybrids so many that it is not below a state.
+
+    Blocks of one token are none: each layer then has what it needs (llama.cpp, SGLang).
+    """
+    kinds = any(x.heads for x in model.caches), any(map(_has_state, model.caches))
+    if options.block_size == 1 or not all(kinds):
+        return options.block_size
+    return aligned_block(model, options, alignment=options.block_size)[0]
+
+
+def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int, Fraction]]:
+    """Yield of each kind of layers the bytes of a token's rows, their window, the bytes of states.
+
+    Where states are in pages (:func:`page_tokens`), a group of layers has as many as there are of
+    the rarer kind: groups share a page's number, and the last one may have empty places.
+    """
+    tokens, share = page_tokens(model, options), layer_share(model, options)
+    page = tokens * max(row_bytes(x, options) for x in model.caches)
+    rows, states = (
+        sum(x.layers for x in model.caches if of(x)) for of in (lambda x: x.heads, _has_state)
+    )
+    group = max(1, min(rows, states))
     for one in model.caches:
-        seen = min(here, one.window) if one.window and not options.uncapped else here
-        layers = one.layers * layer_share(model, options)
-        pages = -(-seen // block) * block if one.heads else 0
-        total += layers * (pages * row_bytes(one, options) + state_bytes(one, options))
+        held = one.layers * Fraction(state_bytes(one, options))
+        if rows and _has_state(one) and options.block_size > 1:
+            held = -(-one.layers // group) * group * page
+        window = 0 if options.uncapped else one.window
+        yield share * one.layers * row_bytes(one, options), window, share * held
+
+
+def _has_state(one: LayerCache) -> bool:
+    return bool(one.state or one.tail)
+
+
+def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes of one sequence's cache on the fullest rank, in whole pages."""
+    page, total = page_tokens(model, options), Fraction(0)
+    here = -(-tokens // options.context_parallel)
+    for row, window, state in _kept(model, options):
+        seen = min(here, window) if window else here
+        total += -(-seen // page) * page * row + state
     return ceil(total)
 
 
 def cache_formula(model: FitModel, options: FitOptions) -> str:
     """Return the bytes of B sequences' caches after N tokens as text."""
-    terms, block = [], options.block_size
-    for one in model.caches:
-        count = one.layers * layer_share(model, options)
-        row, state = count * row_bytes(one, options), count * state_bytes(one, options)
-        n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
-        seen = f"Min({n}, {one.window})" if one.window and not options.uncapped else n
+    terms, page = [], page_tokens(model, options)
+    n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
+    for row, window, state in _kept(model, options):
+        seen = f"Min({n}, {window})" if window else n
         if row:
-            terms.append(f"{block * row}*B*ceiling({seen}/{block})" if block > 1
-                         else f"{row}*B*{seen}")  # fmt: skip
+            terms.append(
+                f"{page * row}*B*ceiling({seen}/{page})" if page > 1 else f"{row}*B*{seen}"
+            )
         if state:
             terms.append(f"{state}*B")
     return " + ".join(terms)
-
-
-# -- activations and what is sent ------------------------------------------------------------
-
-
-def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
-    """Return the bytes of activations of a chunk of a prompt, and their formula in T tokens.
-
-    A convention, not a measurement: the residual stream, the input and the result of a block, and
-    gate, up and product of the feed-forward network, in half precision; logits of B tokens in
-    float32 and half.
-    """
-    tokens = min(options.chunk, options.seq_len * options.batch_size)
-    width = 4 * model.sizes.hidden + -(-model.inner // options.tensor_parallel)
-    words = _words(model) * (_SINGLE + _HALF)
-    formula = f"{_HALF * width}*T + {words}*B"
-    return _HALF * width * tokens + words * options.batch_size, formula
-
-
-def _words(model: FitModel) -> int:
-    tables = model.sizes.entries("head") or model.sizes.entries("embedding")
-    return tables // model.sizes.hidden if model.sizes.hidden else 0
-
-
-def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
-    """Return the bytes that a rank sends in a step of so many tokens, in half precision.
-
-    Two all-reductions a layer by rings, 2 (t - 1)/t of a row each; an all-to-all to experts and
-    back; a row to the next stage; with context parallelism, results and their sums to all others.
-    """
-    row = _HALF * model.sizes.hidden * tokens
-    t, e, c = options.tensor_parallel, options.expert_parallel, options.context_parallel
-    layers = -(-model.layers // options.pipeline)
-    total = layers * 2 * Fraction(2 * (t - 1), t) * row
-    if "expert" in model.sizes.weights:
-        total += (
-            2
-            * Fraction(e - 1, e)
-            * row
-            * model.chosen
-            * ceil(model.expert_layers * layer_share(model, options))
-        )
-    total += row if options.pipeline > 1 else 0
-    heads = max((x.heads * (x.value_dim + 1) for x in model.sizes.attention), default=0)
-    total += layers * (c - 1) * _SINGLE * tokens * -(-heads // t)
-    return ceil(total)
-
-
-def largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, if all smaller ones do; :data:`LONGEST` at most."""
-    low, high = 0, 1
-    while high < LONGEST and fits(high):
-        low, high = high, 2 * high
-    if high >= LONGEST:
-        return LONGEST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

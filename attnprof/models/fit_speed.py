@@ -11,9 +11,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Protocol
 
-from attnprof.models.conventions import EXECUTED, count
+from attnprof.models.conventions import EXECUTED, count, terms
 from attnprof.models.fit_parts import FitModel, FitOptions, cache_bytes, weight_bytes, weight_format
-from attnprof.models.flops_terms import sequence_flops
+from attnprof.models.flops_terms import sequence_flops, summed
 from attnprof.record import Report
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.
@@ -50,11 +50,10 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Pea
     rate = faster * (device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"])
     peak = "in half precision" if faster == 1 else f"at {faster} times its half precision"
     stages = options.pipeline  # a token passes them one after the other
-    ranks = stages * options.tensor_parallel * options.expert_parallel * options.context_parallel
+    ranks = options.ranks
     tokens, batch = options.seq_len, options.batch_size
-    executed = count(model.sizes, EXECUTED, "forward")
-    prompt = sequence_flops(executed, tokens)
-    token = prompt - sequence_flops(executed, tokens - 1) if tokens > 1 else prompt
+    prompt = sequence_flops(count(model.sizes, EXECUTED, "forward"), tokens)
+    token = token_flops(model, tokens)
     group = max(1, batch // stages)  # sequences of one stage at a time
     read = _weights_met(model, options, group) + group * cache_bytes(model, options, tokens)
     prompt_s = {
@@ -66,13 +65,61 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Pea
         "weights and cache": stages * read / device.bytes_per_s,
     }
     by, slowest = (max(one, key=one.__getitem__) for one in (step_s, prompt_s))
+    bounds = {
+        "first_token_s": (prompt_s[slowest], slowest),
+        "request_tokens_per_s": (1 / step_s[by], by), "all_tokens_per_s": (batch / step_s[by], by),
+    }  # fmt: skip
     speed = {
-        "device": device.name, "source": device.source, "basis": "bound",
-        "first_token_s": prompt_s[slowest], "prompt_by": slowest,
-        "request_tokens_per_s": 1 / step_s[by], "all_tokens_per_s": batch / step_s[by], "by": by,
+        "device": device.name, "source": device.source, "basis": "bound", "prompt_by": slowest,
+        "by": by, **{name: value for name, (value, _) in bounds.items()},
+        "figures": [
+            {"quantity": name, "basis": "bound", "value": value, "by": why,
+             "low": value if name.endswith("token_s") else None,
+             "high": None if name.endswith("token_s") else value}
+            for name, (value, why) in bounds.items()
+        ],
         "notes": [f"bounds by {device.source}, {peak}; engines reach part of them"],
     }  # fmt: skip
     return replace(report, summary={**report.summary, "speed": speed})
+
+
+def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
+    """Return the report with commands that measure its speeds in an engine on the device."""
+    each = f"vllm bench latency --model {hub_name} --input-len {options.seq_len}"
+    ranks = {"tensor-parallel": options.tensor_parallel, "pipeline-parallel": options.pipeline}
+    each += "".join(f" --{name}-size {number}" for name, number in ranks.items() if number > 1)
+    checks = {
+        "the first token": f"{each} --output-len 1 --batch-size 1",
+        "tokens a second": f"{each} --output-len 128 --batch-size {options.batch_size}",
+    }
+    speed = {**report.summary["speed"], "checks": checks}
+    return replace(report, summary={**report.summary, "speed": speed})
+
+
+def token_flops(model: FitModel, tokens: int) -> int:
+    """Return the FLOPs of one decoded token, the last of so many."""
+    executed = {**terms(model.sizes, EXECUTED, "forward")}
+    executed.pop("scores", None)
+    others = summed(executed.values())
+    before = sequence_flops(others, tokens - 1)
+    return sequence_flops(others, tokens) - before + token_scores(model, tokens)
+
+
+def token_scores(model: FitModel, tokens: int) -> int:
+    """Return the FLOPs of attention over pairs of one decoded token, the last of so many.
+
+    Latent rows are not expanded: their heads score and sum the row that all of them share, of
+    ``key_dim`` and ``value_dim`` (rotary) entries, as wide as the row and as its latent.
+    """
+    latent = next((one for one in model.caches if one.latent), None)
+    total = 0
+    for one in model.sizes.attention:
+        seen = one.mask.pairs(tokens) - one.mask.pairs(tokens - 1)
+        width = one.key_dim + one.value_dim
+        if latent is not None:
+            width = 2 * latent.key_dim + latent.value_dim
+        total += 2 * one.layers * one.heads * width * seen
+    return total
 
 
 def _weights_met(model: FitModel, options: FitOptions, tokens: int) -> int:

@@ -2,7 +2,7 @@
 
 Bytes of activations are sums over the tensors that a layer keeps for its backward pass, in half
 precision, after Korthikanti et al. (arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) for a layer
-with dropout), here for the layers that a model has, without dropout.
+with dropout), here for the layers that a model has, with dropout if its configuration has some.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,17 @@ from attnprof.models.fit_parts import (
     FitOptions,
     check_ranks,
     entries_of_rank,
-    largest,
     layer_share,
-    sent_bytes,
 )  # fmt: skip
+from attnprof.models.fit_steps import largest, sent_bytes
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
 #: Bytes a parameter that an optimizer holds beside weights and gradients in half precision: a
 #: master copy in float32, and moments in float32 or in eight bits.
 OPTIMIZERS = {"adamw": (12, 12), "adamw-8bit": (6, 6), "muon": (8, 12), "sgd": (8, 8)}
+#: Bytes of a gradient, by format.
+GRADIENTS = {"bfloat16": 2, "float32": 4}
 RECOMPUTE = ("none", "selective", "full")
 #: What of weights, gradients and optimizer is divided among data-parallel ranks.
 SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
@@ -40,9 +41,15 @@ _INNER = ("attention", "mlp", "expert", "shared expert")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(FitOptions):
-    """How a model is trained: by which optimizer, what is recomputed, what is sharded."""
+    """How a model is trained: by which optimizer, what is recomputed, what is sharded.
+
+    ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
+    every rank of tensor parallelism keeps the inputs of norms and blocks whole.
+    """
 
     optimizer: str = "adamw"
+    gradient_dtype: str = "bfloat16"
+    sequence_parallel: bool = True
     recompute: str = "selective"
     shard: str = "none"
     data_parallel: int = 1
@@ -50,6 +57,7 @@ class TrainingOptions(FitOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("optimizer", self.optimizer, list(OPTIMIZERS))
+        choice("gradient_dtype", self.gradient_dtype, list(GRADIENTS))
         choice("recompute", self.recompute, list(RECOMPUTE))
         choice("shard", self.shard, list(SHARDS))
         if not isinstance(self.data_parallel, int) or not 1 <= self.data_parallel <= LONGEST:
@@ -61,23 +69,24 @@ def activation_bytes_per_token(model: FitModel, options: TrainingOptions, tokens
 
     ``full`` keeps each layer's input. Otherwise a layer keeps the inputs of two norms and of what
     follows them, queries, keys and values, the result of attention, and gate, up and product of the
-    feed-forward network; ``none`` also the probabilities, a row of ``tokens`` for every head.
-    Tensor parallelism divides all of it, as with sequence parallelism beside.
+    feed-forward network; ``none`` also the probabilities, a row of ``tokens`` for every head. With
+    dropout there are masks of one byte: of both blocks' results, and of the probabilities, which
+    are kept before and after it.
     """
     hidden, t = model.sizes.hidden, options.tensor_parallel
-    share = layer_share(model, options)
+    share, whole = layer_share(model, options), t if options.sequence_parallel else 1
     if options.recompute == "full":
-        return share * model.layers * _HALF * hidden / t
-    width = Fraction(0)
+        return share * model.layers * Fraction(_HALF * hidden, whole)
+    width = Fraction(model.layers * model.inner)
     for one in model.sizes.attention:
-        rows = one.heads * (one.key_dim + one.value_dim)
-        rows += one.kv_heads * (one.key_dim + one.value_dim)
-        rows += one.heads * tokens if options.recompute == "none" else 0
+        rows = Fraction((one.heads + one.kv_heads) * (one.key_dim + one.value_dim))
+        if options.recompute == "none":
+            rows += one.heads * tokens * (Fraction(5, 2) if model.dropout else 1)
         width += one.layers * rows
     for mixer in model.sizes.mixers:
         width += mixer.layers * mixer.heads * 2 * (mixer.key_dim + mixer.value_dim)
-    width += model.layers * (4 * hidden + model.inner)
-    return share * _HALF * width / t
+    inputs = Fraction(model.layers * hidden * (4 * _HALF + 2 * model.dropout), whole)
+    return share * (inputs + _HALF * width / t)
 
 
 def training_report(model: FitModel, options: TrainingOptions) -> Report:
@@ -125,7 +134,8 @@ def _parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
     each = activation_bytes_per_token(model, options, options.seq_len)
     words = _logits(model, options)
     return {
-        "weights": of("w", _HALF * entries), "gradients": of("g", _HALF * entries),
+        "weights": of("w", _HALF * entries),
+        "gradients": of("g", GRADIENTS[options.gradient_dtype] * entries),
         "optimizer": of("o", state),
         "activations": ceil(tokens * (each + words) / options.context_parallel),
         "reserve": options.memory - int(options.memory * options.utilization),
@@ -148,7 +158,8 @@ def _words(model: FitModel, options: TrainingOptions) -> list[tuple[str, str]]:
     shared = SHARDS[options.shard] if options.data_parallel > 1 else ""
     over = {letter: divided if letter in shared else "" for letter in "wgo"}
     return [
-        ("2*P", f"bfloat16{over['w']}"), ("2*P", f"bfloat16{over['g']}"),
+        ("2*P", f"bfloat16{over['w']}"),
+        (f"{GRADIENTS[options.gradient_dtype]}*P", f"{options.gradient_dtype}{over['g']}"),
         (state, f"{options.optimizer}: float32 master and moments{over['o']}"),
         (f"{float(each):.6g}*B*N", f"recompute {options.recompute}; N = {options.seq_len:,}"),
         (f"{1 - options.utilization:.2g} of the memory", "a convention: --utilization"),

@@ -173,7 +173,11 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
     if "pixel_values" not in inputs and _takes_images_as_tokens(config):
         yield "its input is text alone: what images would cost is not counted"
     if getattr(config, "quantization_config", None):
-        yield f"its weights are counted in {format_of(config)}: quantization_config is not built"
+        name = format_of(config)
+        yield (
+            f"its weights are counted in {name}: quantization_config is not built; attnprof fit "
+            "counts their bytes in its format"
+        )
 
 
 def _takes_images_as_tokens(config: Any) -> bool:

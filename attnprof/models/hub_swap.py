@@ -31,6 +31,7 @@ from attnprof.models.swapped_layers import (
     rows_in,
 )
 from attnprof.models.whole import WholeModel
+from attnprof.ops.layer import MAPS, LayerSizes
 from attnprof.registry import module_of
 from attnprof.trace.solve.count import count
 
@@ -230,8 +231,11 @@ def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     if not seen.width:
         raise RequestError("this layer has no attention to its own input")
     spec.refuse_unless(causal=seen.causal)
-    takes_heads = spec.abilities.attend and set("qkv") <= {*spec.projections}
-    return (_as_kernel if seen.heads and takes_heads else _as_layer)(spec, seen, tokens)
+    takes_heads = seen.heads and spec.abilities.attend and set("qkv") <= {*spec.projections}
+    if takes_heads:  # gates are maps of the layer's input, which a kernel does not see
+        sizes = LayerSizes(seen.heads, seen.head_dim, seen.heads, seen.head_dim)
+        takes_heads = not spec.layer_maps(sizes).keys() - MAPS.keys()
+    return (_as_kernel if takes_heads else _as_layer)(spec, seen, tokens)
 
 
 def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
@@ -267,9 +271,10 @@ def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
     if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
         raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
-    if seen.kv_heads != seen.heads:
+    if seen.kv_heads != seen.heads and not spec.maps_all:
         spec.refuse_unless(grouped_kv=True)
-    sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens)
+    head_dim = seen.head_dim or None if spec.maps_all else None
+    sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens, head_dim=head_dim)
     result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
 
     no_step = _no_step(spec, seen)

@@ -139,7 +139,9 @@ def _recurrence(module: Any) -> str:
     decay = getattr(module, "A_log", None)
     if decay is None:
         return "rwkv" if hasattr(module, "time_decay") else ""
-    if decay.dim() > 1:  # (channels, states), or (heads, channels, states)
+    if (
+        sum(size > 1 for size in decay.shape) > 1
+    ):  # (channels, states), or (heads, channels, states)
         return "mamba"
     if getattr(module, "D", None) is not None:
         return "mamba-2"

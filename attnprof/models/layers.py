@@ -53,13 +53,13 @@ class RotaryAttention(AttentionLayer):
         self.register_buffer("turns", turns, persistent=False)
         self.first = 0  #: place of the input's first row
 
-    def heads(self, letter: str, x: Tensor, *, decoding: bool = False) -> Tensor:
+    def heads(self, letter: str, x: Tensor, *, decoding: bool = False, state: Any = None) -> Tensor:
         """Return the heads of q, k or v (``letter``); q and k turned by their place.
 
         The halves of a head are the two coordinates that turn.
         """
-        heads: Tensor = super().heads(letter, x, decoding=decoding)
-        if letter == "v":
+        heads: Tensor = super().heads(letter, x, decoding=decoding, state=state)
+        if letter not in ("q", "k"):
             return heads
         cosine, sine = self.turns.narrow(1, self.first, heads.shape[2])
         a, b = heads.chunk(2, -1)
@@ -81,7 +81,7 @@ class BareAttention(nn.Module):
         super().__init__()
         self.spec, self.core, self.sizes = spec, core, sizes
 
-    def heads(self, letter: str, x: Tensor, *, decoding: bool = False) -> Tensor:
+    def heads(self, letter: str, x: Tensor, *, decoding: bool = False, state: Any = None) -> Tensor:
         """Return columns of the rows as heads."""
         heads: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
         return heads

@@ -68,13 +68,16 @@ def _text_field(fields: Mapping[str, Any], name: str) -> Any:
     return text.get(name) if isinstance(text, Mapping) else None
 
 
-def subject_sizes(subject: WholeModel, config: Any) -> ModelSizes:
-    """Return the sizes of a model that is described, with the text part of its configuration."""
+def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) -> ModelSizes:
+    """Return the sizes of a model that is described, with the text part of its configuration.
+
+    ``run`` is one over a few tokens, if there is one.
+    """
     if fixed := [name for name in subject.inputs if name not in ("input_ids", "decoder_input_ids")]:
         raise RequestError(
             f"{subject.name} takes {', '.join(fixed)}: FLOPs a token are of models of tokens"
         )
-    run = text_run(subject)
+    run = run or text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))
     attention = tuple(attention_shapes(run, config))
     layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))

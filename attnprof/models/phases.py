@@ -26,6 +26,8 @@ from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
 #: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
+#: What transformers says of a cache whose layers all are recurrent, if it asks for its length.
+_WITHOUT_KEYS = "seem to only contain LinearAttention layers"
 #: Seconds of processor time for a run of all layers, after which the first few are run; and for
 #: any run, if the limit of formulas is not higher.
 _LONG_S, _LONGEST_S = 1.5, 120.0
@@ -137,12 +139,9 @@ def run_of(
     except TooLongError:
         pass
     except RequestError as error:
-        if not subject.longest or asked.get("N", 0) <= subject.longest:
-            raise
-        raise RequestError(
-            f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
-            f"type --seq {subject.longest} or less, not {asked['N']}"
-        ) from error
+        if why := _wrong_configuration(subject, error, asked):
+            raise RequestError(why) from error
+        raise
     most = max(limit_s, _LONGEST_S)
     try:
         with patience(most):
@@ -153,6 +152,22 @@ def run_of(
             f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
         ) from error
     return PhaseRun(phase, *run, name=name)
+
+
+def _wrong_configuration(subject: WholeModel, error: RequestError, asked: Mapping[str, int]) -> str:
+    """Return what in a configuration keeps a model from running, and what to type; or ""."""
+    if _WITHOUT_KEYS in str(error):
+        return (
+            f"{subject.name} has no attention among its layers, and transformers runs it only with "
+            'some: write a config.json that says which, as "layer_types" does, or for bamba '
+            '"attn_layer_indices": [9, 18, 27]'
+        )
+    if not subject.longest or asked.get("N", 0) <= subject.longest:
+        return ""
+    return (
+        f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
+        f"type --seq {subject.longest} or less, not {asked['N']}"
+    )
 
 
 def with_forms(

@@ -16,6 +16,7 @@ from attnprof.models.memory import training_memory, ungraded_note, weights_met
 from attnprof.models.parts import PARTS
 from attnprof.models.peaks import peak_fields
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
+from attnprof.models.views import difference
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
@@ -128,7 +129,7 @@ def model_report(
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
-        "phases": {run.name: _phase_fields(run, sizes) for run in runs},
+        "phases": {run.name: _phase_fields(run, subject, sizes) for run in runs},
         "logits": {run.name: logits for run in runs if (logits := subject.logits_of(run.name))},
         "curves": _curves(runs, sizes, model),
     }
@@ -201,9 +202,11 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
     return {name: number for layers in numbers for name, number in layers.items()}
 
 
-def _phase_fields(run: PhaseRun, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return how formulas of a phase were found, and what it holds at its peak."""
-    return {**_method_fields(run), "peak": peak_fields(run.trace, run.phase, run.forms, sizes)}
+def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Return how formulas of a phase were found, its peak, how other views differ."""
+    peak = peak_fields(run.trace, run.phase, run.forms, sizes)
+    others = difference(subject, run.trace, run.phase, sizes)
+    return {**_method_fields(run), "peak": peak, "other_views": others}
 
 
 def _method_fields(run: PhaseRun) -> dict[str, Any]:

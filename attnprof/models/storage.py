@@ -5,7 +5,8 @@ OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entrie
 a half-precision scale and a zero point of four bits for each group.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,20 +18,32 @@ ENTRY_BYTES: Mapping[str, Fraction] = {
     "int8": Fraction(1), "int4": Fraction(1, 2) + Fraction(5, 2) / 128, "mxfp4": Fraction(17, 32),
     "nvfp4": Fraction(9, 16), "nf4": Fraction(1, 2) + Fraction(4, 64),
     "q8_0": Fraction(34, 32), "q6_k": Fraction(210, 256), "q5_k": Fraction(176, 256),
-    "q4_k": Fraction(144, 256), "q4_0": Fraction(18, 32), "fp8_ds_mla": Fraction(1),
+    "q4_k": Fraction(144, 256), "q3_k": Fraction(110, 256), "q5_1": Fraction(24, 32),
+    "q5_0": Fraction(22, 32), "q4_1": Fraction(20, 32), "q4_0": Fraction(18, 32),
+    "q5_k_m": Fraction(176, 256), "q4_k_m": Fraction(144, 256), "q4_k_s": Fraction(144, 256),
+    "q3_k_l": Fraction(110, 256), "q3_k_m": Fraction(110, 256), "mxfp4_moe": Fraction(34, 32),
+    "fp8_ds_mla": Fraction(1),
 }  # fmt: skip
 #: Formats of weights, and of caches.
 WEIGHTS = tuple(name for name in ENTRY_BYTES if name != "fp8_ds_mla")
 CACHES = (
-    "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "nvfp4", "q8_0", "q4_0",
+    "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "int8", "nvfp4", "q8_0", "q5_1", "q5_0",
+    "q4_1", "q4_0",
 )  # fmt: skip
 #: Other names of formats.
 _ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "float8_e4m3fn": "fp8", "auto": "",
-    "q4": "q4_0", "q8": "q8_0", "fp4": "nvfp4",
+    "q4": "q4_0", "q8": "q8_0", "fp4": "nvfp4", "q5_k_s": "q5_k", "q3_k_s": "q3_k",
 }  # fmt: skip
-#: Formats of GGUF files, which keep tables and the head in blocks, and all else in float32.
-GGUF = ("q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
+#: Formats of GGUF files: tables and the head are in blocks, too, and vectors in float32.
+GGUF = tuple(name for name in ENTRY_BYTES if re.match(r"q\d_|mxfp4_moe", name))
+#: Weights that GGUF's mixtures keep finer, by their names there: the roles that they are of, and
+#: their names in models of transformers.
+FINER = {
+    "attn_v": (("attention",), r"(v_proj|\.value)\.weight"),
+    "attn_output": (("attention",), r"attn\.(o_proj|out_proj|c_proj)\.weight"),
+    "ffn_down": (("mlp", "expert", "shared expert"), r"down_proj|\.w2\b|fc2|mlp\.c_proj|_4h_to_h"),
+}
 #: Methods of ``quantization_config`` that name a format by themselves.
 _METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4"}
 
@@ -45,6 +58,30 @@ def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
     if known not in possible:
         raise RequestError(f"{flag} {name}: unknown format; {closest(known, list(possible))}")
     return known
+
+
+def finer_layers(layers: int) -> int:
+    """Return how many of ``layers`` have finer tensors: the first and last eighth, each third."""
+    first, last = layers // 8, 7 * layers // 8
+    return sum(i < first or i >= last or (i - first) % 3 == 2 for i in range(layers))
+
+
+#: Of GGUF's mixtures the tensors that have a finer format than the others, that format, and in how
+#: many of so many layers (llama.cpp, src/llama-quant.cpp).
+MIXTURES: Mapping[str, Sequence[tuple[str, str, Callable[[int], int]]]] = {
+    **dict.fromkeys(("q5_k_m", "q4_k_m"), (
+        ("attn_v", "q6_k", finer_layers), ("ffn_down", "q6_k", finer_layers),
+    )),
+    "q4_k_s": (
+        ("attn_v", "q5_k", lambda n: min(n, 4)), ("ffn_down", "q5_k", lambda n: n // 8),
+    ),
+    "q3_k_l": tuple((name, "q5_k", lambda n: n) for name in FINER),
+    "q3_k_m": (
+        ("attn_v", "q5_k", lambda n: min(n, 2)), ("attn_v", "q4_k", lambda n: max(n - 2, 0)),
+        ("attn_output", "q4_k", lambda n: n), ("ffn_down", "q5_k", lambda n: n // 16),
+        ("ffn_down", "q4_k", lambda n: n - n // 16),
+    ),
+}  # fmt: skip
 
 
 def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:

@@ -9,9 +9,14 @@ from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.models.config import Attention, ModelConfig
 
-HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
+HOW = (
+    "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd, @pattern=3:1 (three of "
+    "four) or @ a kind of layer"
+)
 #: Names that models have for a mechanism of ours, beside its own.
 _SPOKEN = {"sliding": "sliding-window"}
+#: Layers with a mechanism and without it, in turns: ``pattern=3:1``.
+_PATTERN = "pattern="
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -37,8 +42,18 @@ class Swap:
             return list(everyone)
         if self.layers in ("even", "odd"):
             return list(everyone[self.layers == "odd" :: 2])
+        if self.layers.startswith(_PATTERN):
+            return self._in_turns(len(kinds))
         named = [n for n in everyone if self.layers in (kinds[n], *types[n : n + 1])]
         return named or self._numbered(kinds)
+
+    def _in_turns(self, count: int) -> list[int]:
+        """Return the layers of ``pattern=3:1``: three get it, one is left, and so on."""
+        turns = self.layers.removeprefix(_PATTERN).split(":")
+        if len(turns) != 2 or not all(x.isdecimal() and int(x) for x in turns):
+            raise RequestError(f"--swap {self.text}: type layers with and without it: pattern=3:1")
+        given, left = map(int, turns)
+        return [number for number in range(count) if number % (given + left) < given]
 
     def _numbered(self, kinds: Sequence[str]) -> list[int]:
         """Return the layers of a list like ``0,3,5-7``."""

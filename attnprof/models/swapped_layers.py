@@ -118,7 +118,7 @@ class _Swapped(nn.Module):
         batch_size, tokens = rows[0].shape[0], rows[0].shape[-2]
         if isinstance(core, TextCore):
             like = rows[-1].new_empty(0)  # not the rows: a state may keep it
-            return core.init_state(batch_size, like, tokens + 1)
+            return core.init_state(batch_size, like, tokens + 1, layer=core is not self._mechanism)
         return core.init_state(batch_size)
 
     def _steps(self, rows: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:

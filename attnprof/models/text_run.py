@@ -5,7 +5,6 @@ and masks. Experts do not run: which tokens they see is not known without values
 :func:`text_run`.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,12 +25,16 @@ TOKENS = 8
 
 @dataclass
 class TextRun:
-    """A run without values: rows that modules multiplied for each token, and attention's calls."""
+    """A run without values: rows that modules multiplied for each token, and attention's calls.
+
+    ``result`` is the model's, which has the cache of a run that was to keep one.
+    """
 
     model: Any
     rows: Mapping[str, Fraction]
     ran: set[str]
     calls: Sequence[AttentionCall]
+    result: Any = None
 
     def __post_init__(self) -> None:
         self.places: Mapping[str, ModulePlace] = places(self.model)
@@ -41,8 +44,8 @@ class TextRun:
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
 
 
-def text_run(subject: WholeModel) -> TextRun:
-    """Run a model over a few tokens without values.
+def text_run(subject: WholeModel, **more: Any) -> TextRun:
+    """Run a model over a few tokens without values, with ``more`` arguments.
 
     Raises :class:`CannotRunError` if its code asks for values.
     """
@@ -63,8 +66,8 @@ def text_run(subject: WholeModel) -> TextRun:
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls, _ = run_without_values(subject, TOKENS, hooked)
-    return TextRun(model, rows, ran, calls)
+    model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
+    return TextRun(model, rows, ran, calls, result)
 
 
 def run_without_values(
@@ -87,7 +90,7 @@ def run_without_values(
     errors = list[Exception]()
     for device in ("meta", "cpu"):
         world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
-        with world, recorded_attention() as calls, without_experts(), torch.no_grad(), _quietly():
+        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
             try:
                 model = subject.build().eval()
                 set_kernel(model, KERNEL)
@@ -103,18 +106,6 @@ def run_without_values(
         f"{subject.name} does not run without values, so what it costs is not known: "
         f"{error_text(errors[0])}"
     ) from errors[0]
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep transformers from warning that kernels are not installed: nothing is computed."""
-    log = logging.getLogger("transformers")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 @contextmanager

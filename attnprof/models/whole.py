@@ -46,7 +46,9 @@ class WholeModel:
     token (1 and 1 without any); ``num_heads`` are of width ``head_dim``; ``longest`` is how many
     tokens it is for, 0 if unknown. ``in_blocks``: it has mechanisms of ours, which loop over blocks
     of tokens. ``view`` is as what it is counted: as the installed transformers runs it (``torch``),
-    or as engines do; ``of_hub``: it is built by a configuration of transformers.
+    as engines do, or by definition; ``usual_kernel`` is then transformers' own choice for
+    attention, and ``fallbacks`` the classes that it runs by a fallback of a kernel. ``of_hub``: it
+    is built by a configuration of transformers.
     """
 
     name: str
@@ -68,6 +70,8 @@ class WholeModel:
     last_logits: str = ""
     logits: str = ""
     view: str = "torch"
+    usual_kernel: str = ""
+    fallbacks: tuple[str, ...] = ()
     of_hub: bool = False
 
     @property

@@ -280,8 +280,8 @@ class Base:
             cost = (cost or Cost(bytes_moved=2 * self.size_bytes)) * flag
             self.counter.record(name, shape, cost, size)
             shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in held]
-            own = Storage(size * self.counter.present)
-            held = ((own, 1), *([] if is_literally(flag, 1) else shared))
+            copy = Storage(size * self.counter.present)
+            held = ((copy, 1), *([] if is_literally(flag, 1) else shared))
         return self._sharing(shape, layout, held, backward)
 
     def backward(self) -> None:

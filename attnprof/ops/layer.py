@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from attnprof.costs import Cost, CostTable, Number, Stage, exact_div, is_symbolic, maximum, minimum
+from attnprof.costs import Cost, CostTable, Number, Stage, exact_div, is_symbolic
+from attnprof.ops.caches import CountedCaches, StateTraffic
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import in_rows_for
 from attnprof.ops.layout import product
@@ -24,18 +25,27 @@ MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "ou
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """The sizes a layer is built for; ``seq_len`` only where it must be known."""
+    """The sizes a layer is built for; ``seq_len`` only where it must be known.
+
+    ``width`` is the model's, where it is not heads times head width.
+    """
 
     num_heads: Number
     head_dim: Number
     num_kv_heads: Number
     value_head_dim: Number
     seq_len: Number | None = None
+    width: Number | None = None
+
+    @classmethod
+    def of(cls, w: Workload) -> "LayerSizes":
+        """The sizes of a workload, the length among them."""
+        return cls(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len, w.width)
 
     @property
     def d_model(self) -> Number:
         """Model width."""
-        return self.num_heads * self.head_dim
+        return self.num_heads * self.head_dim if self.width is None else self.width
 
     @property
     def group(self) -> Number:
@@ -48,7 +58,7 @@ class LayerSizes:
         """Input and output width of these linear maps around a core, by name (``q_proj``)."""
         width, values = self.d_model, self.value_head_dim
         widths = {
-            "q": (width, width),
+            "q": (width, self.num_heads * self.head_dim),
             "k": (width, self.num_kv_heads * self.head_dim),
             "v": (width, self.num_kv_heads * values),
             "o": (self.num_heads * values, width),
@@ -106,7 +116,7 @@ class Definition:
     def projections(self, which: str, workload: Workload) -> None:
         """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
         w = workload
-        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
+        sizes = LayerSizes.of(w)
         for name, (inner, outer) in sizes.maps(which).items():
             length = w.keys if MAPS[name] in ("keys", "values") else w.seq_len
             rows = w.batch_size * (1 if w.phase == "decode" else length)
@@ -196,13 +206,13 @@ class LayerText:
     core: Any
     o_proj: Any
 
-    def heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
+    def heads(self, letter: str, x: Any, *, decoding: bool = False, state: Any = None) -> Any:
         """The heads (b, h, n, d) of a projection, or of the input's columns where it has none."""
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
         group = self.sizes.group if letter == "q" and not decoding else 1
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
-            x = projection(x)
+            x = self.spec.projected(self, letter, projection(x), state)
         fewer = self.spec.projected_heads(letter)
         if fewer is None:
             return split_heads(x, heads, in_rows=self.spec.flat, group=group)
@@ -215,9 +225,10 @@ class LayerText:
 
     def step(self, x: Any, state: Any) -> tuple[Any, Any]:
         """One token, (b, 1, d_model) → the same shape, and the new state."""
-        q = self.heads("q", x, decoding=True)
-        k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
-        v = self.heads("v", x, decoding=True)
+        q = self.heads("q", x, decoding=True, state=state)
+        shared = self.spec.shares_queries
+        k = q if shared else self.heads("k", x, decoding=True, state=state)
+        v = self.heads("v", x, decoding=True, state=state)
         y, state = self.core.step(q, k, v, state, **self.spec.gates(self, x))
         y = merge_heads(y)
         del q, k, v
@@ -240,63 +251,16 @@ class Weights:
         return Tensor.leaf(self.counter, *shape)
 
 
-@dataclass
-class Cache:
-    """A decoder's rows of earlier tokens: what appending one more moves."""
-
-    counter: Counter
-    batch: Number
-    width: Number
-    length: Number
-    first: Number = 0
-    latest: Number | None = None
-
-    def append(self, row: Tensor) -> Tensor:
-        """The row is stored; all rows in sight are memory the decoder holds already.
-
-        The ``first`` tokens and the ``latest`` of the others; all of them where that is None.
-        """
-        moved = Cost(bytes_moved=2 * row.size_bytes)
-        self.counter.operations += 1
-        self.counter.record("append to cache", row.shape, moved)
-        self.length = self.length + 1
-        seen = self.length
-        if self.latest is not None:
-            others = maximum(0, self.length - self.first)
-            seen = minimum(self.length, self.first) + minimum(others, self.latest)
-        return Tensor.given(self.counter, (self.batch, seen, self.width))
+def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
+    """Bytes of its state that a mechanism moves in a step, each once."""
+    caches = StateTraffic(Counter(w.item_size), w)
+    _first_state(spec, LayerSizes.of(w), caches, scope)
+    return sum(caches.bytes)
 
 
-@dataclass(frozen=True)
-class CountedCaches:
-    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch."""
-
-    counter: Counter
-    workload: Workload
-
-    def __call__(
-        self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
-    ) -> Cache:
-        """Rows of these tokens; or of the first of them, and the latest of the others."""
-        w = self.workload
-        return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
-
-    window = newest_first = __call__
-
-    def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Sums of these tokens, in float32 at least if ``wide``."""
-        size = self.counter.item_size
-        held = Tensor.given(self.counter, (self.workload.batch_size * heads, *shape))
-        held.item_size = 4 if wide and size == 2 else size
-        return held
-
-    lowest = zeros
-
-    def counts(self, heads: Number) -> Tensor:
-        """A whole number each."""
-        held = self.zeros(heads)
-        held.item_size, held.whole = self.counter.bytes_of(8), True
-        return held
+def _first_state(spec: "Mechanism", sizes: LayerSizes, caches: CountedCaches, scope: str) -> Any:
+    """The state of a layer, or of a core alone."""
+    return (spec.layer_state if scope == "layer" else spec.init_state)(sizes, caches)
 
 
 class CountedCore(CoreText):
@@ -321,17 +285,19 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
-    sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
+    sizes = LayerSizes.of(w)
     has_layer = spec.has_own_layer()
     host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes
-    for name, told in spec.core_weights(sizes).items():
-        setattr(host, name, told and weights.add(*told.shape, drawn=told.drawn))
+    for name, made in spec.core_weights(sizes).items():
+        setattr(host, name, made and weights.add(*made.shape, drawn=made.drawn))
     if scope == "core":
         return host, weights
     if not has_layer:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
+        for name, told in spec.layer_weights(sizes).items():
+            setattr(host, name, told and weights.add(*told.shape))
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
         shown = MAPS.get(name, name)
@@ -354,8 +320,9 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
-        state = spec.init_state(host.sizes, CountedCaches(counter, w))
-        out, _ = host.step(*_inputs(counter, w, scope, 1, 1), state)
+        tokens = spec.step_tokens
+        state = _first_state(spec, host.sizes, CountedCaches(counter, w, tokens), scope)
+        out, _ = host.step(*_inputs(counter, w, scope, tokens, tokens), state)
     else:
         given = _inputs(counter, w, scope, w.seq_len, w.keys)
         first = 3 if scope == "core" else 1  # what stands before the mask

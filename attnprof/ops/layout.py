@@ -32,7 +32,7 @@ def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """
     if not shape:
         return (1,) * len(new)
-    found: list[Number] = []  # innermost first
+    strided: list[Number] = []  # innermost first
     sizes = list(new)
     step, entries = strides[-1], 1
     for place in reversed(range(len(shape))):
@@ -41,12 +41,12 @@ def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             continue
         seen = 1
         while sizes and (seen < entries or sizes[-1] == 1):
-            found.append(seen * step)
+            strided.append(seen * step)
             seen *= sizes.pop()
         if seen != entries:
             return None
         step, entries = strides[place - 1] if place else 1, 1
-    return tuple(reversed(found))
+    return tuple(reversed(strided))
 
 
 #: A dimension, or the outer or inner part of one: its size, its place, by how much its stride
@@ -56,7 +56,7 @@ _Piece = tuple[Number, int, Number]
 
 def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
     """Which dimensions together become which others, in the smallest possible groups."""
-    found: list[tuple[list[_Piece], list[int]]] = []
+    pairs: list[tuple[list[_Piece], list[int]]] = []
     rest: list[_Piece] = [(size, place, 1) for place, size in enumerate(old)]
     places = list(range(len(new)))
     while rest or places:
@@ -75,8 +75,8 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
                 right, places, b = [*right, places[0]], places[1:], b * new[places[0]]
             else:
                 raise ValueError(f"{old} cannot be viewed as {new}")
-        found.append((left, right))
-    return found
+        pairs.append((left, right))
+    return pairs
 
 
 def _inner(a: Number, b: Number, left: list[_Piece]) -> Number | None:
@@ -153,7 +153,7 @@ class Layout:
 
     def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
         """With other strides in each case."""
-        return replace(self, cases=tuple((known, change(own)) for known, own in self.cases))
+        return replace(self, cases=tuple((known, change(strides)) for known, strides in self.cases))
 
     def stretched(self, shape: Shape, new: Shape) -> "Layout":
         """Under a shape with dimensions added in front and those of one entry repeated."""
@@ -161,8 +161,8 @@ class Layout:
 
         def lines(strides: Shape) -> Shape:
             kept = zip(shape, new[len(added) :], strides, strict=True)
-            own = (s if is_literally(b, -1) or same_size(a, b) else 0 for a, b, s in kept)
-            return (*added, *own)
+            repeated = (s if is_literally(b, -1) or same_size(a, b) else 0 for a, b, s in kept)
+            return (*added, *repeated)
 
         return self.with_strides(lines)
 
@@ -221,11 +221,11 @@ class Layout:
     def in_rows(self, shape: Shape, group: Number) -> Found:
         """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
         rows = contiguous(shape)
-        own = self.cases[0][1]
-        if len(self.cases) == 1 and is_plain(group, *shape, *own) and min(shape, default=1) > 0:
-            lines = zip(shape, own, rows, strict=True)
+        first = self.cases[0][1]
+        if len(self.cases) == 1 and is_plain(group, *shape, *first) and min(shape, default=1) > 0:
+            lines = zip(shape, first, rows, strict=True)
             moved = group > 1 and any(n > 1 and a != b for n, a, b in lines)
-            return int(moved), Layout((((), rows if moved else own),))
+            return int(moved), Layout((((), rows if moved else first),))
 
         def outcome(strides: Shape, ask: Ask, _: Simple) -> _Outcome:
             flag = ask(group)

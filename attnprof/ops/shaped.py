@@ -54,8 +54,8 @@ class Shaped(Base):
         dim = dim % (self.dim() + 1)
         shape = (*self.shape[:dim], 1, *self.shape[dim:])
 
-        def strides(own: Shape) -> Shape:
-            return (*own[:dim], shape[dim + 1] * own[dim] if dim < len(own) else 1, *own[dim:])
+        def strides(old: Shape) -> Shape:
+            return (*old[:dim], shape[dim + 1] * old[dim] if dim < len(old) else 1, *old[dim:])
 
         layout = self.layout.with_strides(strides)
         return self.alias(shape, layout, lambda grad: [grad.squeeze(dim)])
@@ -111,8 +111,8 @@ class Shaped(Base):
         gone = dim1 % self.dim(), dim2 % self.dim()
         kept = [place for place in range(self.dim()) if place not in gone]
 
-        def lines(own: Shape) -> Shape:
-            return (*(own[place] for place in kept), sum(own[place] for place in gone))
+        def lines(old: Shape) -> Shape:
+            return (*(old[place] for place in kept), sum(old[place] for place in gone))
 
         shape = (*(self.shape[place] for place in kept), self.shape[gone[0]])
         return self.alias(shape, self.layout.with_strides(lines))
@@ -123,7 +123,7 @@ class Shaped(Base):
         before, after = self.shape[:dim], self.shape[dim + 1 :]
         shape = (*before, floor_div(self.shape[dim] - size, step) + 1, *after, size)
         layout = self.layout.with_strides(
-            lambda own: (*own[:dim], own[dim] * step, *own[dim + 1 :], own[dim])
+            lambda old: (*old[:dim], old[dim] * step, *old[dim + 1 :], old[dim])
         )
         return self.alias(shape, layout)
 

@@ -11,16 +11,16 @@ from attnprof.ops.layout import Layout, Shape, is_literally, product
 T = TypeVar("T", bound=Base)
 
 
-def _same(own: costs.Number, size: costs.Number) -> bool:
+def _same(one: costs.Number, size: costs.Number) -> bool:
     """One size, or equal arrays; sizes that decide branches are not compared for nothing."""
-    return own is size or (hasattr(own, "dtype") and costs.same_size(own, size))
+    return one is size or (hasattr(one, "dtype") and costs.same_size(one, size))
 
 
-def _left(shape: Shape, told: Sequence[costs.Number]) -> costs.Number:
+def _left(shape: Shape, known: Sequence[costs.Number]) -> costs.Number:
     """One more size beside those told; an array of lengths over itself is left out, no 1."""
     sizes, by = list(shape), list[costs.Number]()
-    for size in told:
-        same = next((place for place, own in enumerate(sizes) if _same(own, size)), None)
+    for size in known:
+        same = next((place for place, other in enumerate(sizes) if _same(other, size)), None)
         if same is None:
             by.append(size)
         else:
@@ -108,7 +108,11 @@ def cut_at(x: T, place: int, part: Any) -> T:
         layout = replace(x.layout, cut=cut if costs.same_size(x.layout.differs(old), 0) else 1)
         if part.step is not None:
             layout = layout.with_strides(
-                lambda own: (*own[:place], own[place] * part.step, *own[place + 1 :])
+                lambda strides: (
+                    *strides[:place],
+                    strides[place] * part.step,
+                    *strides[place + 1 :],
+                )
             )
     else:
         order = [dim for dim in range(len(old)) if dim != place]

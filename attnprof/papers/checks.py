@@ -207,8 +207,8 @@ class Check:
             why = why.format(published=said, ours=ours, **self.facts(said, ours))
         if self.lacking:
             words = "is what is printed" if agrees else "is not what is printed"
-            told = f"the document does not give {self.lacking}; that {words}"
-            verdict, why = NOT_REPRODUCIBLE, f"{told}; {why}" if why else told
+            gap = f"the document does not give {self.lacking}; that {words}"
+            verdict, why = NOT_REPRODUCIBLE, f"{gap}; {why}" if why else gap
         return ReproduceRecord(
             claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
             why=why, how=self._told(),

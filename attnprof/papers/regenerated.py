@@ -194,10 +194,10 @@ def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     for row in rows:
         flat.append({})
         for name, cell in row.items():
-            beside = cell if isinstance(cell, Mapping) else {"printed": cell, "ours": ""}
-            flat[-1][name] = beside["printed"]
+            columns = cell if isinstance(cell, Mapping) else {"printed": cell, "ours": ""}
+            flat[-1][name] = columns["printed"]
             if name in both:
-                bound, ours = beside.get("bound"), beside["ours"]
+                bound, ours = columns.get("bound"), columns["ours"]
                 flat[-1][f"{name} (ours)"] = f"{bound} {ours:.4g}" if bound else ours
     return flat
 

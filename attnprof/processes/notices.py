@@ -21,14 +21,14 @@ class _Announcing:
         if loader is not None:
             run = loader.exec_module
 
-            def told(module: Any) -> None:
+            def announced(module: Any) -> None:
                 del loader.exec_module
                 if 0 <= _addresses() < LEAST_BYTES:
                     raise MemoryError
                 with loading():
                     run(module)
 
-            loader.exec_module = told
+            loader.exec_module = announced
         return spec
 
 

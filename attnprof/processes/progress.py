@@ -19,11 +19,11 @@ class Step:
     """A piece of work: ``done`` of ``total``.
 
     ``start`` and ``first`` (time, pieces done) are where it and its count began, ``left_s`` the
-    forecast made at ``told``; an answer asked for at ``asked`` is given up after ``limit_s``.
+    forecast made at ``since``; an answer asked for at ``asked`` is given up after ``limit_s``.
     """
 
     text: str
-    told: float = 0.0
+    since: float = 0.0
     done: int | None = None
     total: int | None = None
     first: tuple[float, int] = (0.0, 0)
@@ -45,7 +45,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.start = self.clock()
-        self.step = replace(self.step, told=self.start, first=(self.start, self.step.done or 0))
+        self.step = replace(self.step, since=self.start, first=(self.start, self.step.done or 0))
 
     def tell(
         self, text: str, done: int | None = None, total: int | None = None,
@@ -84,7 +84,7 @@ class Progress:
         now, step = self.clock(), self.step
         parts = [f"{step.done or 0:,} of {step.total:,} done"] if step.total else []
         parts.append(f"{seconds_text(self.so_far_s())} so far")
-        if (left := self._left_s(now)) is not None:
+        if left := self._left_s(now):  # a forecast that has run out says nothing
             parts.append(f"about {seconds_text(left)} left")
         if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
@@ -95,12 +95,12 @@ class Progress:
         """Return the seconds left: as forecast, or at the pace since the count began."""
         step = self.step
         if step.left_s is not None:
-            return max(0.0, step.left_s - (now - step.told))
+            return max(0.0, step.left_s - (now - step.since))
         began, before = step.first
         if not step.total or (step.done or 0) <= before:
             return None
-        each = (step.told - began) / ((step.done or 0) - before)
-        return max(0.0, each * (step.total - (step.done or 0)) - (now - step.told))
+        each = (step.since - began) / ((step.done or 0) - before)
+        return max(0.0, each * (step.total - (step.done or 0)) - (now - step.since))
 
 
 def seconds_text(value: float) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         MfuRecord,
         ModelRecord,
         PredictRecord,
+        RanksRecord,
         RecommendRecord,
         ReleasedRecord,
         VerificationRecord,
@@ -50,9 +51,9 @@ __all__ = [
     "CompareRecord", "ComparedRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
     "DistillRecord", "DoctorRecord", "FitRecord", "FormulaTermRecord", "GrowthRecord",
     "HeadsRecord", "HeatmapRecord", "HistoryRecord", "MechanismRecord", "MfuRecord", "ModelRecord",
-    "PredictRecord", "ProfileRecord", "RecommendRecord", "Record", "ReleasedRecord", "Report",
-    "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord", "column",
-    "record_kinds", "write_whole",
+    "PredictRecord", "ProfileRecord", "RanksRecord", "RecommendRecord", "Record",
+    "ReleasedRecord", "Report", "ReproduceRecord", "SelfTestRecord", "TradeoffRecord",
+    "VerificationRecord", "column", "record_kinds", "write_whole",
 ]  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def markdown_text(text: str) -> str:
     flat = re.sub(r"\s+", " ", visible(text, lines=True)).replace("\\", "\\\\")
     for pair in (r"\*", _EDGE):
         if len(re.findall(pair, flat)) > 1:
-            flat = re.sub(pair, lambda found: f"\\{found[0]}", flat)
+            flat = re.sub(pair, lambda match: f"\\{match[0]}", flat)
     return re.sub(r"([`{}\[\]<>|~#]|&(?=#?\w+;))", r"\\\1", flat)
 
 

@@ -70,11 +70,11 @@ def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
     return RequestError(f"cannot read {path}: {why}{f'; {hint}' if hint else ''}")
 
 
-def _check_file(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
-    if kind := kind_of_file(found.st_mode):
+def _check_file(path: str | Path, status: os.stat_result, limit: int, hint: str) -> None:
+    if kind := kind_of_file(status.st_mode):
         raise refusal(path, f"it is {kind}, not a file", hint)
-    if found.st_size > limit:
-        raise refusal(path, _too_large(found.st_size, limit), hint)
+    if status.st_size > limit:
+        raise refusal(path, _too_large(status.st_size, limit), hint)
 
 
 def _too_large(size: int, limit: int) -> str:

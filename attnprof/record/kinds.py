@@ -125,8 +125,32 @@ class CostRecord(AtWorkload, commands=("cost",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RanksRecord(AtWorkload, commands=("cost --ranks",)):
+    """``cost --ranks``: what one of the ranks that share a sequence's tokens sends in a layer.
+
+    ``method`` is ring, all-to-all, state passing or state gathering, ``steps`` how many sends
+    follow one another; a train phase has forward and backward in one number. ``overlap_tokens``
+    are the fewest tokens a rank whose products take as long as what it sends meanwhile, null where
+    no length is enough or no bandwidth was given.
+    """
+
+    method: str = column("method")
+    ranks: int = column("ranks", fmt="count")
+    tokens_per_rank: int = column("tokens a rank", fmt="count")
+    bytes_sent: int | None = column("sent", "B", "bytes")
+    expression: str | None = column("expression")
+    steps: int | None = column("steps", fmt="count")
+    send_time_s: float | None = column("time", "s", "time")
+    overlap_tokens: int | None = column("tokens for overlap", fmt="count")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareRecord(AtWorkload, commands=("compare",)):
-    """``compare``: the totals of one mechanism for one workload."""
+    """``compare``: the totals of one mechanism for one workload.
+
+    ``step_bytes`` are those that a decoding step has to move, null in other phases.
+    """
 
     flops: int | None = column("FLOPs", fmt="count")
     matmul_flops: int | None = column("matmul FLOPs", fmt="count")
@@ -135,6 +159,7 @@ class CompareRecord(AtWorkload, commands=("compare",)):
     peak_bytes: int | None = column("peak memory", "B", "bytes")
     parameters: int | None = column("parameters", fmt="count")
     state_bytes: int | None = column("decoding state", "B", "bytes")
+    step_bytes: int | None = column("bytes a step", "B", "bytes")
     arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
     wins: str = column("wins", default="")
     skipped: str | None = column("skipped")

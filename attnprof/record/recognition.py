@@ -28,9 +28,9 @@ _REPORT = re.compile(
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
 _BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
 _MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attnprof ([a-z -]+)\.")
+_PAGE = re.compile(r'<meta name="generator" content="attnprof( [a-z -]+)?">')
 _XML = {
     "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
-    "reproduce": re.compile(r'<meta name="generator" content="attnprof">'),
     "figure": re.compile("<dc:title>attnprof</dc:title>"),
 }
 #: Commands whose output may be a figure though no ``--plot`` names it.
@@ -81,6 +81,8 @@ def writers_of(path: Path) -> set[str]:
     names = {name for name, pattern in _XML.items() if pattern.search(text)}
     names |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
     names |= {"check --badge"} if _BADGE.match(text) else set()
+    if page_of := _PAGE.search(text):  # pages of a command that is not named are of reproduce
+        names.add((page_of[1] or "reproduce").strip().partition(" --")[0])
     if report := _REPORT.match(text.lstrip()):
         names.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
     marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
@@ -155,41 +157,41 @@ class Destinations:
     outputs: dict[Identity, str] = field(default_factory=dict)
     extended: set[Identity] = field(default_factory=set)
 
-    def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
+    def check(self, path: Path, output: str, *, only_inputs: bool = False) -> None:
         """Raise :class:`RequestError` if a path must not be written.
 
         An input never is. Without force, neither is a file that attnprof did not write, or wrote by
-        another command. ``told`` is the flag and path for the message.
+        another command. ``output`` is the flag and path for the message.
         """
         ids = identities(path)
         if not self.inputs.keys().isdisjoint(ids):
-            raise _is_input(told)
+            raise _is_input(output)
         if only_inputs or self.force:
             return
         why = "nothing in it says that attnprof wrote it"
         if is_ours(path):
             writers = writers_of(path)
             allowed = (
-                self._marks_of_output(told) & writers or not self.command or ids & self.extended
+                self._marks_of_output(output) & writers or not self.command or ids & self.extended
             )
             if not writers or allowed:
                 return
             why = f"it is what attnprof {' or '.join(sorted(writers))} wrote"
             why = "it is a figure" if writers == {"figure"} else why
         why = "it holds a sweep's results" if is_journal(path) else why
-        raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
+        raise RequestError(f"cannot overwrite {output}: {why}; type --force, or give another name")
 
-    def _marks_of_output(self, told: str) -> set[str]:
+    def _marks_of_output(self, output: str) -> set[str]:
         """Return the names by which an output of this command and flag is recognised."""
-        flag = told.split(" ", 1)[0]
+        flag = output.split(" ", 1)[0]
         draws = flag == "--plot" or self.command in _DRAWING
         marks = {f"{self.command} {flag}"}
         marks |= {self.command} if flag not in ("--junit", "--badge", "--plot") else set()
         return marks | ({"figure"} if draws else set())
 
 
-def _is_input(told: str) -> RequestError:
-    return RequestError(f"cannot overwrite {told}: this command reads it; give another name")
+def _is_input(output: str) -> RequestError:
+    return RequestError(f"cannot overwrite {output}: this command reads it; give another name")
 
 
 _COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", default=None)

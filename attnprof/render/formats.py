@@ -1,4 +1,4 @@
-"""Render a report in the asked format: terminal tables, JSON, CSV or Markdown."""
+"""Render a report in the asked format: terminal tables, JSON, CSV, Markdown or HTML."""
 
 import csv
 import io
@@ -31,6 +31,10 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
         if fmt == "markdown":
             page = view("page", None)
             return page(shown, **how) if page else render_markdown(shown)
+        if fmt == "html":
+            from attnprof.render.html import report_page
+
+            return report_page(shown, view("tables")(shown, **how))
         text = render_text(view("tables")(shown, **how))
     return f"{text}{'% ' if how.get('latex') else ''}{written_by(report.command)}\n"
 

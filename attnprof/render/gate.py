@@ -21,6 +21,7 @@ class Fate(NamedTuple):
 
     ``style`` is the terminal's, ``level`` a GitHub annotation's, ``ending`` a JUnit test's; the
     badge has the ``color`` of the worst case. A verdict without annotation or ending passes.
+    ``word`` is a comment's, "" where that is the verdict itself.
     """
 
     words: str
@@ -28,16 +29,20 @@ class Fate(NamedTuple):
     level: str = ""
     ending: str = ""
     color: str = "brightgreen"
+    word: str = ""
 
 
 _UNCHECKED = Fate("could not be checked", "bold magenta", "error", "Error", "orange")
 OUTCOMES = {
-    rules.REGRESSED: Fate("got worse", "bold red", "error", "Failure", "red"),
+    rules.REGRESSED: Fate("got worse", "bold red", "error", "Failure", "red", "slower"),
     rules.ERROR: _UNCHECKED, rules.MISSING: _UNCHECKED,
-    rules.INCONCLUSIVE: Fate("could not be judged", "yellow", "warning", "Skipped", "yellow"),
+    rules.INCONCLUSIVE: Fate(
+        "could not be judged", "yellow", "warning", "Skipped", "yellow", "uncertain"
+    ),
     rules.NOT_COMPARABLE: Fate("could be compared in part only", "dim", ending="Skipped"),
     rules.NEW: Fate("had nothing to be compared with", "cyan"),
-    rules.IMPROVED: Fate("got better", "green"), rules.OK: Fate("stayed the same", "green"),
+    rules.IMPROVED: Fate("got better", "green", word="faster"),
+    rules.OK: Fate("stayed the same", "green", word="same"),
 }  # fmt: skip
 #: Causes named in the first sentence.
 MOST_PHRASES = 3

@@ -1,7 +1,6 @@
-"""Write claims and tables in words, and a replay as Markdown page, HTML page and folder."""
+"""Write claims and tables in words, and a replay as Markdown page and folder."""
 
 import re
-from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +14,13 @@ from attnprof.record.escapes import csv_cell
 from attnprof.record.files import make_folder
 from attnprof.record.recognition import mark
 from attnprof.render.formats import csv_text, filled, markdown_table, render_csv
-from attnprof.render.plots.documents import picture, plot_figure
+from attnprof.render.plots.documents import plot_figure
 from attnprof.units import MISSING, format_number
 
 #: Words for each verdict.
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
+#: Their colours.
+COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
 #: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
@@ -216,37 +217,6 @@ def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
 
 #: Template filters that all documents' pages share.
 FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
-
-
-def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
-    """Return the HTML page: counts, claims with a filter by verdict, tables, figures.
-
-    The tables and figures are the one asked for, and those of the whole documents in ``made``.
-    """
-    asked = {"document": next(iter(report.summary["documents"]), ""), "image": None}
-    tables, figures = (
-        [{**report.summary[name], **asked}] if name in report.summary else []
-        for name in ("table", "figure")
-    )
-    for number, found in made.items():
-        tables += [
-            {**table_values(name, table), "document": number}
-            for name, table in found.tables.items()
-        ]
-        figures += [
-            {**figure_values(name, *of), "document": number, "image": picture(number, name, of[1])}
-            for name, of in found.figures.items()
-        ]
-    rows = [{"record": r, "printed": printed, "ours": ours} for r in report.of(ReproduceRecord)
-            for printed, ours in [printed_and_ours(r)]]  # fmt: skip
-    filters = {
-        "value": value_text, "cell": cell_text, "place": place_text,
-        "title_of": title_of,
-        "picture": lambda image: f"data:image/png;base64,{b64encode(image).decode()}",
-    }  # fmt: skip
-    shown = {"report": report, "rows": rows, "tables": tables, "figures": figures}
-    known = {"words": WORDS, "counted": list(COUNTED.items())[1:], "notes": table_notes}
-    return filled("reproduction.html", filters, **shown, **known)
 
 
 def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:

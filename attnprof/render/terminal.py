@@ -43,25 +43,32 @@ class FittedTable:
         self, *headings: str, rows: Iterable[Iterable[str | Text]] = (), title: str | None = None,
         caption: str | None = None, right: Collection[str] = (), keys: int = 1,
     ) -> None:  # fmt: skip
-        self._headings, self._title, self._caption = headings, title, caption
-        self._right = [name in right for name in headings]
-        self._keys = keys
-        self._rows: list[list[Text]] = []
+        self.headings, self.title, self.caption = headings, title, caption
+        self.right = [name in right for name in headings]
+        self.keys = keys
+        self.rows: list[list[Text]] = []
         for row in rows:
             self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
         """Add one cell a column; missing cells at the end are blank."""
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        self._rows.append(texts + [Text()] * (len(self._headings) - len(texts)))
+        self.rows.append(texts + [Text()] * (len(self.headings) - len(texts)))
+
+    def texts(self) -> list[list[str]]:
+        """Return the plain texts of each column, without blank rows."""
+        return [[row[n].plain for row in self.rows if any(row)] for n in range(len(self.headings))]
+
+    def shown_columns(self) -> list[int]:
+        """Return the places of the keys, and of the columns that have a text."""
+        filled = (not its or {t.strip() for t in its} - {"", MISSING} for its in self.texts())
+        return [place for place, some in enumerate(filled) if place < self.keys or some]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._title:
-            yield Hanging(Text(self._title, "bold"), 0)
-        room, names = options.max_width, self._headings
-        cells = [[row[n].plain for row in self._rows if any(row)] for n in range(len(names))]
-        empty = (its != [] and {text.strip() for text in its} <= {"", MISSING} for its in cells)
-        places = [place for place, none in enumerate(empty) if place < self._keys or not none]
+        if self.title:
+            yield Hanging(Text(self.title, "bold"), 0)
+        room, names = options.max_width, self.headings
+        cells, places = self.texts(), self.shown_columns()
         body = [max(map(_widest_line, column), default=0) for column in cells]
         wrapped = list(map(_wrap_heading, names, body))
         bounds, whole = self._bounds(body, wrapped, room), self._bounds(body, names)
@@ -78,13 +85,13 @@ class FittedTable:
             yield Text()
         if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
             yield Hanging(Text(f"No row has a value for {', '.join(none)}.\n", "dim"), 0)
-        if self._caption:
-            yield Hanging(Text(f"{self._caption}\n", "dim"), 0)
+        if self.caption:
+            yield Hanging(Text(f"{self.caption}\n", "dim"), 0)
 
     def _constant_columns(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Return the columns with one text in all rows, and it; empty if no key would be left."""
         same = {n: column[0].strip() for n, column in cells.items() if len({*column}) == 1}
-        whole = len(cells[0]) > 1 and not {*range(self._keys)} <= same.keys()
+        whole = len(cells[0]) > 1 and not {*range(self.keys)} <= same.keys()
         return {n: text for n, text in same.items() if text} if whole else {}
 
     def _bounds(
@@ -96,11 +103,11 @@ class FittedTable:
         """
         most = list(map(max, body, map(_widest_line, headings)))
         least = [
-            width if place < self._keys or self._right[place] else min(width, FOLDED)
+            width if place < self.keys or self.right[place] else min(width, FOLDED)
             for place, width in enumerate(most)
         ]
-        *keys, longest = sorted(range(self._keys), key=least.__getitem__)
-        others = [*(least[n] for n in keys), max(least[self._keys :], default=0)]
+        *keys, longest = sorted(range(self.keys), key=least.__getitem__)
+        others = [*(least[n] for n in keys), max(least[self.keys :], default=0)]
         if room and (left := room - _total_width([*others, 0])) < least[longest]:
             least[longest] = max(room // 3, min(room // 2, left))
         return most, least
@@ -109,7 +116,7 @@ class FittedTable:
         self, places: Sequence[int], room: int, least: Sequence[int]
     ) -> list[list[int]]:
         """Return the columns of each part: as few parts as possible, about equally wide."""
-        keys = [place for place in places if place < self._keys]
+        keys = [place for place in places if place < self.keys]
 
         def split(room: int) -> list[list[int]]:
             parts = [keys]
@@ -130,12 +137,12 @@ class FittedTable:
         """Yield headings, a rule, and the rows, whose texts fold to their columns' widths."""
         high = max(headings[n].count("\n") for n in part)
         heads = [Text("\n" * (high - name.count("\n")) + name, "bold") for name in headings]
-        for row in (heads, *self._rows):
+        for row in (heads, *self.rows):
             cells = (lines_of(row[n], width) for n, width in zip(part, widths, strict=True))
             for texts in zip_longest(*cells, fillvalue=Text()):
                 aligned = [text.copy() for text in texts]
                 for place, text, width in zip(part, aligned, widths, strict=True):
-                    pad = text.pad_left if self._right[place] else text.pad_right
+                    pad = text.pad_left if self.right[place] else text.pad_right
                     pad(width - text.cell_len)
                 line = Text(" " * GAP).join(aligned)
                 line.rstrip()
@@ -148,10 +155,10 @@ class Hanging:
     """A text whose lines, but for the first, are indented."""
 
     def __init__(self, text: str | Text, indent: int = 2) -> None:
-        self._text, self._indent = Text(text) if isinstance(text, str) else text, indent
+        self.text, self._indent = Text(text) if isinstance(text, str) else text, indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = lines_of(self._text, options.max_width, self._indent)
+        lines = lines_of(self.text, options.max_width, self._indent)
         yield Text("\n" + " " * self._indent).join(lines)
 
 

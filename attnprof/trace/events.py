@@ -264,6 +264,17 @@ def of_even_routing(trace: Trace) -> tuple[str, ...]:
     return (sentence,) if trace.routes else ()
 
 
+#: Operations that compare entries with each other: how often depends on the method.
+_ORDERS = frozenset({"sort", "argsort", "msort", "topk"})
+
+
+def orders(trace: Trace, phase: str) -> tuple[str, ...]:
+    """Return a sentence on operations that put entries in an order, if there are any."""
+    names = dict.fromkeys(call.op for call in trace.part(phase) if call.op in _ORDERS)
+    listed = ", ".join(f"aten.{name}" for name in names)
+    return (f"{listed}: comparisons, which are 0 FLOPs by convention",) if names else ()
+
+
 def reservations(trace: Trace, phase: str) -> tuple[str, ...]:
     """Return a sentence for each thing that the numbers of a phase leave out or rely on."""
     return (*unruled(trace, phase), *at_least(trace, phase), *of_even_routing(trace))

@@ -43,7 +43,7 @@ def reaches(growing: Sequence[str], shape: SizeValues, holds: Holds) -> bool:
     return next(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds), None) is not None
 
 
-def beside(
+def growth_bounds(
     ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> tuple[bool | None, bool | None]:
     """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
@@ -66,10 +66,10 @@ def same_limit(
     return _every([_goes_to_one(ratios) for ratios in rays])
 
 
-def _every(told: Sequence[bool | None]) -> bool | None:
-    if False in told:
+def _every(verdicts: Sequence[bool | None]) -> bool | None:
+    if False in verdicts:
         return False
-    return None if None in told or not told else True
+    return None if None in verdicts or not verdicts else True
 
 
 def _all_ratios(
@@ -273,7 +273,7 @@ def ordered(
         return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _has_rounding(theirs) or not mine or not theirs:
-        return _bounded(kind, *beside(ours, printed, kind, growing, shape, holds), VALUES)
+        return _bounded(kind, *growth_bounds(ours, printed, kind, growing, shape, holds), VALUES)
     below, above = bounds(theirs, mine), bounds(mine, theirs)
     printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
     how = f"ours grows like {own_order}"

@@ -175,8 +175,11 @@ def _best_reading(
         first, *others = (mean_flops(counted, n) for n in _LENGTHS)
         if tuple(x - first for x in others) != apart:
             continue
-        found = _explained(sizes, fixed, values[0] - first, phase)
-        cost = (found is None, reading.changes() + (0 if found is None else len(found[1])))
+        explanation = _explained(sizes, fixed, values[0] - first, phase)
+        cost = (
+            explanation is None,
+            reading.changes() + (0 if explanation is None else len(explanation[1])),
+        )
         if cost < fewest:
             best, fewest = reading, cost
     return best
@@ -193,8 +196,10 @@ def _attention_changes(
         if what:
             done = replace(done, **{name: what})
             after = mean_expression(attention_flops(sizes, phase, done))
-            told = _in_symbols(after - before, sizes)
-            yield FormulaChange(NAMES["scores"], what + (told and f": {told}"), before, after)
+            difference = _in_symbols(after - before, sizes)
+            yield FormulaChange(
+                NAMES["scores"], what + (difference and f": {difference}"), before, after
+            )
             before = after
     if not reading.changes():
         yield FormulaChange(NAMES["scores"], "the same", before, before)
@@ -233,9 +238,9 @@ def _product_changes(
         yield FormulaChange(term, "the same", integer(ours), theirs)
         return
     if theirs.is_number:
-        found = _explained(sizes, ours, Fraction(int(theirs.p), int(theirs.q)), phase)
-        if found is not None:
-            usual, (factor, added) = next(iter(_FACTORS[phase])), found
+        explanation = _explained(sizes, ours, Fraction(int(theirs.p), int(theirs.q)), phase)
+        if explanation is not None:
+            usual, (factor, added) = next(iter(_FACTORS[phase])), explanation
             before = integer(ours)
             for name, parameters in added:
                 after = before + usual * parameters
@@ -293,8 +298,8 @@ def _record(row: FormulaChange, n: int) -> FormulaTermRecord:
 
 
 def _value(item: Any, n: int) -> int | float:
-    found = evaluate(item, {"N": n})
-    return found if isinstance(found, int) else float(found)
+    value = evaluate(item, {"N": n})
+    return value if isinstance(value, int) else float(value)
 
 
 def _answer(

@@ -61,7 +61,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Own:
+class Formulas:
     """Our formulas of one phase, by quantity; ``verified_at`` are shapes of runs that agree.
 
     None where only numbers could be counted: ``numbers``, at the shape that was asked for.
@@ -119,7 +119,7 @@ def symbols_of(source: Source) -> tuple[str, ...]:
     return tuple(_target(source).symbols)
 
 
-def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
     """Our formulas by phase; RequestError for what cannot be asked of this target."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
@@ -150,14 +150,14 @@ def _target(source: Source) -> Any:
     )  # fmt: skip
 
 
-def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+def _derived(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
     from attnprof.trace.solve.derive import derived
 
     target = _target(source)
     known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
     derivation = derived(target, list(phases), known)
     return {
-        phase: Own(
+        phase: Formulas(
             forms=_with_macs({name: form.expression for name, form in forms.formulas.items()}),
             symbols=derivation.symbols,
             domain=forms.domain,
@@ -205,7 +205,7 @@ class ClosedForms(dict[str, Any]):
         return self.count(_sized(self.sizes, shape.items()), quantity)
 
 
-def _closed_form(source: Source, phase: str) -> Own:
+def _closed_form(source: Source, phase: str) -> Formulas:
     mechanism = registry.configured([source.target], dict(source.params))[0]
     asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
@@ -223,7 +223,7 @@ def _closed_form(source: Source, phase: str) -> Own:
         state = ["state_entries"] if mechanism.abilities.decode else []
         defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
         names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
-    return Own(ClosedForms(mechanism.name, sizes, names, counted), tuple(SYMBOLS))
+    return Formulas(ClosedForms(mechanism.name, sizes, names, counted), tuple(SYMBOLS))
 
 
 def _sized(sizes: Workload, shape: Iterable[tuple[str, int]]) -> Workload:

@@ -81,8 +81,8 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
         expression = expression_of(tree, meanings=meanings)
         check_size(expression)
     except FormulaError as error:
-        beside = re.search(r"(\d)\s*([A-Za-z_(])", text)
-        hint = f" (between {beside[1]} and {beside[2]} a * may be missing)" if beside else ""
+        touching = re.search(r"(\d)\s*([A-Za-z_(])", text)
+        hint = f" (between {touching[1]} and {touching[2]} a * may be missing)" if touching else ""
         raise RequestError(
             f"formula '{short(text)}' cannot be read: {error}{hint}; {_HOW}"
         ) from error

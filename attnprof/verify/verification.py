@@ -14,7 +14,7 @@ from attnprof.errors import RequestError, closest
 from attnprof.record import VerificationRecord
 from attnprof.trace.request.target import sizes_text
 from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered, value
-from attnprof.verify.own_formulas import DERIVED, Own, Source, own_formulas, symbols_of
+from attnprof.verify.own_formulas import DERIVED, Formulas, Source, own_formulas, symbols_of
 from attnprof.verify.printed import (
     Printed,
     check_names,
@@ -43,7 +43,7 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     RequestError for a formula that cannot be read, and for unknown names and quantities.
     """
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
-    formulas: dict[Source, dict[str, Own]] = {}
+    formulas: dict[Source, dict[str, Formulas]] = {}
     for source in dict.fromkeys(row.printed.source for row in ready):
         asked = [row.printed for row in ready if row.printed.source == source]
         phases = list(dict.fromkeys(row.phase for row in asked))
@@ -60,8 +60,8 @@ def answer(records: Sequence[VerificationRecord]) -> str:
             for verdict in (MATCH, ERRATUM, None)}  # fmt: skip
     right = "all" if len(rows[MATCH]) == len(records) else f"{len(rows[MATCH])} of"
     parts = [f"{right} {len(records)} printed formulas match the code's"]
-    told = {ERRATUM: ("does not", "do not"), None: ("was not compared", "were not compared")}
-    for verdict, words in told.items():
+    clauses = {ERRATUM: ("does not", "do not"), None: ("was not compared", "were not compared")}
+    for verdict, words in clauses.items():
         if its := rows[verdict]:
             several = len(its) > 1
             parts.append(f"row{'s' * several} {', '.join(its)} {words[several]}")
@@ -107,57 +107,57 @@ def _growing(
     names: Sequence[str], meanings: Mapping[str, Any], symbols: Sequence[str]
 ) -> tuple[str, ...]:
     """The sizes that grow, in the names of our formula."""
-    found: dict[str, None] = {}
+    growing: dict[str, None] = {}
     for name in (name_of(name) or name for name in names):
         if name not in symbols and name not in meanings:
             raise RequestError(f"--in {name}: sizes are {', '.join(symbols)}")
-        found.update(dict.fromkeys(names_in(meanings[name]) if name in meanings else {name}))
-    return tuple(found)
+        growing.update(dict.fromkeys(names_in(meanings[name]) if name in meanings else {name}))
+    return tuple(growing)
 
 
-def _record(row: _Ready, own: Own) -> VerificationRecord:
+def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
     asked, source = row.printed, row.printed.source
-    if asked.quantity not in own.forms:
-        near = closest(asked.quantity, list(own.forms))
+    if asked.quantity not in ours.forms:
+        near = closest(asked.quantity, list(ours.forms))
         raise RequestError(f"{asked.line}quantity '{asked.quantity}': {near}")
-    form = own.forms[asked.quantity]
+    form = ours.forms[asked.quantity]
     about = VerificationRecord(
         place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
         causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=asked.up_to,
         convention=source.convention, where=dict(asked.where), printed=asked.formula,
-        domain=list(own.domain), method=own.method, verified_at=list(own.verified_at),
-        notes=[*row.notes, *own.notes],
+        domain=list(ours.domain), method=ours.method, verified_at=list(ours.verified_at),
+        notes=[*row.notes, *ours.notes],
     )  # fmt: skip
     if form is None:
-        return _counted(about, row, own.numbers.get(asked.quantity))
-    alone = {name: size for name, size in own.pinned.items() if name not in dict(source.fixed)}
-    if asked.up_to != EXACT and set(alone) & set(asked.growing or own.symbols):
+        return _counted(about, row, ours.numbers.get(asked.quantity))
+    alone = {name: size for name, size in ours.pinned.items() if name not in dict(source.fixed)}
+    if asked.up_to != EXACT and set(alone) & set(asked.growing or ours.symbols):
         where = sizes_text(alone)
         return replace(about, skipped=f"our formula holds for {where} alone, for no growth")
-    return _compared(about, row, own, form, {**alone, **dict(source.fixed)})
+    return _compared(about, row, ours, form, {**alone, **dict(source.fixed)})
 
 
 def _compared(
-    about: VerificationRecord, row: _Ready, own: Own, form: Any, fixed: Mapping[str, int]
+    about: VerificationRecord, row: _Ready, ours: Formulas, form: Any, fixed: Mapping[str, int]
 ) -> VerificationRecord:
     """Both with the sizes that are numbers put in."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
-    shapes, at, up_to = own.shapes(fixed), row.printed.at, row.printed.up_to
+    shapes, at, up_to = ours.shapes(fixed), row.printed.at, row.printed.up_to
     if at:  # what is asked for comes first
         first = {**(shapes[0] if shapes else {}), **at, **fixed}
         shapes = [first, *(shape for shape in shapes if shape != first)]
-    growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
+    growing = row.printed.growing or tuple(name for name in ours.symbols if name not in fixed)
     if up_to == ORDER:
-        answer = ordered(printed, form, row.bound, growing, shapes, own.fits)
+        answer = ordered(printed, form, row.bound, growing, shapes, ours.fits)
     else:
-        answer = compared(printed, form, up_to, growing, shapes, own.fits)
+        answer = compared(printed, form, up_to, growing, shapes, ours.fits)
     if answer.agrees is None:
         return replace(about, ours=expression_text(form), skipped=answer.why)
     hint = ""
     if not answer.agrees and up_to == EXACT:
-        hint = _hint(printed, form, about.quantity, own, fixed, shapes)
+        hint = _hint(printed, form, about.quantity, ours, fixed, shapes)
     shown = [] if up_to == ORDER else shapes[: 1 if at else 3]  # an order of growth has no values
-    lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
+    lacking = f"at least: not counted are {', '.join(ours.uncounted)}" if ours.uncounted else ""
     return replace(
         about,
         ours=expression_text(form),
@@ -201,14 +201,14 @@ def _known(form: Any, shape: Mapping[str, int]) -> int | float | None:
 
 
 def _hint(
-    printed: Any, form: Any, asked: str, own: Own, fixed: Mapping[str, int],
+    printed: Any, form: Any, asked: str, ours: Formulas, fixed: Mapping[str, int],
     shapes: Sequence[dict[str, int]],
 ) -> str:  # fmt: skip
     """What a formula that differs is instead: another quantity, that of one head, a multiple."""
-    for name in own.forms:
-        if name == asked or not all(own.gives(name, shape, printed) for shape in shapes[:2]):
+    for name in ours.forms:
+        if name == asked or not all(ours.gives(name, shape, printed) for shape in shapes[:2]):
             continue  # values differ: no algebra is needed
-        other = _fixed(own.forms[name], fixed)
+        other = _fixed(ours.forms[name], fixed)
         if other and compared(printed, other, EXACT, (), shapes).agrees:
             return f"it is the formula of {name.replace('_', ' ').replace('flops', 'FLOPs')}"
     if (ratio := constant_ratio(form, printed)) is not None:

@@ -109,7 +109,7 @@ def competing(busy: bool) -> Iterator[None]:
 def _row(
     key: str, number: int, item: tuple[str, ...], request: PointRequest, found: Race
 ) -> dict[str, Any]:
-    judged = found.found
+    judged = found.judgement
     assert judged is not None
     columns = {
         "log_ratios": found.log_ratios, "wall_log_ratios": found.wall_log_ratios,

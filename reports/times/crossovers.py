@@ -1,9 +1,10 @@
 """Predicted crossovers in time against measured ones, and what the guided search saves.
 
 As torch runs by default, float32: one thread in processor time, more in time that passes. A
-calibration is made first, into ``devices/cpu.json``, unless it is there; every part then adds its
-rows to a CSV beside the page, and rows that are there are not measured again; ``--predict``
-predicts them again. ``--site`` is a folder with the package that a pair needs::
+calibration is made first, into ``devices/cpu.json`` or ``devices/cpu_2_threads.json``, unless it is
+there; every part then adds its rows to a CSV beside the page, and rows that are there are not
+measured again; ``--predict`` predicts them again. ``--site`` is a folder with the package that a
+pair needs::
 
     python reports/run.py times/crossovers [taylor] [pairs] [grid] [recommend]
                                            [--threads 1] [--site FOLDER]
@@ -78,10 +79,10 @@ def main() -> None:
     threads: int = asked.threads
     torch.set_num_threads(threads)
     base: Path = asked.output
-    device = base.with_name("devices") / "cpu.json"
+    suffix = f"_{threads}_threads" if threads > 1 else ""
+    device = base.with_name("devices") / f"cpu{suffix}.json"
     known = calibrated(device, threads, "float32")
-    if threads > 1:
-        base = base.with_name(f"{base.name}_{threads}_threads")
+    base = base.with_name(f"{base.name}{suffix}")
     terms = TimeTerms("cpu", threads, device)
     parts: dict[str, tuple[Any, Any]] = {
         "taylor": (Crossing, lambda done: missing("taylor", terms, done)),

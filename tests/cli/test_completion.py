@@ -24,7 +24,7 @@ OFFERED = {
     "attnprof heads --kind d": [],
     "attnprof cost --quantity peak": ["peak_bytes", "peak_entries"],
     "attnprof derive x.py:A --quantity peak": ["peak_bytes"],
-    "attnprof crossover --metric m": ["memory"],
+    "attnprof crossover --metric m": ["memory", "matmul"],
     "attnprof history results --metric time,f": ["time,flops"],
     "attnprof compare -a longformer --set w": ["window="],
     "attnprof compare -a linear --set w": [],

@@ -229,3 +229,33 @@ def test_the_command_tells_what_auto_takes(attnprof):
     assert len(said) == 1
     assert said[0].startswith("impl=auto is expanded here")
     assert "choices" not in attnprof("cost -a gqa --seq 64 -f json").json["summary"]
+
+
+def test_ranks_are_rows_with_bytes_times_and_tokens_for_overlap(attnprof):
+    words = "cost -a gqa,linformer --seq 1048576 --heads 32 --d 128 --set num_kv_heads=8"
+    ended = attnprof(words, "--dtype bfloat16 --ranks 8 --bandwidth 450GB/s -f json")
+    assert ended.json["command"] == "cost --ranks"
+    ring, heads, refused, _ = ended.json["records"]
+    assert (ring["method"], ring["bytes_sent"], ring["steps"]) == ("ring", 7 * 2**29, 7)
+    assert ring["overlap_tokens"] == math.ceil(989.5e12 * 2 * 8 / (2 * 32 * 450e9))
+    assert heads["send_time_s"] == pytest.approx(heads["bytes_sent"] / 450e9)
+    assert (refused["mechanism"], refused["bytes_sent"]) == ("linformer", None)
+    assert ended.json["summary"]["device"] == "H100"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--bandwidth 450GB/s", "type how many, --ranks 8"),
+        ("--plot x.png", "type how many, --ranks 8"),
+        ("--ranks 0", "at least 1"),
+        ("--ranks 2 --bandwidth fast", "450GB/s"),
+        ("--ranks 2 --bandwidth 1GB/s --dtype bfloat16 --on T4", "states no rate for bfloat16"),
+        ("--ranks 2 --quantity flops", "not of --ranks"),
+        ("--ranks 2 --phase decode", "not of decode"),
+    ],
+)
+def test_what_ranks_cannot_be_asked_is_told(attnprof, flags, said):
+    ended = attnprof("cost -a gqa --seq 64", flags)
+    assert ended.code == 2
+    assert said in ended.err

@@ -222,7 +222,8 @@ class Links(HTMLParser):
         self.found, self.open = [], []
 
     def handle_starttag(self, tag, attributes):
-        self.found += [value for name, value in attributes if name in ("src", "href")]
+        self.found += [value for name, value in attributes
+                       if name in ("src", "href", "xlink:href")]  # fmt: skip
         if tag not in ("meta", "img", "input", "br", "link"):
             self.open.append(tag)
 
@@ -240,9 +241,8 @@ def test_the_html_page_holds_all_it_needs(attnprof, tmp_path, settled):
     parser.feed(text)
     assert parser.open == []
     assert parser.found
-    assert all(link.startswith(("#", "data:image/png;base64,")) for link in parser.found)
-    assert "<script" not in text
-    assert "url(" not in text
+    assert all(link.startswith("#") for link in parser.found)
+    assert not re.search(r"url\((?!#)", text)
     for claim, its in claims().items():
         assert (f'id="{claim}"' in text) is (its.document == "002")
     assert "b: 2" in text
@@ -252,7 +252,7 @@ def test_the_html_page_holds_all_it_needs(attnprof, tmp_path, settled):
 def test_html_of_one_table_shows_it(attnprof, settled):
     settled({})
     text = attnprof("reproduce 002 --table 5 -f html").out
-    assert re.search(r'<td class="differs">[^<]*\[ours ', text)
+    assert '<span class="badge red">ours ' in text
 
 
 @pytest.mark.usefixtures("few")

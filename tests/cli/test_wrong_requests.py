@@ -29,7 +29,7 @@ compare --seq 8 --dtype int8
 compare --attention linformer --seq 8 --causal
 compare --seq 8 --scope stage
 compare --seq 8 --batch 1e3
-compare --seq 8 --format html
+compare --seq 8 --format pdf
 compare --seq 8 --output /no/such/x
 compare --seq 8 --device gpu0
 compare --seq 1:500:+1
@@ -187,7 +187,7 @@ derive torch.nn:ModuleDict
 derive torch.nn:MultiheadAttention --set bias=false
 derive torch.nn:MultiheadAttention --arg heads=8
 derive torch.nn:MultiheadAttention --input x:B,N
-derive standard --format html
+derive standard --format pdf
 derive standard --output /no/such/x
 derive standard --at N=10**400
 derive torch.nn:Linear --arg in_features=9**9**9**9 --arg out_features=8

@@ -1,9 +1,10 @@
-"""Derivations of a spread of modules: method, domain, formulas, and what runs say of them.
+"""Derivations of a spread of modules: method, domain, values of formulas, what runs say of them.
 
 The cases are those of ``shapes.py``, ``mechanisms.py``, ``foreign.py`` and
 ``transformers_models.py`` in ``reports/derive`` that are quick, with each way to a formula among
-them. At two random shapes of the domain formulas are held against runs on fake tensors; own
-mechanisms, besides, against their closed form at a dozen.
+them. Formulas are kept as their values at ``POINTS``, as a formula may be written in other words;
+a point outside of the domain says so. At two random shapes of the domain formulas are held against
+runs on fake tensors; own mechanisms, besides, against their closed form at a dozen.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ MECHANISMS: tuple[tuple[str, str, bool, tuple[str, ...]], ...] = (
     ("she", "layer", False, BOTH), ("taylor-efficient", "core", True, ("train",)),
     ("taylorshift", "core", True, ("train",)), ("reformer", "core", False, ("forward",)),
 )  # fmt: skip
+#: Sizes at which formulas are evaluated, one column a shape; other sizes than these are ``OTHERS``.
+POINTS = {
+    "B": (2, 3, 2, 5, 3, 4), "N": (9, 64, 256, 421, 768, 4096), "h": (2, 6, 4, 3, 8, 16),
+    "d": (8, 5, 16, 7, 32, 64),
+}  # fmt: skip
+OTHERS = 4, 8, 16, 7, 12, 64
 #: What ``reports/derive/shapes.py`` derives.
 WRITTEN = (
     "taylor-direct", "we", "Llama", "GPT2", "ModernBert", "recurrence", "chunked", "padded",
@@ -138,8 +145,23 @@ def phase_lines(
         yield f"domain: {'; '.join(forms.domain)}"
         yield from (f"note: {note}" for note in forms.notes)
         for quantity, formula in forms.formulas.items():
-            yield f"{quantity} ({forms.bound(quantity)}): {formula.expression}"
+            yield f"{quantity}: {forms.bound(quantity) if formula.expression is not None else None}"
+        yield from values(found, forms)
         yield from held(found, forms)
+
+
+def values(found: Any, forms: Any) -> Iterator[str]:
+    """Yield the values of all formulas of a phase at each of the points inside its domain."""
+    from attnprof.trace.sizes import evaluate
+
+    for place, other in enumerate(OTHERS):
+        sizes = {name: POINTS[name][place] if name in POINTS else other for name in found.symbols}
+        known = {
+            quantity: evaluate(formula.expression, sizes)
+            for quantity, formula in (forms.formulas if forms.holds(sizes) else {}).items()
+            if formula.expression is not None
+        }
+        yield f"at {sizes}: {known or 'outside'}"
 
 
 def against_runs(found: Any, forms: Any) -> Iterator[str]:

@@ -25,7 +25,7 @@ WORDS = [
     "layer", "core", "forward", "prefill", "backward", "train", "decode", "float32", "float16",
     "bfloat16", "float64", "entry", "flops", "operations", "peak_bytes", "peak_entries", "memory",
     "parameters", "published", "formula", "derived", "exact", "leading", "order", "cpu", "auto",
-    "cuda:99", "tpu", "table", "json", "csv", "markdown", "both", "yes", "no", "strict", "N", "d,h",
+    "cuda:99", "tpu", "table", "json", "csv", "markdown", "html", "both", "yes", "no", "strict", "N", "d,h",
 ]  # fmt: skip
 SETTINGS = [
     "window=64", "window=0", "window=-1", "window=nan", "proj_len=1099511627777", "rank=1e9",

@@ -65,25 +65,25 @@ def run(slowdown, noise=0.01, **options):
 ])  # fmt: skip
 def test_a_quiet_race_ends_at_the_first_look(slowdown, verdict):
     found = run(slowdown)
-    assert found.found.verdict == verdict
-    assert found.found.processes == LOOKS[0]
+    assert found.judgement.verdict == verdict
+    assert found.judgement.processes == LOOKS[0]
     assert len(found.log_ratios) == LOOKS[0] * PAIRS
-    assert found.found.ratio == pytest.approx(1 + slowdown, rel=0.02)
+    assert found.judgement.ratio == pytest.approx(1 + slowdown, rel=0.02)
 
 
 def test_an_open_race_takes_more_looks_only_where_allowed():
     noisy = {"slowdown": 0.035, "noise": 0.15}
-    assert run(**noisy, more=False).found.processes <= LOOKS[-1]
-    assert run(**noisy, more=True).found.processes <= MORE_LOOKS[-1]
-    assert run(**noisy, more=True).found.processes > LOOKS[-1]
+    assert run(**noisy, more=False).judgement.processes <= LOOKS[-1]
+    assert run(**noisy, more=True).judgement.processes <= MORE_LOOKS[-1]
+    assert run(**noisy, more=True).judgement.processes > LOOKS[-1]
 
 
 def test_a_race_ends_when_its_time_is_up(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(times.time, "monotonic", lambda: float(next(clock)))
     found = run(0.5, limit_s=3.0)
-    assert found.found.processes < LOOKS[0]
-    assert found.found.verdict == "inconclusive"  # so few processes prove nothing
+    assert found.judgement.processes < LOOKS[0]
+    assert found.judgement.verdict == "inconclusive"  # so few processes prove nothing
 
 
 def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
@@ -181,7 +181,7 @@ class SlowAtFirst(FakeSide):
 
 def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
     found = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
-    assert (found.alarm.verdict, found.found.verdict) == ("regressed", "ok")
+    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "ok")
     record = raced_record(CASE, found)
     assert record.verdict == "ok"
     assert "a second one did not confirm it" in record.why
@@ -198,13 +198,13 @@ class SlowAtFirstThenNoisy(SlowAtFirst):
 def test_a_second_race_that_stays_open_is_no_alarm():
     head = SlowAtFirstThenNoisy(1.05e-3, seed=3)
     found = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
-    assert (found.alarm.verdict, found.found.verdict) == ("regressed", "inconclusive")
-    assert found.found.ratio > 1.02
+    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "inconclusive")
+    assert found.judgement.ratio > 1.02
     assert head.opened_times == LOOKS[0] + (*LOOKS, *MORE_LOOKS)[-1]
 
 
 def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     base, head = FakeSide(1e-3, seed=1), FakeSide(1.1e-3, seed=2)
     found = race(base, head, REQUEST, RULES["default"])
-    assert found.alarm.verdict == found.found.verdict == "regressed"
+    assert found.alarm.verdict == found.judgement.verdict == "regressed"
     assert head.opened_times == 2 * LOOKS[0]

@@ -215,6 +215,33 @@ def test_what_auto_cannot_know_and_odd_turns_are_refused():
         registry.get("mla", rope_dim=3)
 
 
+@pytest.mark.parametrize("impl", FORMS)
+def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
+    shape, params = (2, 7, 3, 4), {"kv_rank": 3, "rope_dim": 4, "impl": impl}
+    one, few = (built("mla", shape, torch.float64, **params, step_tokens=s) for s in (1, 3))
+    few.load_state_dict(one.state_dict())
+    x, state = inputs(shape, torch.float64), one.init_state(2)
+    with torch.no_grad():
+        rows = [one.step(token, state)[0] for token in x.unbind(1)]
+        state = few.init_state(2)
+        for first in (0, 3):
+            step = x[:, first : first + 3].contiguous()
+            counts = count(lambda step=step, state=state: few.step(step, state))
+            asked = workload(shape, phase="decode", dtype="float64").with_(seq_len=first + 3)
+            table = attnprof.cost("mla", asked, **params, step_tokens=3)
+            assert (first, kinds(table.total)) == (first, counts.by_kind())
+        state = few.init_state(2)
+        both = [few.step(x[:, first : first + 3], state)[0] for first in (0, 3)]
+        torch.testing.assert_close(torch.cat(both, 1), torch.stack(rows[:6], 1), rtol=0, atol=1e-12)
+
+
+def test_auto_makes_latents_again_for_many_tokens_of_a_step():
+    asked = Workload(9000, 4, 128, phase="decode")
+    for tokens, form in ((1, "absorbed"), (170, "absorbed"), (171, "reexpanded")):
+        spec = registry.get("mla", kv_rank=512, step_tokens=tokens)
+        assert f"impl=auto is {form} here" in spec.choice(asked)
+
+
 @pytest.mark.parametrize("q_rank", [None, 6])
 def test_it_is_the_attention_of_deepseek_v3(q_rank):
     modeling = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")

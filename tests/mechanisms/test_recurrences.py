@@ -1,11 +1,14 @@
 """Gated delta rule, Kimi delta attention, retention, lightning, GLA, Mamba-2: one recurrence."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.recurrence import recurrence, unit_rows
+from attnprof.blocks.short_convolution import convolved_step, short_convolution
 from attnprof.errors import RequestError
 from tests.oracles.aten import count_layer
 
@@ -36,7 +39,7 @@ def operands(gate, delta, n=11, dk=3, dv=5, dtype=torch.float64):
     return q, k, torch.randn(2, n, dv, dtype=dtype), g, beta
 
 
-@pytest.mark.parametrize("form", ["chunkwise", "recurrent", "parallel"])
+@pytest.mark.parametrize("form", ["chunkwise", "inverse", "recurrent", "parallel"])
 @pytest.mark.parametrize("delta", [False, True])
 @pytest.mark.parametrize("gate", GATES)
 def test_every_form_and_its_gradients_are_those_of_the_loop(gate, delta, form):
@@ -111,6 +114,9 @@ def test_products_of_every_form_are_those_of_the_papers(name):
     # Q Kᵀ, A V and, for the delta rule, K Kᵀ; q S, kᵀ u and, for the delta rule, k S
     inside, across = (2 * dk + dv, 3 * dk * dv) if delta else (dk + dv, 2 * dk * dv)
     assert matmul_flops(name, impl="chunkwise", chunk=c) == b * n * h * 2 * (c * inside + across)
+    if delta:  # as kernels do: T v and T k, where a solve has none
+        inverse = b * n * h * 2 * (c * (3 * dk + 2 * dv) + across)
+        assert matmul_flops(name, impl="inverse", chunk=c) == inverse
     assert matmul_flops(name, impl="recurrent") == b * n * h * 2 * across
     assert matmul_flops(name, "decode") == b * h * 2 * across
     for form in {"parallel", "quadratic"} & set(forms(name)):
@@ -148,17 +154,35 @@ def test_chunks_take_fewer_products_than_all_pairs_from_a_length_on(d, chunk, le
         assert fewer == (n >= length)
 
 
-def test_parameters_of_published_sizes():
-    """Projections of the published layers, without convolutions; Mamba-2's without its gate too."""
-    sizes = Workload(1, 32, 128)
-    width = 32 * 128
-    whole = attnprof.registry.get("gated-deltanet").parameters(sizes)
-    assert whole == 5 * width**2 + 2 * width * 32 + 2 * 32 + 128
-    kimi = attnprof.registry.get("kimi-delta").parameters(sizes)
-    low_rank = width * 128 + 128 * width
-    assert kimi == 4 * width**2 + 2 * low_rank + width * 32 + 32 + width + 128
-    mamba = attnprof.registry.get("mamba2").parameters(sizes)
-    assert mamba == 2 * width**2 + 2 * width * 128 + width * 32 + 3 * 32
+def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
+    x, w = torch.randn(2, 9, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
+    leaves = [x.requires_grad_(), w.requires_grad_()]
+    for n in (9, 2):
+        padded = torch.nn.functional.pad(x[:, :n].mT, (3, 0))
+        theirs = torch.nn.functional.conv1d(padded, w.t().unsqueeze(1), groups=6).mT
+        ours = short_convolution(x[:, :n], w)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        grads = [torch.autograd.grad(y.square().sum(), leaves) for y in (ours, theirs)]
+        torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+    tail = torch.zeros(2, 3, 6, dtype=torch.float64)
+    with torch.no_grad():
+        for t, row in enumerate(short_convolution(x, w).unbind(1)):
+            step = convolved_step(x[:, t : t + 1], w, tail)
+            torch.testing.assert_close(step[:, 0], row, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lightning", "mamba2"])
+def test_outputs_are_normed_and_gated(name):
+    layer = attnprof.build(name, 12, 3).double()
+    bare = attnprof.build(name, 12, 3, output_gate=False).double()
+    known = layer.state_dict()
+    bare.load_state_dict({key: known[key] for key in bare.state_dict()})
+    bare.o_proj, x = torch.nn.Identity(), torch.randn(2, 9, 12, dtype=torch.float64)
+    gate, y = layer.gate_proj(x), bare(x)
+    norm = partial(torch.nn.functional.rms_norm, normalized_shape=(12,), eps=1e-6)
+    before = norm(y * torch.nn.functional.silu(gate))
+    expected = before if name == "mamba2" else norm(y) * gate.sigmoid()
+    torch.testing.assert_close(layer(x), layer.o_proj(expected), rtol=0, atol=1e-12)
 
 
 # -- what others run -------------------------------------------------------------------------
@@ -261,6 +285,11 @@ def test_fewer_heads_of_queries_and_keys_are_repeated(name):
     for letter in "qk":
         heads = weights[f"{letter}_proj.weight"].view(2, 8, 32)
         weights[f"{letter}_proj.weight"] = heads.repeat_interleave(2, 0).view(32, 32)
+        for key in {f"{letter}_taps", f"{letter}_shift"} & {*weights}:  # a filter a channel
+            heads = weights[key].view(-1, 2, 8)
+            weights[key] = (
+                heads.repeat_interleave(2, 1).flatten(1).view(*weights[key].shape[:-1], 32)
+            )
     whole.load_state_dict(weights)
     x = torch.randn(2, 9, 32, dtype=torch.float64)
     with torch.no_grad():

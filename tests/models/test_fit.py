@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import cache
 
 import pytest
 
@@ -10,7 +11,17 @@ import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import RequestError
 from attnprof.models.fit import fit_report
-from attnprof.models.fit_parts import FitOptions, cache_bytes, fit_model, weight_bytes
+from attnprof.models.fit_parts import (
+    FitOptions,
+    cache_bytes,
+    entries_of_rank,
+    fit_model,
+    page_tokens,
+    weight_bytes,
+)
+from attnprof.models.fit_speed import token_scores
+from attnprof.models.fit_training import TrainingOptions, activation_bytes_per_token
+from attnprof.models.storage import finer_layers
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -37,19 +48,23 @@ QWEN_NEXT = {
 }  # fmt: skip
 
 
+LLAMA_8B = cache(lambda: fit_model("llama-3.1-8b"))
+
+
 def blocks(tokens, block=16):
     return -(-tokens // block) * block
 
 
-#: Bytes of the cache of one sequence of n tokens in bfloat16, by hand.
+#: Bytes of the cache of one sequence of n tokens in bfloat16, by hand. A state of Qwen3-Next takes
+#: a page: its 4·8·8 entries in float32 and 64 channels of 3 in half precision are 1,408 bytes, and
+#: a page of 16 tokens' rows, 128 bytes each, holds.
 CACHES = {
     "llama": (LLAMA, lambda n: 3 * blocks(n) * 2 * 2 * 16 * 2),
     "qwen3_moe": (QWEN, lambda n: 3 * blocks(n) * 2 * 2 * 16 * 2),
     "mistral": (MISTRAL, lambda n: 3 * blocks(min(n, 32)) * 2 * 2 * 16 * 2),
     "gemma3": (GEMMA, lambda n: (blocks(n) + 2 * blocks(min(n, 20))) * 2 * 2 * 16 * 2),
     "deepseek_v3": (DEEPSEEK, lambda n: 2 * blocks(n) * (32 + 8) * 2),
-    "qwen3_next": (QWEN_NEXT, lambda n: blocks(n) * 2 * 2 * 16 * 2
-                   + 3 * (4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2)),
+    "qwen3_next": (QWEN_NEXT, lambda n: blocks(n) * 2 * 2 * 16 * 2 + 3 * 16 * 128),
 }  # fmt: skip
 DEVICES = {"h100": 80 * 10**9, "l4": 24 * 10**9, "h200": 141 * 10**9}
 
@@ -60,6 +75,23 @@ def test_a_cache_is_the_sum_by_hand(name, tokens):
     config, by_hand = CACHES[name]
     options = FitOptions(memory=10**9)
     assert cache_bytes(fit_model(config), options, tokens) == by_hand(tokens)
+
+
+def test_without_pages_a_hybrid_keeps_rows_and_states_as_they_are():
+    state = 4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2
+    options = FitOptions(memory=10**9, block_size=1)
+    assert cache_bytes(fit_model(QWEN_NEXT), options, 77) == 77 * 128 + 3 * state
+
+
+def test_a_page_of_a_hybrid_holds_a_state_and_groups_are_as_large_as_the_rarer_kind():
+    wide = {**QWEN_NEXT, "num_hidden_layers": 10, "linear_value_head_dim": 64,
+            "layer_types": ["linear_attention"] * 7 + ["full_attention"] * 3}  # fmt: skip
+    model, options = fit_model(wide), FitOptions(memory=10**9)
+    state = 4 * 8 * 64 * 4 + (2 * 2 * 8 + 4 * 64) * 3 * 2
+    page = -(-state // (16 * 128)) * 16
+    assert page_tokens(model, options) == page > 16
+    # Seven states in groups of three: nine pages.
+    assert cache_bytes(model, options, 100) == 128 * page * (3 * -(-100 // page) + 9)
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -140,6 +172,52 @@ def test_weights_are_the_parameters_in_their_format():
         assert found == math.ceil(each * matrices + of_tables * tables + of_norms * norms)
 
 
+def test_a_mixture_of_formats_keeps_values_and_last_maps_finer_in_some_layers():
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96
+    finer = 64 * 32 + 64 * 96  # of one layer of three: the last eighth and each third
+    found = weight_bytes(fit_model(LLAMA), FitOptions(memory=1, dtype="q4_k_m"))
+    q4, q6 = 144 / 256, 210 / 256
+    assert found == math.ceil(q4 * (3 * layer - finer + 6400) + q6 * (finer + 6400) + 4 * 7 * 64)
+    everywhere = 3 * (64 * 32 + 64 * 64 + 64 * 96)
+    found = weight_bytes(fit_model(LLAMA), FitOptions(memory=1, dtype="q3_k_l"))
+    q3, q5 = 110 / 256, 176 / 256
+    plain = 3 * layer - everywhere + 6400
+    assert found == math.ceil(q3 * plain + q5 * everywhere + q6 * 6400 + 4 * 7 * 64)
+
+
+@pytest.mark.parametrize(("dtype", "gigabytes"), [
+    ("q3_k_s", 3.66), ("q3_k_m", 4.02), ("q3_k_l", 4.32), ("q4_0", 4.66), ("q4_k_s", 4.69),
+    ("q4_k_m", 4.92), ("q5_k_s", 5.60), ("q5_k_m", 5.73), ("q6_k", 6.60), ("q8_0", 8.54),
+])  # fmt: skip
+def test_files_of_llama_8b_are_as_large_as_they_are_commonly_listed(dtype, gigabytes):
+    found = weight_bytes(LLAMA_8B(), FitOptions(memory=1, dtype=dtype))
+    assert found / 1e9 == pytest.approx(gigabytes, abs=0.012)
+
+
+@pytest.mark.parametrize(("layers", "finer"), [(8, 4), (32, 16), (24, 12), (28, 14)])
+def test_about_half_of_the_layers_are_finer(layers, finer):
+    assert finer_layers(layers) == finer
+
+
+def test_keys_and_values_may_have_formats_of_their_own():
+    model = fit_model(LLAMA)
+    options = FitOptions(memory=1, cache_dtype="fp8,nvfp4", block_size=1)
+    assert cache_bytes(model, options, 64) == 64 * 3 * 2 * 16 * (1 + 9 / 16)
+
+
+@pytest.mark.parametrize(("tensor", "expert", "share"), [
+    (1, 8, 8), (2, 8, 8), (2, 4, 4), (4, 2, 4), (1, 1, 1), (2, 1, 2), (1, 3, 8 / 3),
+])  # fmt: skip
+def test_experts_are_shared_by_the_same_ranks_as_all_else(tensor, expert, share):
+    model = fit_model(QWEN)
+    options = FitOptions(memory=1, tensor_parallel=tensor, expert_parallel=expert)
+    held = entries_of_rank(model, options)
+    assert float(held["expert"]) == pytest.approx(3 * 8 * 3 * 64 * 24 / share)
+    keys = 2 * max(1, 2 / tensor)  # of two heads of keys and values, one at least
+    assert held["attention"] == 3 * 64 * 16 * (2 * 4 / tensor + keys)
+    assert options.ranks == max(tensor, expert)
+
+
 def test_experts_alone_are_in_mxfp4():
     model = fit_model(QWEN)
     experts = 3 * 8 * 3 * 64 * 24
@@ -209,10 +287,40 @@ def test_recomputation_keeps_less():
     assert kept[0] - kept[1] == 64 * 2 * 3 * 4 * 64  # a row of probabilities for every head
 
 
+def test_gradients_in_float32_and_inputs_on_every_rank_take_more():
+    parts = [
+        {row.part: row.bytes for row in attnprof.fit(
+            LLAMA, memory="1GB", train=True, seq_len=32, tensor_parallel=2, **how
+        ).records}
+        for how in ({}, {"gradient_dtype": "float32"}, {"sequence_parallel": False})
+    ]  # fmt: skip
+    assert parts[1]["gradients"] == 2 * parts[0]["gradients"]
+    assert parts[2]["activations"] - parts[0]["activations"] == 32 * 3 * 4 * 64 * 2 // 2
+
+
+def test_a_layer_of_gpt_with_dropout_keeps_34_bytes_and_five_for_each_score():
+    gpt = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}
+    kept = [
+        activation_bytes_per_token(
+            fit_model(fields), TrainingOptions(memory=1, recompute=how), 32
+        )
+        for fields in (gpt, {**gpt, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+                             "summary_first_dropout": 0.0})
+        for how in ("selective", "none")
+    ]  # fmt: skip
+    assert kept == [
+        2 * 34 * 64,
+        2 * (34 * 64 + 5 * 4 * 32),
+        2 * 32 * 64,
+        2 * (32 * 64 + 2 * 4 * 32),
+    ]
+
+
 @pytest.mark.parametrize("wrong", [
     {"seq_len": 0}, {"dtype": "int3"}, {"cache_dtype": "int4"}, {"utilization": 2.0},
     {"tensor_parallel": -1}, {"train": True, "optimizer": "adagrad"},
     {"train": True, "shard": "zero4"}, {"pipeline": 4}, {"tensor_parallel": 3}, {"unknown": 1},
+    {"expert_parallel": 2}, {"cache_dtype": "fp8,int4"}, {"train": True, "gradient_dtype": "int8"},
 ])  # fmt: skip
 def test_a_wrong_request_is_refused(wrong):
     with pytest.raises(RequestError):
@@ -266,6 +374,12 @@ def test_more_ranks_than_heads_of_keys_hold_a_head_each():
         found = weight_bytes(model, FitOptions(memory=1, tensor_parallel=ranks))
         assert found == 2 * (held + rest // ranks + 7 * 64)
     assert weight_bytes(model, FitOptions(memory=1)) == 2 * (attention + rest + 7 * 64)
+
+
+def test_a_decoded_token_scores_latent_rows_without_expanding_them():
+    assert token_scores(fit_model(DEEPSEEK), 50) == 2 * 2 * 4 * (2 * 32 + 8) * 50
+    assert token_scores(fit_model(LLAMA), 50) == 2 * 3 * 4 * 2 * 16 * 50
+    assert token_scores(fit_model(MISTRAL), 50) == 2 * 3 * 4 * 2 * 16 * 32
 
 
 def test_rows_go_to_experts_in_layers_that_have_some():

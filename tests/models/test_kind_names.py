@@ -37,6 +37,11 @@ NAMES = [
     ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2, "layer_types":
                     ["linear_attention"] * 3 + ["full_attention"]},
      {"gated delta · moe 4/2": 3, "full · moe 4/2": 1}),
+    ("kimi_linear", {
+        "linear_num_heads": 4, "linear_head_dim": 8, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4, "v_head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"], "n_group": 1,
+     }, {"kimi delta": 1, "kimi delta · moe 4/2": 2, "latent · moe 4/2": 1}),
     ("mamba", {"state_size": 4}, {"mamba": 4}),
     ("mamba2", {"num_heads": 8, "head_dim": 8, "n_groups": 1}, {"mamba-2": 4}),
     ("bamba", {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 8,

@@ -256,7 +256,9 @@ def shapes(found):
     return [shape for item in inner for shape in shapes(item)]
 
 
-@pytest.mark.parametrize("attention", ["standard", "sdpa", "linear", "taylor-efficient"])
+@pytest.mark.parametrize(
+    "attention", ["standard", "sdpa", "linear", "taylor-efficient", "gated-deltanet", "mamba2"]
+)
 @torch.no_grad()
 def test_rotary_positions_decode_too(attention):
     model = build(tiny(attention=attention, positions="rotary")).eval()

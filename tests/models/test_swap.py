@@ -213,6 +213,32 @@ def test_a_mechanism_without_a_step_is_named_and_the_rest_is_told():
     assert not [row for row in alone.records if row.quantity == "cache_bytes"]
 
 
+def test_a_hybrid_costs_decodes_and_caches_of_each_layer_its_own():
+    """Three layers of Gated DeltaNet and one of the model's: heads as wide as the model's are."""
+    subject = hub_subject(
+        {**CONFIGS["llama"].to_dict(), "num_hidden_layers": 4}, "hybrid", None,
+        swaps_of(["gated-deltanet@pattern=3:1"], {"chunk": 16}), 40,
+    )  # fmt: skip
+    assert list(subject.layer_types) == [*["full (gated-deltanet)"] * 3, "full"]
+    report = model_report(subject, ["forward", "decode"], {"B": 2, "N": 40}, limit_s=0)
+    rows = {
+        (row.phase, row.layer_kind, row.quantity): row.value
+        for row in report.records if row.part == "attention"
+    }  # fmt: skip
+    spec = attnprof.registry.get("gated-deltanet", chunk=16)
+    for phase in ("forward", "decode"):
+        asked = Workload(40, 4, 8, 2, phase=phase, width=32)
+        for quantity in ("matmul_flops", "flops", "parameters"):
+            if (phase, quantity) == ("decode", "parameters"):
+                continue
+            ours = spec.cost(asked)
+            expected = getattr(ours if quantity == "parameters" else ours.total, quantity)
+            assert rows[phase, "full (gated-deltanet)", quantity] == 3 * expected
+    kept = spec.cost(Workload(40, 4, 8, 2, phase="decode", width=32)).state_entries
+    assert rows["decode", "full (gated-deltanet)", "cache_bytes"] == 3 * 4 * kept
+    assert rows["decode", "full", "cache_bytes"] == 2 * 2 * 2 * 8 * 40 * 4
+
+
 def test_attention_that_asks_no_registry_stays_causal():
     model, _ = called(swapped("bloom", "standard"))
     tokens = torch.randint(97, (1, 9))
@@ -238,6 +264,7 @@ def test_what_a_window_counts_is_said_where_both_ways_to_count_meet():
         ("bert", "linear@7", "the layers are 0 to 2, not 7"),
         ("bert", "linear@some", r"no such layers; type NAME .* \(full\)"),
         ("bert", "linear@", "type NAME for all layers"),
+        ("bert", "linear@pattern=3", "layers with and without it: pattern=3:1"),
         ("bert", "lineal", "did you mean"),
     ],
 )
@@ -250,10 +277,20 @@ def test_layers_are_named_by_number_range_parity_and_kind():
     kinds = ["a", "a", "b", "a", "b", "b"]
     chosen = {
         text: Swap(swaps_of([text], {})[0].attention, text.partition("@")[2]).chosen(kinds)
-        for text in ("linear", "linear@0,4", "linear@1-3", "linear@even", "linear@odd", "linear@b")
+        for text in (
+            "linear",
+            "linear@0,4",
+            "linear@1-3",
+            "linear@even",
+            "linear@odd",
+            "linear@b",
+            "linear@pattern=3:1",
+            "linear@pattern=1:2",
+        )
     }
     assert list(chosen.values()) == [
         [0, 1, 2, 3, 4, 5], [0, 4], [1, 2, 3], [0, 2, 4], [1, 3, 5], [2, 4, 5],
+        [0, 1, 2, 4, 5], [0, 3],
     ]  # fmt: skip
 
 

@@ -44,8 +44,11 @@ def test_figure_4_draws_four_surfaces_on_one_scale():
 
 def test_a_figure_is_the_same_bytes_from_the_same_data(tmp_path):
     data = FIGURES["2"].data()
-    plot_figure("000", "2", data, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes() == picture("000", "2", data)
+    paths = [tmp_path / "figure.png", tmp_path / "again.png"]
+    for path in paths:
+        plot_figure("000", "2", data, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert picture("000", "2", data) == picture("000", "2", data)
 
 
 def test_figure_1_draws_each_block_and_joins_it():

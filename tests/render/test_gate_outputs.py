@@ -154,9 +154,19 @@ def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
     faster = flops("improved", case="faster", place="fast.py:1", ratio=0.9, why="- 100 additions")
     page = render_page(report(time(case="same"), faster, flops()))
     assert page.startswith(MARKER)
-    assert page.index("regressed") < page.index("improved") < page.index("<details>")
+    assert page.index("slower") < page.index("faster") < page.index("<details>")
     assert page.index("1 unchanged") < page.index("`same`")
     assert "1 unchanged" in page
+
+
+@pytest.mark.parametrize(("verdict", "word"), [
+    ("ok", "same"), ("improved", "faster"), ("regressed", "slower"), ("inconclusive", "uncertain"),
+    ("missing", "missing"), ("error", "error"),
+])  # fmt: skip
+def test_the_page_says_in_a_word_how_it_came_out(verdict, word):
+    page = render_page(report(flops(verdict)))
+    assert f"### attnprof check: {word}\n" in page
+    assert f"| **{word}** |" in page
 
 
 def test_the_page_keeps_formulas_and_bars_as_they_are():

@@ -110,7 +110,8 @@ def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
     assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
 
 
-def test_the_readme_shows_what_its_commands_print(monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["README.md", "docs/choosing.md"])
+def test_a_page_shows_what_its_commands_print(name, monkeypatch, capsys):
     script = runpy.run_path(str(PAGE.with_name("examples.py")))
     monkeypatch.setenv("COLUMNS", str(script["WIDTH"]))
     monkeypatch.setenv("NO_COLOR", "1")
@@ -124,9 +125,21 @@ def test_the_readme_shows_what_its_commands_print(monkeypatch, capsys):
         return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
 
     monkeypatch.setitem(script["page"].__globals__, "output_of", output_of)
-    assert script["README"].read_text(encoding="utf-8") == script["page"](), (
-        "run: python docs/examples.py"
+    (file,) = (x for x in script["PAGES"] if x == PAGE.parents[1] / name)
+    assert file.read_text(encoding="utf-8") == script["page"](file), "run: python docs/examples.py"
+
+
+def test_a_picture_of_a_terminal_is_what_its_script_draws_and_loads_nothing():
+    script = runpy.run_path(str(PAGE.with_name("pictures.py")))
+    (drawn,) = script["pictures"]("reproduce").values()
+    assert (script["FOLDER"] / "reproduce.svg").read_text(encoding="utf-8") == drawn, (
+        "run: python docs/pictures.py"
     )
+    for name in script["PICTURES"]:
+        svg = (script["FOLDER"] / f"{name}.svg").read_text(encoding="utf-8")
+        assert "@font-face" not in svg
+        assert len(svg) < 20_000
+        assert f"docs/pictures/{name}.svg" in script["README"].read_text(encoding="utf-8")
 
 
 def test_the_pages_that_the_readme_names_are_there():

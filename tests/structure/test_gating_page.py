@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from tests.structure.command_flags import flags_of
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "gating.md").read_text(encoding="utf-8")
 WORKFLOW = (DOCS / "attnprof-check.yml").read_text(encoding="utf-8")
+ACTION = (DOCS / "action" / "action.yml").read_text(encoding="utf-8")
 PLUGIN = (DOCS.parent / "attnprof" / "gate" / "plugin.py").read_text(encoding="utf-8")
 
 
@@ -92,33 +92,32 @@ def test_the_fixture_takes_what_the_page_says():
 
 def test_the_marker_and_the_limits_of_the_outputs_are_the_code_s():
     assert MARKER in PAGE
-    assert MARKER in WORKFLOW
     assert "up to ten annotations" in " ".join(PAGE.split())
     assert MOST == 10
 
 
-def steps():
-    (job,) = yaml.safe_load(WORKFLOW)["jobs"].values()
+def steps(text):
+    """The steps of a workflow's only job, or of an action."""
+    its = yaml.safe_load(text)
+    (job,) = its["jobs"].values() if "jobs" in its else [its["runs"]]
     return job["steps"]
 
 
-def test_the_workflow_types_what_check_takes():
-    (step,) = [step for step in steps() if "attnprof check" in step.get("run", "")]
-    program, command, *words = shlex.split(step["run"])
-    assert (program, command) == ("attnprof", "check")
-    assert {word for word in words if word.startswith("--")} <= flags_of("check")
+def test_the_action_types_what_check_takes():
+    (step,) = [step for step in steps(ACTION) if "attnprof check" in step.get("run", "")]
+    options = yaml.safe_load(ACTION)["inputs"]["options"]["default"]
+    assert flags_in(f"{step['run']} {options}") <= flags_of("check")
 
 
-def test_the_workflow_fetches_the_other_revision_and_keeps_what_is_written():
-    checkout = steps()[0]
+def test_the_workflow_fetches_the_other_revision_and_gives_the_action_what_it_takes():
+    checkout, check = steps(WORKFLOW)
     assert checkout["uses"].startswith("actions/checkout@")
     assert checkout["with"]["fetch-depth"] == 0
-    (keep,) = [step for step in steps() if "upload-artifact" in step.get("uses", "")]
-    (run,) = [step for step in steps() if "attnprof check" in step.get("run", "")]
-    assert all(name in run["run"] for name in keep["with"]["path"].split())
-    assert "always()" in keep["if"]
+    assert check["with"].keys() <= yaml.safe_load(ACTION)["inputs"].keys()
+    (keep,) = [step for step in steps(ACTION) if "upload-artifact" in step.get("uses", "")]
+    assert keep["with"]["path"] == "${{ runner.temp }}/attnprof"
 
 
-@pytest.mark.parametrize("name", ["gating.md", "attnprof-check.yml"])
+@pytest.mark.parametrize("name", ["gating.md", "attnprof-check.yml", "action/action.yml"])
 def test_the_page_and_the_workflow_can_be_found(name):
     assert name in (DOCS.parent / "README.md").read_text(encoding="utf-8") + PAGE

@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 import sympy
@@ -7,13 +8,17 @@ from torch import nn
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.events import totals
+from attnprof.trace.events import Trace, totals
 from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.grid import coefficients, degree, expression, lower_set
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.lattice import coefficients, degree, lower_set
+from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.reach import narrow_to_corners
 from tests.trace import hazards
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
@@ -41,8 +46,41 @@ def test_a_lower_set_of_points_fixes_exactly_its_monomials():
 
     values = {i: [value(nodes[0][i[0]], nodes[1][i[1]], nodes[2][i[2]])] for i in indices}
     table = coefficients(nodes, values)
-    found = expression("BNh", {i: row[0] for i, row in table.items()})
+    found = sum(sympy.Rational(x[0]) * B**i * N**j * h**k for (i, j, k), x in table.items())
     assert sympy.expand(found - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
+
+
+def numbers(fits):
+    """Formulas over B and N, both numbers, that hold where ``fits`` says."""
+    plan = SimpleNamespace(target=SimpleNamespace(symbols=("B", "N")), blocks={"B": 1, "N": 1})
+    forms = {"forward": {"flops": B * N, "peak_bytes": N}}
+    ends = {"B": 64, "N": 4096}
+    least = {"B": 2, "N": 4}
+    found = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
+    found.fits = lambda shape, _: fits(found, shape)
+    return found
+
+
+RUNS = SimpleNamespace(tried=lambda _: True)
+
+
+def test_ranges_of_numbers_end_where_formulas_hold_at_all_corners():
+    found = numbers(lambda _, shape: shape["B"] * shape["N"] <= 1000)
+    narrow_to_corners(found, RUNS)
+    assert found.ends == {"B": 3, "N": 131}
+    assert found.forms["forward"].keys() == {"flops", "peak_bytes"}
+
+
+def test_without_its_peak_a_formula_may_hold_at_corners_where_no_range_has_one():
+    found = numbers(lambda it, _: "peak_bytes" not in it.forms["forward"])
+    narrow_to_corners(found, RUNS)
+    assert found.ends == {"B": 64, "N": 4096}
+    assert found.withheld["forward"].keys() == {"peak_bytes"}
+
+
+def test_formulas_that_hold_at_no_corner_are_refused():
+    with pytest.raises(NoFormulaError, match="nowhere"):
+        narrow_to_corners(numbers(lambda *_: False), RUNS)
 
 
 def test_along_a_period_factors_count_numbers_of_each_kind():

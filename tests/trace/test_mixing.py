@@ -354,7 +354,7 @@ def test_a_peak_is_without_moments_that_only_short_runs_had():
 def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     target = SimpleNamespace(symbols=("B", "N"))
     hints, nowhere = {"B": 3, "N": 421}, lambda *_, **__: None
-    plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere)
+    plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere, concrete=None)
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
     found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
     monkeypatch.setattr(Mixed, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)

@@ -8,7 +8,7 @@ import attnprof
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.verify import comparison, own_formulas, verification
-from attnprof.verify.own_formulas import Own, Source
+from attnprof.verify.own_formulas import Formulas, Source
 from attnprof.verify.printed import Printed, read_formula
 from attnprof.verify.verification import verified
 from attnprof.workload import Workload
@@ -188,7 +188,7 @@ def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path):
     ],
 )
 def test_without_a_formula_the_numbers_of_the_run_are_compared(monkeypatch, formula, at, verdict):
-    own = Own({"flops": None}, ("B", "N", "h", "d"), method="counted", numbers={"flops": 132})
+    own = Formulas({"flops": None}, ("B", "N", "h", "d"), method="counted", numbers={"flops": 132})
     monkeypatch.setattr(verification, "own_formulas", lambda *_: {"forward": own})
     answer = one(formula, at=at)
     assert (answer.verdict, answer.ours) == (verdict, None)

@@ -59,7 +59,7 @@ def points_of(
     whether a name is a module is asked in another one, within ``limit_s`` seconds each. Raises
     :class:`RequestError` where heads do not divide a width, or a value is unknown.
     """
-    found: dict[str, PointRequest] = {}
+    planned: dict[str, PointRequest] = {}
     is_own = partial(is_module_apart, limit_s=limit_s)
     for grid in grids:
         for values in product(*grid.params.values()):
@@ -71,8 +71,8 @@ def points_of(
                     named, _workloads(grid), scope=scope, device=device, budget=budget,
                     counts=counts, **more,
                 )  # fmt: skip
-                found.update({key_of(point): point for point in points})
-    return list(found.values())
+                planned.update({key_of(point): point for point in points})
+    return list(planned.values())
 
 
 def _workloads(grid: Grid) -> list[Workload]:

@@ -143,8 +143,8 @@ def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
     """
     known = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
 
-    def beaten(own: tuple[Any, float]) -> bool:
-        return any(o != own and o[0] <= own[0] and o[1] <= own[1] for o in known)
+    def beaten(one: tuple[Any, float]) -> bool:
+        return any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in known)
 
     return [
         row if row.skipped else replace(row, pareto=not beaten((row.flops, _error_or_zero(row))))

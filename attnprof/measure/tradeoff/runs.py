@@ -121,8 +121,8 @@ def times_of(
         core: Any = seeded(candidate, workload, terms, terms.seed, terms.dtype, device)
         subjects.append(Subject(core, _nothing, _nothing, partial(core, *tensors)))
     clock = cuda_clock(torch, device) if device.startswith("cuda") else None
-    found = time_in_turns(subjects, budget, clock)
-    return {c: estimate_median(times) for c, times in zip(candidates, found, strict=True)}
+    timed = time_in_turns(subjects, budget, clock)
+    return {c: estimate_median(times) for c, times in zip(candidates, timed, strict=True)}
 
 
 def _nothing() -> None:

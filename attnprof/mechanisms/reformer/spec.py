@@ -58,6 +58,9 @@ class Reformer(Mechanism):
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "sparse"
     projections: ClassVar[str] = "qvo"
+    not_split: ClassVar[str] = (
+        "sorts all tokens into buckets: which rows another rank needs depends on values"
+    )
     allowed: ClassVar[dict[str, Any]] = {"num_hashes": 1, "bucket_size": 1}
     time_order: ClassVar[str] = "N log N"
     memory_order: ClassVar[str] = "N"

@@ -162,6 +162,10 @@ class TaylorDirect(Taylor):
         _form("004-MHSA-ENT-DIRECT", "peak_entries", direct_entries, "any"),
     )
 
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """Keys and values of every token, which a state has not made yet."""
+        return self.state_entries(workload) * workload.item_size
+
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """(x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
         _, _, n, d = q.shape

@@ -66,6 +66,10 @@ class TaylorShift(forms.Taylor):
             return _takes_direct(self, w)
         return bool(self.direct_chosen(w))
 
+    def form_for(self, workload: Workload) -> forms.Taylor:
+        """The form that is taken; raises :class:`TypeError` for symbols."""
+        return self.direct if self.takes_direct(workload) else self.efficient
+
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
         self.check(workload, scope)
@@ -106,6 +110,12 @@ class TaylorShift(forms.Taylor):
         """Keys and values, or their sums from the switch on."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
+        return one * first + two * (1 - first)
+
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> costs.Number:
+        """Keys and values once, sums twice."""
+        first = self.direct_chosen(workload.with_(phase="decode"))
+        one, two = (f.state_traffic(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
     def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:

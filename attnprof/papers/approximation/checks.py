@@ -91,8 +91,8 @@ def derived(name: str, quantity: str = "flops") -> Any:
 def _derivation(name: str) -> "Derivation":
     from attnprof.trace.solve.derive import derive_anything
 
-    own = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}
-    inputs = {**own.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
+    extra_inputs = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}
+    inputs = {**extra_inputs.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
     return derive_anything(CLASSES[name], inputs=inputs, phases=("forward",))
 
 

@@ -105,7 +105,7 @@ class ExperimentSizes:
 
     def config(self, name: str, setting: str) -> ModelConfig:
         """The document's model with one of its classes, at this scale."""
-        own = {
+        settings = {
             "linformer": {"proj_len": max(1, self.tokens * LENGTH // TOKENS)},
             "performer": {"num_features": max(1, self.width * FEATURES // WIDTH)},
             "longformer": {"window": max(1, self.tokens * WINDOW // TOKENS)},
@@ -119,7 +119,7 @@ class ExperimentSizes:
         }
         if setting == "fair":  # nothing random in training but its batches
             sizes |= {"num_heads": self.heads, "dropout": 0.0}
-        table = {"name": first.name, **dict(first.params), **own}
+        table = {"name": first.name, **dict(first.params), **settings}
         return base.with_(**sizes, attention=table)
 
 

@@ -86,7 +86,7 @@ def outcomes(
     records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
 ) -> list[dict[str, Any]]:  # fmt: skip
     """A row a claim: what it says, whether the conditions suffice for it and why, what came out."""
-    results, found = Results(records, scale), []
+    results, outcome_rows = Results(records, scale), []
     sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
     texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
     for claim, its in texts.items():
@@ -94,8 +94,8 @@ def outcomes(
         row = {"claim": claim, "suffices": gaps["suffices"]}
         for name in ("conditions", "came_out"):
             row[name] = " ".join(its[name].split()).format(**gaps)
-        found.append({**row, "says": claims()[claim].says})
-    return found
+        outcome_rows.append({**row, "says": claims()[claim].says})
+    return outcome_rows
 
 
 def _number(value: float | None) -> str:

@@ -70,23 +70,23 @@ def exponents(mechanism: str) -> tuple[float, float, float]:
     return round(claim, 2), flops, peak
 
 
-def no_faster(claim: Any, found: Any) -> bool:
+def no_faster(claim: Any, power: Any) -> bool:
     """Whether what is found grows no faster than claimed."""
-    return bool(found <= claim + growth.TOLERANCE)
+    return bool(power <= claim + growth.TOLERANCE)
 
 
 def complexities() -> list[dict[str, Any]]:
     """The orders claimed in the text."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows(CLAIMS):
-        mechanism, own = mechanism_id(row), None
+        mechanism, derived_power = mechanism_id(row), None
         claim, time, memory = exponents(mechanism)
         if mechanism in CLASSES:
             power = checks.leading(derived(mechanism))["N"]
-            own = Cell(claim, float(power), no_faster)
+            derived_power = Cell(claim, float(power), no_faster)
         rows.append({
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
-            TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: own,
+            TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: derived_power,
         })  # fmt: skip
     return rows
 
@@ -203,14 +203,14 @@ def family(key: str) -> FigureData:
     return FigureData(rows, described("003", said), {"exponents": powers, "head_dim": HEAD_DIM})
 
 
-def _order(label: str, found: dict[str, float]) -> Statement:
+def _order(label: str, powers: dict[str, float]) -> Statement:
     """The claimed order and ours; the clock's is told and not judged."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
-    gaps = {"label": label, "what": what, "order": order, "claim": claim, **found}
+    gaps = {"label": label, "what": what, "order": order, "claim": claim, **powers}
     gaps |= {"shortest": SHORT[0], "longest": SHORT[-1]}
-    return "order", no_faster(claim, found["flops"]), gaps
+    return "order", no_faster(claim, powers["flops"]), gaps
 
 
 def results() -> FigureData:

@@ -37,7 +37,7 @@ def model_times() -> dict[str, Any]:
     calls = {**parts, **{name: partial(run, x, x, x) for name, run in runs.items()}}
     alone = {name: its.median_s for name, its in time_calls(calls, RUNS).items()}
     shared = 2 * alone.pop("network") + alone.pop("logits")
-    whole = {name: 2 * own + alone["standard"] + shared for name, own in alone.items()}
+    whole = {name: 2 * core_s + alone["standard"] + shared for name, core_s in alone.items()}
     return {"seconds": whole, "attention": alone}
 
 

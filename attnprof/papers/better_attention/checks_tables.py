@@ -39,12 +39,12 @@ def label(row: dict[str, str]) -> str:
 
 def printed_ranks(table: str) -> Nested:
     """Every rank in parentheses, by row and column."""
-    found = {}
+    printed = {}
     for row in rows(table):
         ranks = {name: int(row[name]) for name in row if name.endswith(RANK) and row[name]}
         if ranks:
-            found[label(row)] = {name.removesuffix(RANK): rank for name, rank in ranks.items()}
-    return found
+            printed[label(row)] = {name.removesuffix(RANK): rank for name, rank in ranks.items()}
+    return printed
 
 
 def recomputed_ranks(table: str) -> Nested:
@@ -54,9 +54,9 @@ def recomputed_ranks(table: str) -> Nested:
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
         less = column.endswith(LESS_IS_BETTER)
         values = [(row, _value(row, column)) for row in ranked if row[column]]
-        for row, own in values:
+        for row, score in values:
             rivals = [value for other, value in values if other["dataset"] == row["dataset"]]
-            better = sum(value < own if less else value > own for value in rivals)
+            better = sum(value < score if less else value > score for value in rivals)
             ranks[label(row)][column] = 1 + better
     return ranks
 
@@ -84,17 +84,17 @@ def _main_rows() -> list[dict[str, str]]:
 
 def printed_again() -> Nested:
     """The appendix's values of the main tables' rows."""
-    found: Nested = {}
+    values: Nested = {}
     for row in _main_rows():
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
         others = rows(BY_HEADS[row["dataset"]], row["attention"])
         (again,) = (other for other in others if other["h"] == heads)
-        found[label(row)] = {
+        values[label(row)] = {
             name: number(again[name.replace("epoch_time_s", "avg_time_s")])
             for name in row
             if name not in NOT_REPEATED and row[name]
         }
-    return found
+    return values
 
 
 def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
@@ -168,7 +168,7 @@ class Quotation:
 def printed(quote: str) -> Any:
     """The percentage that is quoted, with the numbers of its expression where one is printed."""
     said = number(QUOTED[quote]["printed_pct"])
-    numbers = [float(found) for found in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
+    numbers = [float(digits) for digits in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
     return {"percent": said, **dict(zip("abc", numbers, strict=True))} if numbers else said
 
 

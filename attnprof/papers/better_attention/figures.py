@@ -150,13 +150,13 @@ STEPS = {
 def blocks(mechanism: str) -> list[dict[str, str]]:
     """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
     projected = registry.get(mechanism).projections
-    found = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
+    parts = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
     for stage in values.definition(mechanism):
         if stage.name == "output":
-            found.append(("Concat", "heads", ""))
+            parts.append(("Concat", "heads", ""))
         if stage.name in STEPS:  # exponentials and row sums are part of another block
-            found.append(STEPS[stage.name])
-    return [dict(zip(BLOCK, (mechanism, *block), strict=True)) for block in found]
+            parts.append(STEPS[stage.name])
+    return [dict(zip(BLOCK, (mechanism, *block), strict=True)) for block in parts]
 
 
 def diagram() -> FigureData:

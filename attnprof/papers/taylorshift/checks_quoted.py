@@ -130,12 +130,12 @@ def memory(form: str, heads: int) -> float:
     return mebibytes(form, heads) + beside_entries()
 
 
-def box_products(said: Any, found: Any) -> dict[str, Any]:
+def box_products(said: Any, counted: Any) -> dict[str, Any]:
     """Which of the efficient form's memory its entries account for, and which its box products."""
-    by_entries = [h for h in found if CLOSE(said[h], found[h])]
+    by_entries = [h for h in counted if CLOSE(said[h], counted[h])]
     alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2
     on_line = within(relative=0.02)
-    others = [h for h in found if on_line(said[h], alone + boxes / MIB / int(h))]
+    others = [h for h in counted if on_line(said[h], alone + boxes / MIB / int(h))]
     return {
         "beside": beside_entries(), "by_entries": ", ".join(by_entries),
         "others": ", ".join(others), "alone": alone, "boxes": boxes / MIB,

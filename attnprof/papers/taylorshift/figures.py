@@ -88,9 +88,9 @@ def height(rows: _Rows, field: str, length: float) -> float | None:
     return None
 
 
-def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Statement]:
-    columns = list(zip(*(found[k] for k in ("d", "N0", "N1", "N0hat", "N1hat")), strict=True))
-    yield _growth(found["curves"])
+def _said_of_heads(measured: Mapping[str, Any]) -> Iterator[Statement]:
+    columns = list(zip(*(measured[k] for k in ("d", "N0", "N1", "N0hat", "N1hat")), strict=True))
+    yield _growth(measured["curves"])
     yield from map(_law, ("N0hat", "N0hat_default"))
     most = float(quoted("N1hat_vs_N1_max_error_pct"))
     errors = {d: 100 * (hat / n1 - 1) for d, _, n1, _, hat in columns}
@@ -99,7 +99,7 @@ def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Statement]:
     both = [(d, n0, n1) for d, _, _, n0, n1 in columns if n0 is not None]
     pairs = _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both})
     yield "order", all(n1 < n0 for _, n0, n1 in both), {"both": pairs}
-    yield _not_continued(found)
+    yield _not_continued(measured)
 
 
 def _law(name: str) -> Statement:
@@ -123,9 +123,9 @@ def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None
     return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
 
 
-def _not_continued(found: Mapping[str, Any]) -> Statement:
+def _not_continued(measured: Mapping[str, Any]) -> Statement:
     printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
-    columns = zip(found["d"], found["N0hat"], found["longest"], strict=True)
+    columns = zip(measured["d"], measured["N0hat"], measured["longest"], strict=True)
     beyond = [f"d = {d} beyond {longest:,} tokens" for d, at, longest in columns if at is None]
     return "continued", set(printed) <= set(WIDTHS), {
         "printed": " and ".join(f"d = {d}" for d in printed),
@@ -178,36 +178,36 @@ def encoders() -> FigureData:
 
 
 def _said_of_encoders(
-    rows: _Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
+    rows: _Rows, measured: Mapping[str, Any], crossovers: Mapping[str, int]
 ) -> Iterator[Statement]:
     for name, what, ending in (
         ("memory", "needs less memory", ""),
         ("time", f"is faster, {SETTINGS['N0hat']}", ""),
         ("time", f"is faster, {SETTINGS['N0hat_default']}", "_default"),
     ):
-        printed, ours = crossovers[name], found[f"{name}_crossover{ending}"]
-        gaps = {"what": what, "printed": printed, "ours": _with_ends(found, name, ending)}
+        printed, ours = crossovers[name], measured[f"{name}_crossover{ending}"]
+        gaps = {"what": what, "printed": printed, "ours": _with_ends(measured, name, ending)}
         yield "crossover", ours is not None and within(absolute=50)(printed, ours), gaps
-    ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
+    ratios = dict(zip(measured["seq_len"], measured["memory_ratio"], strict=True))
     for length, share in SHARES.items():
         ratio = ratios[int(length)]
         gaps = {"length": length, "share": share, "ratio": ratio}
         yield "share", rounded(2)(share, ratio), gaps
     # the direct encoder beside the standard one, below the memory crossover
     direct = [row for row in rows if row["mechanism"] == DIRECT]
-    short = [row for row in direct if row["seq_len"] <= found["memory_crossover"]]
+    short = [row for row in direct if row["seq_len"] <= measured["memory_crossover"]]
     most = {word: max(r[f"{word}_ratio"] for r in short) for word in ("time", "memory")}
     yield "direct", all(value <= 1 + COMPETITIVE for value in most.values()), most
 
 
-def _with_ends(found: Mapping[str, Any], name: str, ending: str) -> str:
+def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
     """A crossover, with its interval of 95 % where it is one of times."""
-    at = found[f"{name}_crossover{ending}"]
+    at = measured[f"{name}_crossover{ending}"]
     if at is None:
-        return f"beyond the {found.get(f'longest{ending}', 0):,} tokens that were timed"
+        return f"beyond the {measured.get(f'longest{ending}', 0):,} tokens that were timed"
     if name == "memory":
         return f"{at:.0f}"
-    ends = (found[f"time_crossover_{end}{ending}"] for end in ("low", "high"))
+    ends = (measured[f"time_crossover_{end}{ending}"] for end in ("low", "high"))
     low, high = ("…" if end is None else f"{end:.0f}" for end in ends)
     return f"{at:.0f} ({low} to {high} with 95 %)"
 

@@ -4,17 +4,40 @@ from importlib import import_module
 from pathlib import Path
 
 from attnprof.record import Report
-from attnprof.render.plots.style import plot
+from attnprof.render.plots.style import inline_figure, plot
+
+#: What is seen on the figure of a command's page.
+SEEN = {
+    "fit": "What one rank holds, part by part, against the memory",
+    "model": "Each part's share of FLOPs over sequence length, a panel a phase, and the cache",
+    "model --compare": "The cache and FLOPs a token over the context, a line a model",
+    "sweep": "Median time and peak memory over sequence length, a line a mechanism",
+}
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw a report of compare, crossover, heads, heatmap, history, model or tradeoff.
+    """Draw a report of a command that has ``--plot``, but for those of papers and sweeps.
 
     A PNG, SVG or PDF; ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
     command = report.command.split()[0]
-    name = command if command in ("heatmap", "tradeoff") else "curves"
+    name = {"heatmap": "heatmap", "tradeoff": "tradeoff", "cost": "ranks"}.get(command, "curves")
     module = import_module(f"attnprof.render.plots.{name}")
     plot(path, getattr(module, f"draw_{command}"), report, size=size)
+
+
+def report_figure(report: Report) -> str | None:
+    """Return the figure of a report's page as an element; None if its command has none.
+
+    Raises :class:`attnprof.errors.RequestError` where the report has nothing to draw.
+    """
+    from attnprof.render.plots import curves, fit, results
+
+    if report.command not in SEEN:
+        return None
+    if report.command == "sweep":
+        return inline_figure(results.draw_results, [report], name="growth")
+    draw = fit.draw_fit if report.command == "fit" else curves.draw_model
+    return inline_figure(draw, report, name="figure")

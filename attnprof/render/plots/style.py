@@ -1,5 +1,6 @@
 """One look for every figure, and how a figure becomes a file: whole or not there, repeatable."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -295,6 +296,27 @@ def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = 
     suffix = check_figure_path(path)
     with styled(size):
         write_whole(path, figure_bytes(draw(*what), suffix))
+
+
+#: Bytes of an SVG above which a page has a PNG: surfaces are made of thousands of shapes.
+LARGEST_SVG = 300_000
+#: Dots an inch of that PNG.
+SCREEN_DPI = 110
+
+
+def inline_figure(draw: Callable[..., Figure], *what: Any, name: str) -> str:
+    """Return a figure as an element of a page of HTML, an SVG with texts, its ids with ``name``."""
+    import matplotlib as mpl
+
+    with styled(), mpl.rc_context({"svg.fonttype": "none", "savefig.dpi": SCREEN_DPI}):
+        figure = draw(*what)
+        text = figure_bytes(figure, ".svg").decode()
+        if len(text) > LARGEST_SVG:
+            data = b64encode(figure_bytes(figure)).decode()
+            return f'<img alt="" src="data:image/png;base64,{data}">'
+    element = sub(r"(?s)<metadata>.*?</metadata>", "", text[text.index("<svg") :])
+    element = sub(r' d="[^"]+"', lambda path: sub(r"(\.\d\d)\d+", r"\1", path[0]), element)
+    return sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", element)
 
 
 def figure_bytes(figure: Figure, suffix: str = ".png") -> bytes:

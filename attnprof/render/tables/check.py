@@ -105,7 +105,7 @@ def page(report: Report, **_how: object) -> str:
     details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
     parts = [
         MARKER,
-        f"### attnprof check: {rules.worst(record.verdict for record in changed)}",
+        f"### attnprof check: {_word(rules.worst(record.verdict for record in changed))}",
         f"**{markdown_text(gate.headline(report))}**",
         markdown_table(("verdict", "where", "operations", "effect", "cases"), causes[:MOST_ROWS])
         if causes else "",
@@ -120,11 +120,16 @@ def _folded(title: str, table: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
+def _word(verdict: str) -> str:
+    """Return a comment's word for a verdict: same, faster, slower, uncertain, or the verdict."""
+    return gate.OUTCOMES[verdict].word or verdict
+
+
 def _cells(cause: rules.Cause, total: int) -> list[str]:
     cut = "…" if len(text := rules.effect_text(cause)) > MOST_LETTERS else ""
     where = cause.place if cause.place in ("", rules.TOGETHER) else markdown_code(cause.place)
     return [
-        f"**{cause.verdict}**", where,
+        f"**{_word(cause.verdict)}**", where,
         " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,
         markdown_text(gate.cases_text(cause.cases, total)),
     ]  # fmt: skip

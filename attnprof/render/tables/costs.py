@@ -14,6 +14,7 @@ from attnprof.record import (
     HeadsRecord,
     HeatmapRecord,
     MechanismRecord,
+    RanksRecord,
     ReleasedRecord,
     Report,
 )
@@ -23,9 +24,10 @@ from attnprof.render.terminal import (
     Hanging,
     answer_line,
     quantity_value,
+    record_table,
     workload_text,
 )
-from attnprof.units import MISSING, format_value, joined, label, plural, quantity_text
+from attnprof.units import MISSING, format_rate, format_value, joined, label, plural, quantity_text
 
 WON = "*"
 COMPARED = (
@@ -89,6 +91,9 @@ def cost_tables(
     latex: bool = False,
 ) -> Iterator[RenderableType]:
     """Yield one block a mechanism and length: stages, then totals and published forms."""
+    if report.command == "cost --ranks":
+        yield from _ranks(report, symbolic=symbolic)
+        return
     records, convention = report.of(CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
@@ -108,6 +113,47 @@ def cost_tables(
     for choice in report.summary.get("choices", ()):
         yield f"% {choice}" if latex else Hanging(choice)
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
+
+
+SENT = (
+    "Bytes that the busiest rank sends in one layer; each has so many consecutive tokens of all "
+    "heads. Received bytes are not counted, nor is a gradient of weights."
+)
+
+
+def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
+    """Yield a table a workload and number of ranks, or the closed forms; then what is counted."""
+    link = report.summary
+    columns = ["sent", "steps", *(("time", "tokens for overlap") if link else ())]
+    for _, group in groupby(
+        sorted(report.of(RanksRecord), key=lambda row: (row.seq_len, row.ranks)),
+        key=lambda row: (row.seq_len, row.ranks),
+    ):
+        rows = list(group)
+        able = [row for row in rows if not row.skipped]
+        first = rows[0]
+        yield Text(workload_text(first), style="bold")
+        yield Text(f"{plural(first.ranks, 'rank')} of {plural(first.tokens_per_rank, 'token')}")
+        if symbolic:
+            table = FittedTable("mechanism", "method", f"{first.phase} bytes", keys=2)
+            for row in able:
+                table.add_row(row.mechanism, row.method, FormulaText(row.expression or MISSING))
+            yield table
+        elif able:
+            cells = {name: name for name in ("mechanism", "method")}
+            shown = ("bytes_sent", "steps", "send_time_s", "overlap_tokens")
+            cells |= dict(zip(columns, shown, strict=False))
+            yield record_table(able, cells, keys=2)
+        for row in rows:
+            if row.skipped:
+                yield Hanging(f"{row.mechanism}, no {row.method}: {row.skipped}")
+    yield Text(SENT, style="dim")
+    if link:
+        yield Text(
+            f"Overlap: a rank's products take as long as what it sends meanwhile, at "
+            f"{format_rate(link['flops_per_s'])} ({link['device']}, {link['source']}) and "
+            f"{format_rate(link['bytes_per_s'], 'B/s')}.", style="dim",
+        )  # fmt: skip
 
 
 def _numbers(

@@ -9,8 +9,21 @@ from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
 from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, shown_value
-from attnprof.units import COUNTED, MISSING, NAMES, amount, format_count, label, plural
+from attnprof.units import (
+    COUNTED,
+    MISSING,
+    NAMES,
+    amount,
+    format_count,
+    label,
+    plural,
+    quantity_text,
+)
 
+#: Metrics whose column says more than their name and unit.
+_UNITS = {
+    "flops": "FLOPs", "matmul": "matmul FLOPs", "time": "time", "bytes": "bytes a step",
+}  # fmt: skip
 #: Explanation of each kind, below the table.
 MEANING = {
     "published": "as printed in the papers, memory as a sum of entries",
@@ -88,7 +101,7 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
-    unit = {"flops": "FLOPs", "s": "time"}.get(row.unit, f"{row.metric}, {row.unit}")
+    unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
     if row.skipped:
         return [_fixed_size_cell(row), unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
@@ -116,7 +129,7 @@ def _interval_text(row: CrossoverRecord) -> str:
 
 
 def _metric_label(metric: str, kind: str) -> str:
-    return f"{'FLOPs' if metric == 'flops' else metric} ({kind})"
+    return f"{quantity_text(metric)} ({kind})"
 
 
 def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:

@@ -27,8 +27,11 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield parts
     yield _limits(summary)
     if speed := summary.get("speed"):
-        yield _speed(speed)
+        if speed["figures"]:
+            yield _speed(speed)
         yield from map(Hanging, speed["notes"])
+        for name, command in speed.get("checks", {}).items():
+            yield Hanging(f"to check {name}: {command}")
         yield ""
     formulas = FittedTable("part", "formula [B]", title="closed forms")
     for row in rows:
@@ -53,10 +56,21 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
     return table
 
 
+_SPEEDS = {
+    "first_token_s": "time to the first token [s]",
+    "request_tokens_per_s": "tokens a second, a request",
+    "all_tokens_per_s": "tokens a second, all",
+}
+
+
 def _speed(speed: Mapping[str, Any]) -> FittedTable:
-    table = FittedTable("quantity", "bound", "by", title=f"at best on {speed['device']}",
-                        right=["bound"])  # fmt: skip
-    table.add_row("time to the first token", f"{speed['first_token_s']:.4g} s", speed["prompt_by"])
-    table.add_row("tokens a second, a request", f"{speed['request_tokens_per_s']:.4g}", speed["by"])
-    table.add_row("tokens a second, all", f"{speed['all_tokens_per_s']:.4g}", speed["by"])
+    table = FittedTable(
+        "quantity", "value", "interval", "basis", title=f"speed on {speed['device']}",
+        right=["value", "interval"],
+    )  # fmt: skip
+    for figure in sorted(speed["figures"], key=lambda x: [*_SPEEDS].index(x["quantity"])):
+        ends = [figure[end] and f"{figure[end]:.4g}" for end in ("low", "high")]
+        interval = " to ".join(ends) if all(ends) else f"≥ {ends[0]}" if ends[0] else f"≤ {ends[1]}"
+        basis = f"{figure['basis']}: {figure['by']}" if figure["by"] else figure["basis"]
+        table.add_row(_SPEEDS[figure["quantity"]], f"{figure['value']:.4g}", interval, basis)
     return table

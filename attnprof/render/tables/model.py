@@ -37,7 +37,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
     view = summary.get("view", "torch")
-    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, as {view} runs it", style="bold")
+    how = "by definition" if view == "definition" else f"as {view} runs it"
+    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, {how}", style="bold")
     yield from map(Hanging, _facts(summary))
     yield ""
     rows = report.of(ModelRecord)
@@ -144,6 +145,8 @@ def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
             "all; what is moved beyond are results in between and copies"
             f"{', as of a cache that grows' * (view == 'torch')}"
         )
+    if others := found.get("other_views"):
+        yield others
     yield from (f"note: {line}" for line in found.get("notes", ()))
 
 

@@ -12,11 +12,10 @@ from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render import reproduction as claims
-from attnprof.render.reproduction import COUNTED, WORDS, page, place_text
+from attnprof.render.reproduction import COLOURS, COUNTED, WORDS, page, place_text
 from attnprof.render.terminal import FittedTable, Hanging
 
 __all__ = ["page", "tables"]
-COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
 #: The width from which a claim's place and verdict have columns; characters of a claim's name.
 WIDE, NAME = 115, 26
 MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."

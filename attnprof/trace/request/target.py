@@ -36,7 +36,6 @@ ANCHOR = {"B": 2, "N": 768, "h": 8, "d": 32}
 REAL_ANCHOR = {"B": 2, "N": 160, "h": 4, "d": 16}
 #: Powers of two, for code that does not run at other sizes; a short length first.
 EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
-EVEN_ANCHOR = {**EVEN, "N": 512}
 #: Lengths for code that does not run at longer ones, as its tables are shorter.
 SHORTER = (96, 64, 48, 24, 12)
 #: Large and apart, so that orders of growth show.

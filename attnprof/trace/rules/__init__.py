@@ -10,6 +10,7 @@ from attnprof.trace.rules import (
     decompositions,
     entries,
     fused,
+    mixers,
     products,
     reductions,
 )
@@ -19,5 +20,6 @@ from attnprof.trace.rules.table import check_registered, cost_of, name_of, tenso
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
 _FAMILIES = (
-    attention, convolution_workspaces, decompositions, entries, fused, products, reductions,
+    attention, convolution_workspaces, decompositions, entries, fused, mixers, products,
+    reductions,
 )  # fmt: skip

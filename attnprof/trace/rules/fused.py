@@ -11,7 +11,19 @@ from attnprof.trace.events import Size
 from attnprof.trace.rules.attention import backward_counts, forward_counts
 from attnprof.trace.rules.lookups import UNREAD
 from attnprof.trace.rules.table import rules
-from attnprof.trace.rules.units import OTHER, A, Counts, E, M
+from attnprof.trace.rules.units import (
+    COPIED,
+    DENSE,
+    DENSE_CAUSAL,
+    MAC,
+    OTHER,
+    OTHER_FORM,
+    A,
+    Counts,
+    E,
+    M,
+    flops_in,
+)
 from attnprof.trace.rules.workspaces import workspaces
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
@@ -59,19 +71,49 @@ def _pairs(call: Any) -> Size:
 
 
 def _forward(_out: Any, call: Any) -> Counts:
-    """Count two products and softmax on each pair, a cap's tanh, a sink's exponential a row."""
+    """Count two products and softmax on each pair, a cap's tanh, a sink's exponential a row.
+
+    The definition has no largest score: it is scaled, exponentiated, summed and divided.
+    """
     seen = _pairs(call)
     capped = (2 * M + OTHER) * bool(call.softcap) * seen
     sunk = (OTHER + 2 * A + E) * (call.sinks is not None) * numel(call.query[..., 0])
-    return forward_counts(seen, call.query, call.value, call) + capped + sunk
+    counts = forward_counts(seen, call.query, call.value, call) + capped + sunk
+    return _of_view(call, counts, (OTHER + A) * seen, seen)
 
 
 def _backward(_out: Any, call: Any) -> Counts:
-    """Count five products on each pair, and what a cap and a sink add."""
+    """Count five products on each pair, and what a cap and a sink add.
+
+    The definition has the weights, so it computes no scores again: four products.
+    """
     seen = _pairs(call)
     capped = (4 * M + OTHER + A) * bool(call.softcap) * seen
     sunk = (2 * A + E + M) * (call.sinks is not None) * numel(call.query[..., 0])
-    return backward_counts(seen, call.query, call.value, call) + capped + sunk
+    counts = backward_counts(seen, call.query, call.value, call) + capped + sunk
+    scores = MAC * size_of(call.query.shape[-1]) + (2 * M + OTHER) * bool(call.softcap)
+    return _of_view(call, counts, (scores + M + A + E) * seen, seen)
+
+
+def _of_view(call: Any, counts: Counts, again: Counts, seen: Size) -> Counts:
+    """Return the counts, without what only a kernel does (``again``) in the definition's view.
+
+    Beside them stands what other views count more: of all pairs, of the cache that is copied.
+    """
+    counts = counts + -1 * again if call.definition else counts
+    n, m = (size_of(x.shape[2]) for x in (call.query, call.key))
+    pairs = product(call.query.shape[:2]) * n * m
+    if not isinstance(seen, int) or not isinstance(pairs, int) or not seen:
+        return counts
+    flops, other = flops_in(counts), flops_in(again)
+    plain = call.kind == "causal" or (call.kind == "window" and call.width >= m)
+    dense = flops * (pairs - seen) // seen
+    copied = nbytes(call.key) + nbytes(call.value) if n == 1 else 0
+    return counts + {
+        DENSE_CAUSAL if plain else DENSE: dense,
+        OTHER_FORM: other if call.definition else -other,
+        COPIED: copied,
+    }
 
 
 def _unread(call: Any) -> Size:

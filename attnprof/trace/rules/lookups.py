@@ -42,7 +42,7 @@ def unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
     if base in LOOKUPS:
         table = call.weight if base == "embedding" else call.self
         return nbytes(table) - nbytes(out)
-    if base.startswith("_embedding_bag"):
+    if base in ("_embedding_bag", "_embedding_bag_forward_only"):
         row = size_of(call.weight.shape[1]) * call.weight.element_size()
         return nbytes(call.weight) - numel(call.indices) * row
     if base not in WRITES or not name.endswith("_"):

@@ -25,10 +25,18 @@ class Counts(dict[str, Size]):
 
 
 NOTHING = Counts()
+#: Beside a kernel's counts, what other views of a model count more for the same call: FLOPs on all
+#: pairs, of causal masks apart; FLOPs by definition, or by a kernel instead; bytes of the cache.
+DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED = "dense", "dense causal", "other form", "copied"
 #: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products
 M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
 #: A multiply-add of a matrix product.
 MAC = M + A + 2 * MM
+
+
+def flops_in(counts: Mapping[str, Size]) -> Size:
+    """Return the FLOPs in counts."""
+    return sum(counts.get(kind, 0) for kind in KINDS[:5])
 
 
 def products(of: Any) -> Counts:

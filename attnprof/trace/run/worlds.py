@@ -84,6 +84,18 @@ _SILENT = _Silent()
 
 
 @contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Keep transformers from warning of kernels that are not installed: nothing is computed."""
+    log = logging.getLogger("transformers")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
     """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
     with ExitStack() as stack:
@@ -91,6 +103,7 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         torch.set_default_dtype(getattr(torch, dtype))
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(uncompiled())
+        stack.enter_context(quiet_hub())
         if not drawn:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell

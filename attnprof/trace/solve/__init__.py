@@ -4,13 +4,11 @@
 
 - symbolic: ``symbolic`` (one run), ``turns`` (loops that our code marks), ``domain`` and
   ``conditions`` (torch's guards), ``single_sizes`` (a size that a guard excludes);
-- mixed: ``plan`` and ``block_lengths`` (which sizes are numbers), ``mixture`` (their runs),
-  ``accounts``, ``axes`` and ``lattice`` (the fit), ``worst`` and ``families`` (its peaks),
-  ``mixed_forms`` and ``blocks`` (formulas over sizes), ``mixed``, ``reach``, ``probes`` and
-  ``fewer`` (their domain);
-- interpolated: ``search`` (one size), ``grid`` and ``columns`` (all), ``interpolation``.
+- mixed: ``plan`` (which sizes are numbers), ``mixture`` (their runs), ``accounts``, ``axes`` and
+  ``lattice`` (the fit), ``mixed_forms`` and ``blocks`` (formulas over sizes), ``mixed``, ``reach``
+  and ``fewer`` (their domain);
+- interpolated: the same of concrete runs, in which all sizes are numbers.
 
-All are verified by concrete runs: ``budget``, ``shapes``, ``contradictions``, ``later_calls``;
-``count`` and ``small_runs`` compare with real tensors and other random numbers. ``squares`` and
-``even_routing`` are special sizes; ``one_shape`` and ``reasons`` answer if there is no formula.
+All are verified by concrete runs: ``budget``, ``shapes``, ``contradictions``; ``count`` and
+``small_runs`` compare with real tensors and other random numbers.
 """

@@ -77,7 +77,7 @@ def operation_signature(call: Call) -> tuple[Any, ...]:
 
 def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
     """Yield the name and value of each size of a call; of its storages only if ``aligned``."""
-    yield from call.counts.items()
+    yield from ((kind, call.counts[kind]) for kind in KINDS if kind in call.counts)
     yield from ((name, getattr(call, name)) for name in (*MOVED, "times"))
     if aligned:
         yield from ((name, getattr(call, name)) for name in HELD)

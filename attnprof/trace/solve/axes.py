@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 #: Most runs along one size; runs made after counts fit, in search of numbers at which peaks do.
 _ALONG, _PATIENCE = 9, 2
-#: Steps beyond the last number at which one more run has to fit.
+#: Steps beyond the last number at which one more run has to fit; of numbers alone, twice as far.
 _FURTHER = 5
+#: Steps that are tried last where all sizes are numbers: classes by 3 or 5, and long blocks.
+_RARE_STEPS = 60, 256
 #: Operations of all runs up to which twice as many runs are made in search of peaks that fit.
 _ENOUGH = 6_000
 #: Longest period that is tried: of layers of kinds A, B, B, A, B, B it is 3.
@@ -43,10 +45,15 @@ def axis_of(mixture: "Mixture", name: str) -> Axis:
             return axis
     is_number = mixture.plan.blocks[name] == 1
     steps = steps_of(name) if is_number else (1,)
+    steps += _RARE_STEPS if mixture.plan.concrete else ()
     first = next(filter(None, (_axis_by_step(mixture, name, step) for step in steps)), None)
     if first is None:
-        raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
-    if is_number and name in FIRST and not _fits_further(mixture, name, first[0]):
+        of = name if mixture.plan.concrete else f"blocks of {name}"
+        # with a number for this size, the other sizes may be symbols
+        why = f"the cost is no polynomial in {of}"
+        raise NoFormulaError(why, name if mixture.plan.concrete else "")
+    checked = name in FIRST or mixture.plan.concrete
+    if is_number and checked and not _fits_further(mixture, name, first[0]):
         later = first[0].xs[-1] + 1 - mixture.base[name]
         with suppress(OutOfBudgetError):
             for step, more in chain([(1, later)], ((step, 0) for step in steps[1:])):
@@ -58,7 +65,9 @@ def axis_of(mixture: "Mixture", name: str) -> Axis:
 
 def _fits_further(mixture: "Mixture", name: str, ladder: Ladder) -> bool:
     """Return whether a larger number fits as well; True if the code does not run there."""
-    far = ladder.xs[-1] + _FURTHER * (ladder.xs[1] - ladder.xs[0])
+    step = ladder.xs[1] - ladder.xs[0]
+    steps = ladder.xs[0] // step if mixture.plan.concrete else 0  # a number of a class is large
+    far = ladder.xs[-1] + max(_FURTHER, steps) * step
     with suppress(OutOfBudgetError):
         runs = [mixture.run({**mixture.base, name: x}) for x in (*ladder.xs, far)]
         known = [run for run in runs if run is not None]

@@ -52,11 +52,6 @@ class ContradictedError(NoFormulaError):
         self.shape = dict(shape)
         self.wrong = wrong
 
-    @property
-    def only_peaks(self) -> bool:
-        """Whether nothing but peaks was wrong."""
-        return all(quantity == "peak_bytes" for _, quantity in self.wrong)
-
 
 def check_patience() -> None:
     """Raise :class:`OutOfBudgetError` if no time is left."""
@@ -121,17 +116,6 @@ class Runs:
             raise
         except Exception:  # noqa: BLE001 - the user's code may raise anything
             return None
-
-    def length(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of operations at a shape, on meta tensors if the code runs there."""
-        swift = self._ran(sizes, swift=True)
-        if isinstance(swift, OutOfBudgetError | TooLongError | AttnprofError):
-            raise swift
-        return len((swift if isinstance(swift, Trace) else self.at(sizes)).calls)
-
-    def seen(self) -> list[dict[str, int]]:
-        """Return the shapes of all runs so far that succeeded."""
-        return [dict(key) for key, result in self._seen.items() if isinstance(result, Trace)]
 
     def verify(
         self,

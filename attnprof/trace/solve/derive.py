@@ -26,9 +26,7 @@ from attnprof.trace.solve import budget
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.shapes import Line
 from attnprof.trace.solve.small_runs import NotRunningError, explained
-from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
@@ -36,9 +34,12 @@ from attnprof.trace.solve.strategies import (
     Forms,
     by_symbols,
 )
-from attnprof.trace.solve.symbolic import PinnedError
+from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from attnprof.user_code import collecting_seldom, error_text
 from attnprof.workload import DTYPES, Workload
+
+#: Tokens of a run that shows whether code loops over them.
+_SHORT_LOOP = 5
 
 
 @collecting_seldom()
@@ -139,13 +140,12 @@ def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], M
 
 @dataclass
 class _Search:
-    """The search for formulas of a target; lines and plans of one group of phases help the next."""
+    """The search for formulas of a target; plans of one group of phases help the next."""
 
     target: Target
     asked: Sizes
     by_module: bool = False
     pinned: PinnedError | None = None
-    lines: dict[str, Line] = field(default_factory=dict)
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], Exception] = field(default_factory=dict)
 
@@ -160,7 +160,6 @@ class _Search:
         except PartedError as error:
             self.target = on_real_tensors(self.target, training=trains(phases))
             self._failed.clear()
-            self.lines.clear()
             self.plans.clear()
             return self._first_result(phases, [str(error)])
 
@@ -213,29 +212,28 @@ class _Search:
             size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
             yield from product(STRATEGIES, [{**fixed, name: size}])
 
-    def _of_squares(self, phases: Sequence[str]) -> Forms | None:
-        """Return formulas over the root of a length that has to be a square; else None."""
-        side = side_of(self.target, self.asked)
-        if not side:
-            return None
-        search = _Search(of_side(self.target, side), asked_of_side(self.asked, side))
-        with contextlib.suppress(CannotRunError, NotRunningError):
-            found = search.forms(phases)
-            return {phase: in_length(forms, side) for phase, forms in found.items()}
-        return None
-
     def _over_fewer_sizes(
         self, error: Exception, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
-        """Return formulas if the symbolic run showed that there are none over all sizes; else None.
-
-        The length has to be a square, or a condition holds at an asked size and at no other.
-        """
-        if forms := self._of_squares(phases):
-            return forms
+        """Return formulas with numbers for asked sizes if a condition holds at these alone."""
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
+        alone = alone and not self._loops_over_tokens(error, phases)
         return self._narrowed(phases, reasons) if alone else None
+
+    def _loops_over_tokens(self, error: Exception, phases: Sequence[str]) -> bool:
+        """Return whether the length is pinned at other lengths, too, as by ``range(tokens)``."""
+        length = symbol("N")
+        if not any(length in pin.free_symbols for pin in getattr(error, "pins", ())):
+            return False
+        hints = {**hints_for(self.target.symbols, self.asked), "N": _SHORT_LOOP}
+        try:
+            run_symbolically(self.target, hints, phases)
+        except PinnedError as other:
+            return any(pin.args == (length, _SHORT_LOOP) for pin in other.pins)
+        except (NoFormulaError, RequestError, TooLongError):
+            pass
+        return False
 
     def _length(self, phases: Sequence[str]) -> Sizes:
         """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
@@ -275,10 +273,7 @@ class _Search:
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})
         pins = getattr(self._failed.get((by_symbols.__name__, str(fixed))), "pins", ())
-        return Attempt(
-            target, phases, asked, fixed, reasons, self.lines, plans, pins,
-            by_module=self.by_module,
-        )  # fmt: skip
+        return Attempt(target, phases, asked, fixed, reasons, plans, pins, by_module=self.by_module)
 
 
 def _strategy_text(strategy: str, fixed: Sizes, error: Exception) -> str:
@@ -339,7 +334,8 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
             sentence += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
         how = "; ".join(sentence or ["give all sizes with --at for numbers at one shape"])
-        raise CannotRunError(f"{target.name}: no closed form found ({why}); {how}")
+        square = "; if N has to be a square, type S**2 for it in --input" * ("sqrt(N)" in why)
+        raise CannotRunError(f"{target.name}: no closed form found ({why}){square}; {how}")
     try:
         trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
     except AttnprofError:

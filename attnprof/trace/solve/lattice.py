@@ -2,21 +2,28 @@
 
 Each run gives polynomials in its symbols, as ``8*B*h`` at N = 4 and ``10*B*h`` at N = 5. Factors of
 one monomial in all runs are a row, (8, 10, …), to which a polynomial in N is fitted here.
+
+All arithmetic is rational. Points of several sizes are a lower set: a list of multi-indices that
+holds, with every index, all that are smaller in each place. Divided differences work on it axis by
+axis, and as many points are needed as there are monomials.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, pairwise, product
 from math import prod
+from operator import mul
 from typing import Any
 
+import numpy as np
+
 from attnprof.trace.solve.accounts import Terms
-from attnprof.trace.solve.grid import Index, coefficients, degree, lower_set, turns
 
 Row = tuple[Any, ...]
+Index = tuple[int, ...]
 #: Steps between the numbers of a size, in the order in which they are tried.
 _STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}
 _USUAL = (1, 2, 8)
@@ -175,3 +182,97 @@ def indices_for(columns: Sequence[tuple[Ladder, Mapping[Any, Row]]]) -> list[Ind
             box = boxes.setdefault(name, [0] * axes)
             box[axis] = max(box[axis], of)
     return lower_set([tuple([0] * axes), *map(tuple, boxes.values())])
+
+
+# -- exact polynomials through values on a lower set --------------------------------------
+def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
+    """Return the degree of the polynomial through all points; None unless more points confirm it.
+
+    ``xs`` are distinct. With n points only degrees up to n - 2 can be told from an accident.
+    """
+    row: list[Any] = [y if isinstance(y, int) else Fraction(y) for y in ys]
+    highest, even = 0, len({b - a for a, b in pairwise(xs)}) == 1
+    for level in range(1, len(xs)):
+        row = [b - a for a, b in pairwise(row)]
+        if not even:  # in equal steps all are divided by the same number
+            row = [Fraction(y, xs[i + level] - xs[i]) for i, y in enumerate(row)]
+        if any(row):
+            highest = level
+    return highest if highest <= len(xs) - 2 else None
+
+
+def lower_set(boxes: Iterable[Index]) -> list[Index]:
+    """Return all multi-indices inside one of the boxes, smaller ones first."""
+    indices = {index for box in boxes for index in product(*(range(n + 1) for n in box))}
+    return sorted(indices, key=lambda index: (sum(index), index))
+
+
+def coefficients(
+    nodes: Sequence[Sequence[int]],
+    values: Mapping[Index, Sequence[int]],
+    kinds: Sequence[Sequence[int]] = (),
+) -> dict[Index, Any]:
+    """Return the polynomials through values on a lower set: for each monomial, one factor a column.
+
+    ``nodes[axis][i]`` is the size at place i of that axis; ``values`` are the columns at every
+    index. Along an axis of several ``kinds`` (as of layers) place i stands not for a power but for
+    how many numbers below the size are of kind i - 1.
+    """
+    table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
+    ways = [
+        (_to_increments, partial(_to_turns, kinds=along))
+        if len(along) > 1
+        else (_to_differences, _to_monomials)
+        for along in kinds or [(0,)] * len(nodes)
+    ]
+    # all differences first: a monomial's factor needs the higher differences of its whole axis
+    for second, (axis, xs) in product((False, True), enumerate(nodes)):
+        step = ways[axis][second]
+        fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
+        for index in sorted(table):
+            fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)
+        for fibre in fibres.values():
+            rows = [table[index] for index in fibre]
+            step(xs, rows)
+            table.update(zip(fibre, rows, strict=True))
+    return table
+
+
+def _to_differences(xs: Sequence[int], rows: list[Any]) -> None:
+    """Replace values by divided differences: factors of 1, x - x0, (x - x0)(x - x1) and so on."""
+    for level in range(1, len(rows)):
+        for i in range(len(rows) - 1, level - 1, -1):
+            rows[i] = (rows[i] - rows[i - 1]) / (xs[i] - xs[i - level])
+
+
+def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
+    """Replace divided differences by factors of 1, x, x², … (Horner, from the highest one)."""
+    for place in range(len(rows) - 2, -1, -1):
+        for power in range(place, len(rows) - 1):
+            rows[power] = rows[power] - xs[place] * rows[power + 1]
+
+
+def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
+    """Return how many numbers below a size are of each kind: ``[3, 2]`` of 5 and kinds (0, 1)."""
+    period, counts = len(kinds), [0] * (max(kinds) + 1)
+    for number, kind in enumerate(kinds):
+        counts[kind] += (size + period - 1 - number) // period
+    return counts
+
+
+def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
+    """Replace all values but the first by how much they exceed it."""
+    rows[1:] = [row - rows[0] for row in rows[1:]]
+
+
+def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
+    """Replace increments by the cost of one more number of each kind."""
+    if len(rows) == 1:
+        return
+    import sympy
+
+    first, *more = (sympy.Matrix(turns(x, kinds)) for x in xs)
+    inverse = sympy.Matrix([list(x - first) for x in more]).inv()
+    fractions = [[Fraction(int(x.p), int(x.q)) for x in row] for row in inverse.tolist()]
+    rows[1:] = [sum(map(mul, row, rows[1:])) for row in fractions]
+    rows[0] = rows[0] - sum(int(x) * row for x, row in zip(first, rows[1:], strict=True))

@@ -17,7 +17,14 @@ from attnprof.trace.solve.budget import PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.reach import LONG, SHORT, check_large_corner, extend_upwards, holds_beyond
+from attnprof.trace.solve.reach import (
+    LONG,
+    SHORT,
+    check_large_corner,
+    extend_upwards,
+    holds_beyond,
+    narrow_to_corners,
+)
 from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.
@@ -153,7 +160,10 @@ class Mixed(Found):
         for name in self.plan.blocks:
             self._extend_downwards(name, runs)
             extend_upwards(self, name, runs)
-        check_large_corner(self, runs)
+        if self.plan.concrete:
+            narrow_to_corners(self, runs)
+        else:
+            check_large_corner(self, runs)
 
     def _leave_out_rests(self, name: str, runs: Runs) -> None:
         """Leave out remainders of 1 and 2 at which runs differ from the formulas."""
@@ -208,7 +218,8 @@ class Mixed(Found):
             return
         least = self.least[name]
         near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
-        below = sorted((x for x in near if 1 < x < least and not (x - rest) % stride), reverse=True)
+        near = {x + (rest - x) % stride for x in near}
+        below = sorted((x for x in near if 1 < x < least), reverse=True)
         if self._is_long:  # the code branches before some sizes: these are few, and not tried twice
             shortest = next((x for x in below[::-1] if self.fits(self.near(**{name: x}), runs)), 0)
             below = [x for x in (least - 1, shortest) if 0 < x < least]

@@ -24,6 +24,8 @@ from attnprof.trace.solve.plan import FIRST, SizePlan
 _MORE = 2
 #: Why a peak has no formula where costs of modules are asked for.
 _NOT_ASKED = "loops run as often as a size says"
+#: How many times the least size that was fitted is tried on real tensors.
+_TIMES_REAL = 4
 #: Most layers before the formulas of another case begin.
 _FEW = 12
 
@@ -115,7 +117,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         trace,
         _conditions(solved, blocks),
         least,
-        {name: largest(name, least[name]) for name in base},
+        {name: _end_of(plan, name, least[name]) for name in base},
         {name: (step, base[name]) for name, step in steps.items() if step > 1},
         turns,
         divided,
@@ -179,6 +181,11 @@ def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool)
         block = blocks.at(shape)
         shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
     return Writer(solved, blocks, runs, shapes)
+
+
+def _end_of(plan: SizePlan, name: str, least: int) -> int:
+    """Return the largest number of a size to try; on real tensors large sizes take real time."""
+    return _TIMES_REAL * least if plan.target.real else largest(name, least)
 
 
 def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:

@@ -6,6 +6,7 @@ that are numbers, or in their numbers of blocks.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import chain, pairwise
 from operator import getitem
 from typing import Any
@@ -22,13 +23,13 @@ from attnprof.trace.solve.accounts import (
     account,
     families,
     operation_signature,
+    terms,
     with_sizes,
 )
 from attnprof.trace.solve.axes import Axis, axis_of
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.columns import unnumbered
-from attnprof.trace.solve.grid import Index
-from attnprof.trace.solve.lattice import Ladder, Lattice, indices_for, rows_of
+from attnprof.trace.solve.lattice import Index, Ladder, Lattice, Row, indices_for, rows_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 
@@ -102,6 +103,9 @@ class Mixture:
         At first moments matched by name; along a single size then also families of moments.
         """
         shared = frozenset.intersection(*(frozenset(x.held[phase]) for x in accounts))
+        if self.plan.concrete:  # numbers do not tell which moment is the worst at other sizes
+            yield {name: [x.held[phase][name] for x in accounts] for name in shared}
+            return
         worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
         for before, now in pairwise(x.held[phase] for x in accounts):
             worst |= dict.fromkeys(self.worst.growing(before, now, shared))
@@ -189,21 +193,26 @@ class Solved:
         names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
         every = [rows_of(column) for column in columns.values()]
-        self._found = self.lattice.solved({row for rows in every for row in rows.values()})
+        self._found: dict[Row, Mapping[Index, Fraction] | None] = {}
+        self._solve({row for rows in every for row in rows.values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
         if unknown:
             raise NoFormulaError(f"{unknown[0]} are no polynomial in the numbers of blocks")
         self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
 
+    def _solve(self, rows: set[Row]) -> None:
+        """Fit the rows that are new; None stands for those that are no polynomials."""
+        if new := rows - self._found.keys():
+            self._found |= {**dict.fromkeys(new), **self.lattice.solved(new)}
+
     def expression(self, column: Sequence[Terms]) -> Any:
         """Return the formula that has these values in the runs; None if it is no polynomial."""
         total = []
         rows = rows_of(column)
-        if missing := set(rows.values()) - set(self._found):
-            self._found |= self.lattice.solved(missing)
+        self._solve(set(rows.values()))
         for monomial, row in rows.items():
-            if (factors := self._found.get(row)) is None:
+            if (factors := self._found[row]) is None:
                 return None
             total += [sympy.Rational(x) * monomial * self._blocks(i) for i, x in factors.items()]
         return sympy.Add(*total)
@@ -218,6 +227,7 @@ class Solved:
         if self.mixture.plan.by_module:
             return None
         for moments in self.mixture.moments(self.accounts, phase):
+            self._solve({row for column in moments.values() for row in rows_of(column).values()})
             expressions = {label: self.expression(column) for label, column in moments.items()}
             kept = {label: x for label, x in expressions.items() if x is not None}
             columns = [moments[label] for label in kept]
@@ -236,9 +246,6 @@ class Solved:
         for (key, name), size in self.sizes.items():
             sizes[key][name] = None if size is None else spelled((key, name), size)
         notes = [x for x in self.runs[0].trace.notes if all(x in y.trace.notes for y in self.runs)]
-        routes = self.runs[0].trace.routes
-        if any(run.trace.routes != routes for run in self.runs):
-            raise NoFormulaError("other sizes spread other numbers of rows over the experts")
         if not self.aligned and not self.mixture.plan.by_module:
             examples = {
                 key: replace(call, module=unnumbered(call.module)) for key, call in examples.items()
@@ -246,4 +253,17 @@ class Solved:
         calls = [with_sizes(call, sizes[key]) for key, call in examples.items()]
         whole = sizes[""]
         modules = {name[0]: entries for name, entries in whole.items() if "own" in name}
-        return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)
+        return Trace(calls, whole["parameters"], notes, modules=modules, routes=self._routes())
+
+    def _routes(self) -> list[tuple[Any, Any]]:
+        """Return rows and experts of each choice; raise NoFormulaError if runs have others."""
+        runs = [run.trace.routes for run in self.runs]
+        if all(routes == runs[0] for routes in runs):
+            return runs[0]
+        if self.mixture.plan.concrete and len({len(routes) for routes in runs}) == 1:
+            columns = zip(*(chain(*routes) for routes in runs), strict=True)
+            fit = [self.expression([*map(terms, column)]) for column in columns]
+            sizes = [int(x) if x is not None and x.is_Integer else x for x in fit]
+            if None not in sizes:
+                return list(zip(sizes[::2], sizes[1::2], strict=True))
+        raise NoFormulaError("other sizes spread other numbers of rows over the experts")

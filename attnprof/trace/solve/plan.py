@@ -16,12 +16,13 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
-from attnprof.trace.events import Trace, trains
-from attnprof.trace.request.target import EVEN, Sizes, Target
+from attnprof.trace.events import Trace, totals_by_phase, trains
+from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, check_patience
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, check_patience
+from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 
 #: Runs that may pin a size before a plan is given up.
@@ -47,7 +48,8 @@ class SizePlan:
     Plain numbers begin at ``base``. ``runs`` are those made, by places and phases; ``steady`` are,
     by phases, lines that make floats of sizes on which nothing depends. ``kinds`` are the kinds of
     layers in one period, if known: (0, 0, 1). ``whole``: only whole blocks run. ``by_module``:
-    formulas are for the costs of each module, and not for peaks.
+    formulas are for the costs of each module, and not for peaks. ``concrete`` makes the runs of a
+    plan in which every size is a plain number.
     """
 
     target: Target
@@ -61,6 +63,7 @@ class SizePlan:
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
     whole: bool = False
     by_module: bool = False
+    concrete: Runs | None = None
 
     def begin(self) -> None:
         """Begin the budget of symbolic runs anew."""
@@ -85,6 +88,8 @@ class SizePlan:
         """Return the symbolic run at these numbers of blocks, or why there is none."""
         places = self.places(counts, ragged=ragged)
         key = tuple(places.items()), tuple(phases)
+        if key not in self.runs and self.concrete is not None:
+            self.runs[key] = self._counted(counts, self.concrete)
         if key not in self.runs:
             check_patience()
             if self.spent > self.limit:
@@ -107,6 +112,14 @@ class SizePlan:
                 self.spent += max(len(run.trace.calls) // _AT_ONCE, slow)
         return self.runs[key]
 
+    def _counted(self, sizes: Sizes, runs: Runs) -> SymbolicRun | NoFormulaError:
+        """Return a concrete run as one with symbols for no size, or why there is none."""
+        trace = runs.tried(sizes)
+        if trace is None:
+            return NoFormulaError(f"it does not run at {sizes_text(sizes)}")
+        forms = totals_by_phase(trace, runs.phases)
+        return SymbolicRun(self.target.symbols, forms, SizeConditions([]), trace, {})
+
     def seen(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
@@ -124,6 +137,15 @@ class SizePlan:
             return 2
         inside = any(symbol(name) in block.free_symbols for block in self.blocks.values())
         return _BLOCK if inside else self.base[name]
+
+
+def plan_of_numbers(
+    target: Target, hints: Sizes, base: Mapping[str, int], *, by_module: bool
+) -> SizePlan:
+    """Return a plan in which every size is a number, from those of ``base`` on."""
+    return SizePlan(
+        target, hints, base, dict.fromkeys(target.symbols, sympy.Integer(1)), by_module=by_module
+    )
 
 
 def plan_for(

@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from attnprof.trace.request.target import Sizes
@@ -32,6 +32,8 @@ _CHECKS, _ALL_CHECKS = (3, 5, 20), 2_500
 _REAL = 2048
 #: Most steps of a search for a border.
 _STEPS = 12
+#: How often ranges are halved until formulas hold at all corners; why peaks may hold at none.
+_HALVES, _MOVING = 6, "which moment is the worst changes inside the range"
 #: Most layers that are tried, and most operations of such a run.
 _LAYERS, _DEEP = 64, 8_500
 
@@ -81,6 +83,29 @@ def check_large_corner(formulas: "Mixed", runs: Runs) -> None:
             if not formulas.fits(shape, runs) and (trace := runs.tried(shape)):
                 formulas.hold(trace, shape)
             return
+
+
+def narrow_to_corners(formulas: "Mixed", runs: Runs) -> None:
+    """Halve ranges until formulas hold at all their corners; if need be without peaks.
+
+    Borders between branches may move with other sizes. Raises :class:`NoFormulaError` if hardly any
+    size is left.
+    """
+    ends = dict(formulas.ends)
+    for peaks in (True, False):
+        formulas.ends.update(ends)
+        for phase, forms in formulas.forms.items() if not peaks else ():
+            if forms.pop("peak_bytes", None) is not None:
+                formulas.withheld.setdefault(phase, {})["peak_bytes"] = _MOVING
+        for _ in range(_HALVES):
+            sides = ({formulas.least[x], formulas.ends[x]} for x in formulas.least)
+            corners = [dict(zip(formulas.least, x, strict=True)) for x in product(*sides)]
+            if all(formulas.fits(x, runs) or runs.tried(x) is None for x in corners):
+                return
+            for name, end in formulas.ends.items():
+                least, step = formulas.least[name], formulas.strides.get(name, (1, 0))[0]
+                formulas.ends[name] = least + (end - least) // 2 // step * step
+    raise NoFormulaError("the polynomials hold nowhere but where they were fitted")
 
 
 def _end_at(formulas: "Mixed", name: str, size: int) -> None:

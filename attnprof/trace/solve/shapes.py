@@ -1,11 +1,7 @@
-"""Shapes at which formulas are verified: of all magnitudes, and where code likes to branch.
-
-Also :class:`Line`, the sizes along which the cost is a polynomial.
-"""
+"""Shapes at which formulas are verified: of all magnitudes, and where code likes to branch."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isqrt, log2
 
@@ -83,52 +79,6 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     places = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
     chosen = list(dict.fromkeys(sizes[place] for place in places))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))
-
-
-@dataclass
-class Line:
-    """Numbers of one size in which the cost is a polynomial: low, low + stride, … up to high.
-
-    ``nodes`` are sizes that fix the polynomial, the anchor's first, a ``step`` apart. ``borders``
-    say, by a size at which the range may end, that the code takes another branch beyond.
-    ``smooth``: the peak is a polynomial (or a maximum of some), too.
-    """
-
-    name: str
-    nodes: list[int]
-    step: int
-    stride: int
-    low: int
-    high: int
-    smooth: bool = True
-    borders: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def conditions(self) -> list[str]:
-        """The class in words, ``64 divides N - 37``, and where the code takes another branch."""
-        rest = self.nodes[0] % self.stride
-        number = f"{self.name} - {rest}" if rest else self.name
-        word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
-        ends = [self.borders[end] for end in (self.high, self.low) if end in self.borders]
-        return [*word, *ends]
-
-    @property
-    def sizes(self) -> range:
-        """All sizes of the class in the range."""
-        return range(self.low, self.high + 1, self.stride)
-
-    def end_at(self, size: int, *, above: bool) -> None:
-        """End the range at a size, ``above`` the anchor or below."""
-        if above:
-            self.high = size
-        else:
-            self.low = size
-
-    def halve(self) -> None:
-        """Halve the range around the anchor."""
-        start = self.nodes[0]
-        self.low = start - (start - self.low) // 2 // self.stride * self.stride
-        self.high = start + (self.high - start) // 2 // self.stride * self.stride
 
 
 def small_sizes(

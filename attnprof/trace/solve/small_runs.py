@@ -7,11 +7,12 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, trains
-from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.chance import HIGH, LOW, Draws, draws_seen
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.unsupported import UnsupportedTensorError
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs
 from attnprof.user_code import error_text, line_of
 
 #: Small sizes, and lengths, at which a run on real tensors is short.
@@ -19,6 +20,8 @@ _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Operations of a run that is made again to see whether chance changes it.
 _MOST = 4000
+#: Operations of a short run; the share of operations below which smaller sizes are taken instead.
+_MANY, _SHORTER = 250, 0.8
 
 
 class ChanceError(CannotRunError):
@@ -97,6 +100,34 @@ def _compare(target: Target, first: Trace, other: Trace, *, training: bool) -> N
             )
             refusal.in_training = training
             raise refusal
+
+
+def short_sizes(runs: Runs, hints: Sizes, asked: Sizes) -> dict[str, int]:
+    """Return the hints if a run there is short; else even or smaller sizes at which it is shorter.
+
+    A length stays in its class modulo 256, or 64. Raises :class:`NotRunningError` if the code runs
+    at none of these, :class:`NoFormulaError` if all runs are too long.
+    """
+    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
+    even = {name: asked.get(name) or EVEN.get(name, 16) for name in hints}
+    lengths = [few["N"] % unit + unit for unit in (256, 64) if few.get("N", 0) >= 2 * unit]
+    shortest, best, failure = float("inf"), dict[str, int](), None
+    for sizes in (dict(hints), even, few, *({**few, "N": length} for length in lengths)):
+        try:
+            operations = len(runs.at(sizes).calls)
+        except (AttnprofError, OutOfBudgetError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            failure = error if isinstance(error, TooLongError) else failure or error
+            continue
+        if operations < _SHORTER * shortest:
+            shortest, best = operations, sizes
+        if operations <= _MANY:
+            break
+    if failure and not best:
+        long = isinstance(failure, TooLongError)
+        raise NoFormulaError(str(failure)) if long else NotRunningError(failure) from failure
+    return best
 
 
 # -- why code does not run, in words -----------------------------------------------------

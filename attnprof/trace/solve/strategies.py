@@ -15,6 +15,7 @@ from attnprof.trace.events import (
     QUANTITIES,
     assumed,
     left_out,
+    orders,
     reservations,
     totals_by_phase,
     trains,
@@ -33,12 +34,17 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve import budget
 from attnprof.trace.solve.contradictions import Found, compare_calls
 from attnprof.trace.solve.count import held
-from attnprof.trace.solve.interpolation import Interpolated, interpolate
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
-from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
-from attnprof.trace.solve.shapes import Line, shapes_in
+from attnprof.trace.solve.plan import (
+    SizePlan,
+    plan_for,
+    plan_of_numbers,
+    whole_block_exclusions,
+)
+from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.single_sizes import evenly, include_single_sizes
+from attnprof.trace.solve.small_runs import short_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import (
     nearby_hints,
@@ -48,14 +54,12 @@ from attnprof.trace.solve.turns import (
 
 #: Why a peak has no formula where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
-#: How often ranges are cut until runs inside agree.
-_CUTS = 6
 #: Operations that all runs of one mixture on numbers may take: of a module, and of some layers.
 _MIXING, _MIXING_LAYERS = 90_000, 500_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, their domain and trace; or what a run at one shape shows.
-FoundForms = SymbolicRun | Mixed | Interpolated | SimpleNamespace
+FoundForms = SymbolicRun | Mixed | SimpleNamespace
 
 
 class PartialError(budget.NoFormulaError):
@@ -71,7 +75,7 @@ class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
     ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
-    ``pins`` are conditions that fixed a size; ``lines`` and ``plans`` are those of other phases.
+    ``pins`` are conditions that fixed a size; ``plans`` are those of other phases.
     Formulas may be for a class of the ``classed`` sizes alone. ``by_module``: costs of each module
     are asked for, and no peaks where these take further runs.
     """
@@ -81,7 +85,6 @@ class Attempt:
     asked: Sizes
     fixed: Sizes
     reasons: list[str]
-    lines: dict[str, Line]
     plans: dict[str, SizePlan]
     pins: Sequence[Any] = ()
     classed: Collection[str] = ()
@@ -160,6 +163,7 @@ class Attempt:
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
             yield from (*others, *notes, *found.trace.notes, *reservations(found.trace, phase))
+            yield from orders(found.trace, phase)
 
         formulas = {
             phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
@@ -223,10 +227,19 @@ def by_mixing(attempt: Attempt) -> Forms:
         known = plan_for(target, hints, phases, attempt.pins, by_module=attempt.by_module)
         attempt.plans["plan"] = known
     known.begin()
-    operations = _MIXING_LAYERS if attempt.by_module else _MIXING
-    runs = budget.Runs(target, phases, budget.A_LONG_RUN, operations)
+    runs = _runs_of_mixing(attempt)
     runs.settle(known.base)
-    formulas = mixed(known, phases, runs)
+    return _by_plan(attempt, known, runs, "mixed")
+
+
+def _runs_of_mixing(attempt: Attempt) -> budget.Runs:
+    operations = _MIXING_LAYERS if attempt.by_module else _MIXING
+    return budget.Runs(attempt.target, attempt.phases, budget.A_LONG_RUN, operations)
+
+
+def _by_plan(attempt: Attempt, plan: SizePlan, runs: budget.Runs, method: str) -> Forms:
+    """Return the formulas of a plan, verified by concrete runs."""
+    formulas = mixed(plan, attempt.phases, runs)
     try:
         shapes = runs.verify(formulas, formulas.held_out(), strict=formulas.least != formulas.start)
     except budget.ContradictedError:
@@ -240,7 +253,7 @@ def by_mixing(attempt: Attempt) -> Forms:
             formulas.ends[name] = max(formulas.ends[name], ends)
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
-    forms = attempt.verified("mixed", formulas, shapes)
+    forms = attempt.verified(method, formulas, shapes)
     if not _holds_at_asked(formulas, attempt, shapes):
         raise PartialError(f"it holds for {'; '.join(formulas.domain)}", forms)
     if formulas.narrow:
@@ -293,28 +306,19 @@ def _require_all_counts(formulas: Found, forms: Forms) -> Forms:
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
-    """Return polynomials through concrete runs; ranges end before a shape that contradicts them."""
-    target, phases = attempt.target, attempt.phases
+    """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
+    target = attempt.target
     usual = REAL_ANCHOR if target.real else ANCHOR
     hints = hints_for(target.symbols, {**usual, **attempt.above_one})
-    formulas = interpolate(target, hints, attempt.asked, phases, attempt.lines)
-    attempt.lines.update(formulas.lines)
-    runs = budget.Runs(target, phases)
-    ranges, cuts = formulas.ranges, 0
-    while True:
-        try:
-            shapes = runs.verify(formulas, formulas.held_out(), strict=cuts <= _CUTS)
-        except budget.ContradictedError as error:
-            if cuts > _CUTS:
-                raise
-            if error.only_peaks:
-                formulas.withhold(error)
-                continue
-            cuts = cuts + 1 if formulas.cut(error.shape) else _CUTS + 1
-            if cuts > _CUTS:
-                formulas.back_to(ranges)
-        else:
-            return attempt.verified("interpolated", formulas, shapes)
+    runs = _runs_of_mixing(attempt)
+    plan = attempt.plans.get("numbers")
+    if plan is None:
+        base = short_sizes(runs, hints, attempt.above_one)
+        plan = plan_of_numbers(target, hints, base, by_module=attempt.by_module)
+        attempt.plans["numbers"] = plan
+    plan.concrete = runs
+    runs.settle(plan.base)
+    return _by_plan(attempt, plan, runs, "interpolated")
 
 
 #: Strategies in the order in which they are tried, and how the reason begins if one fails.

@@ -63,13 +63,10 @@ def plot_figure(
     style.plot(path, draw, data, size=size)
 
 
-def picture(number: str, name: str, data: FigureData) -> bytes | None:
-    """Return a document's figure as PNG; None if it has no drawing."""
+def picture(number: str, name: str, data: FigureData) -> str | None:
+    """Return a document's figure as an element of a page; None if it has no drawing."""
     draw = drawings(number).get(name)
-    if draw is None:
-        return None
-    with style.styled():
-        return style.figure_bytes(draw(data))
+    return draw and style.inline_figure(draw, data, name=f"f{number}-{name}")
 
 
 def curve(

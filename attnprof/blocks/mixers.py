@@ -1,0 +1,111 @@
+"""Recurrent mixers as kernels run them: operands token by token in, rows and the state out.
+
+Kernels of engines take queries, keys, values (batch, tokens, heads, width) and gates as a model
+makes them; norms, step sizes and skips are inside. Each text below is such a kernel, for torch and
+for the count: in chunks for a prompt, by one turn of the recurrence for a token. ``state`` is moved
+in place from before the first token to after the last. :data:`MIXERS` has them by name.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.blocks.recurrence import recurrence, unit_rows
+from attnprof.blocks.selective_scan import selective_scan
+from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
+from attnprof.ops.layer import flat, repeat_heads
+
+
+def _mixed(
+    q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, *, by_channel: bool = False, **how: Any
+) -> Any:
+    """Return rows (b, n, h, dv) of a recurrence; fewer heads of q and k serve several of v."""
+    b, n, h, _ = v.shape
+    heads = [
+        None if x is None else flat(repeat_heads(x.transpose(1, 2), h)) for x in (q, k, v, g, beta)
+    ]
+    out = recurrence(*heads, state=state, by_channel=by_channel, **how)
+    return out.view(b, h, n, -1).transpose(1, 2)
+
+
+def _delta(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, **how: Any) -> Any:
+    """Return rows of the gated delta rule: queries over sqrt d, log decays g and β of each token.
+
+    g is (b, n, h), or (b, n, h, dk) where each channel has its decay; the state (b, h, dk, dv).
+    """
+    by_channel = g.dim() == v.dim()
+    gates = g if by_channel else g.unsqueeze(-1)
+    queries = q * (1 / square_root(q.shape[-1]))
+    states = state.flatten(0, 1)
+    return _mixed(queries, k, v, gates, beta.unsqueeze(-1), states, by_channel=by_channel, **how)
+
+
+def _unit_delta(q: Any, k: Any, *others: Any, **how: Any) -> Any:
+    """Return rows of the same with queries and keys of length one."""
+    return _delta(unit_rows(q), unit_rows(k), *others, **how)
+
+
+def _state_space(
+    x: Any, steps: Any, a: Any, b: Any, c: Any, skip: Any, state: Any, **how: Any
+) -> Any:
+    """Return rows of Mamba-2 with step sizes Δ: decays exp(Δ a), values Δ x, plus skip x.
+
+    x is (b, n, h, p), Δ (b, n, h), b and c (b, n, groups, s); a and skip have a number a head; the
+    state is (b, h, p, s).
+    """
+    values = x * as_format_of(steps, x).unsqueeze(-1)
+    states = state.flatten(0, 1).transpose(1, 2)
+    out = _mixed(c, b, values, (steps * a).unsqueeze(-1), None, states, **how)
+    return out + x * skip.view(1, 1, -1, 1)
+
+
+def _lightning(q: Any, k: Any, v: Any, rate: Any, state: Any, **how: Any) -> Any:
+    """Return rows of lightning attention: head h decays by exp(-rate_h); state (b, h, dk, dv)."""
+    b, n, h, _ = v.shape
+    gates = (-rate).view(1, 1, h, 1).expand(b, n, h, 1)
+    return _mixed(q, k, v, gates, None, state.flatten(0, 1), **how)
+
+
+def _selective(
+    x: Any, dt: Any, a: Any, b: Any, c: Any, skip: Any, bias: Any, *last: Any,
+    rows: int, form: str = "",  # noqa: ARG001 - token by token, always
+) -> Any:  # fmt: skip
+    """Return rows (b, d, n) of Mamba-1: its scan, plus skip x, times silu(z) where it has a z.
+
+    x, dt and z are (b, d, n), a (d, s), b and c (b, s, n), skip and bias (d); the state (b, d, s).
+    """
+    *gates, state = last
+    steps = softplus(wide(dt) + bias.unsqueeze(-1))
+    out = selective_scan(x, steps, a, b, c, rows=rows, state=state) + x * skip.unsqueeze(-1)
+    return out * silu(gates[0]) if gates else out
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """A kernel: its ``text``, which operand its result is like, the state's shape by operands."""
+
+    text: Callable[..., Any]
+    like: int
+    state: Callable[[Sequence[Any]], tuple[Any, ...]]
+    tokens: int = 1  #: the axis of tokens
+    in_chunks: bool = True  #: whether a prompt goes by chunks, or always token by token
+
+    def length(self, operands: Sequence[Any]) -> Any:
+        """Return the number of tokens."""
+        return operands[self.like].shape[self.tokens]
+
+
+def _of_heads(operands: Sequence[Any]) -> tuple[Any, ...]:
+    q, _, v, *_ = operands
+    return v.shape[0], v.shape[2], q.shape[-1], v.shape[-1]
+
+
+MIXERS = {
+    "delta": Mixer(_delta, 2, _of_heads),
+    "unit delta": Mixer(_unit_delta, 2, _of_heads),
+    "mamba2": Mixer(_state_space, 0, lambda x: (x[0].shape[0], *x[0].shape[2:], x[3].shape[-1])),
+    "lightning": Mixer(_lightning, 2, _of_heads),
+    "mamba": Mixer(
+        _selective, 0, lambda x: (*x[0].shape[:2], x[2].shape[-1]), tokens=2, in_chunks=False
+    ),
+}

@@ -1,0 +1,303 @@
+"""Bytes that ranks send each other when a sequence's tokens are divided among them.
+
+Each of P ranks holds N/P consecutive tokens of all heads. What it needs of other ranks' tokens is
+what a decoder keeps of them, so sizes are those of the mechanism's own decoding state: rows of a
+cache travel around a ring, a state of constant size is handed from rank to rank. All-to-all
+exchanges the split by tokens for one by heads, and back. :func:`rank_records` is the entry point.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from attnprof.algebra.expressions import expression_text, symbol
+from attnprof.closed_form.cost_records import identity, symbolic
+from attnprof.costs import Number, ceil_div, is_plain, maximum, minimum
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.mechanisms.decay import FixedDecay
+from attnprof.mechanisms.delta import Recurrence
+from attnprof.mechanisms.latent import Latent
+from attnprof.ops.caches import Cache, CountedCaches
+from attnprof.ops.counter import Counter
+from attnprof.ops.layer import LayerSizes
+from attnprof.ops.tensor import Tensor
+from attnprof.record import RanksRecord
+from attnprof.workload import Workload
+
+RING, ALL_TO_ALL = "ring", "all-to-all"
+PASSING, GATHERING = "state passing", "state gathering"
+#: Doublings of one token a rank after which no length is believed to hide what is sent.
+_POWERS = 33
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a decoder keeps: bytes of a token's rows and which tokens have them; or of a state."""
+
+    row_bytes: Number = 0
+    first: Number = 0
+    latest: Number | None = None
+    state_bytes: Number = 0
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bytes that the busiest rank sends in a layer, and how many sends follow one another."""
+
+    method: str
+    forward: Number
+    backward: Number
+    steps: Number
+
+    def sent(self, phase: str) -> Number:
+        """Return the bytes of a phase; ``train`` is forward and backward."""
+        both = {"forward": self.forward, "backward": self.backward}
+        return both.get(phase, self.forward + self.backward)
+
+
+def kept(mechanism: Mechanism, w: Workload) -> Kept:
+    """Return what a mechanism's decoder keeps, from its own initial state."""
+    sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
+    state = mechanism.init_state(sizes, CountedCaches(Counter(w.item_size), w))
+    parts = [state] if isinstance(state, Cache | Tensor) else [*vars(state).values()]
+    caches = {id(x): x for x in parts if isinstance(x, Cache)}.values()
+    held = sum(x.size_bytes for x in parts if isinstance(x, Tensor))
+    if caches:
+        width = sum(cache.batch * cache.width for cache in caches)
+        cache = next(iter(caches))
+        return Kept(width * w.item_size, cache.first, cache.latest)
+    if isinstance(held, int) and not held:  # caches that the first token makes
+        return Kept(mechanism.state_entries(w.with_(seq_len=1)) * w.item_size)
+    return Kept(state_bytes=held)
+
+
+def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Transfer | str]:
+    """Yield the ways in which ranks can share the tokens of a workload; a reason for a missing one.
+
+    Bytes are those that the busiest rank sends in one layer, from queries, keys and values of its
+    tokens to their outputs.
+    """
+    mechanism = mechanism.form_for(w)
+    tokens = ceil_div(w.seq_len, ranks) if is_plain(ranks) else w.seq_len / ranks
+    if mechanism.not_split or not mechanism.abilities.decode:
+        why = mechanism.not_split or "keeps nothing of earlier tokens: it has no decoding"
+        yield f"{RING}: {why}"
+    else:
+        yield from _of_state(mechanism, w, tokens, ranks)
+    try:
+        yield _all_to_all(mechanism, w, tokens, ranks)
+    except RequestError as refusal:
+        yield f"{ALL_TO_ALL}: {refusal}"
+
+
+def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
+    """Yield a ring of rows, or a state that is handed on or gathered.
+
+    Gradients of rows and of states go the same ways back; rows go around once more with theirs.
+    """
+    try:
+        decoder = kept(mechanism, w)
+    except RequestError as refusal:
+        yield f"{RING}: {refusal}"
+        return
+    others = ranks - 1
+    if decoder.row_bytes != 0:
+        rows = _rows_sent(decoder, tokens, ranks, causal=w.causal)
+        sent = rows * decoder.row_bytes
+        steps = others
+        if decoder.latest is not None and not decoder.first and is_plain(tokens, ranks):
+            steps = min(others, ceil_div(decoder.latest - 1, tokens))
+        yield Transfer(RING, sent, 2 * sent, steps)
+        return
+    state = decoder.state_bytes
+    if w.causal or isinstance(mechanism, Recurrence):
+        yield Transfer(PASSING, state, state, others)
+        gathered = others * (state + _transition_bytes(mechanism, w))
+        yield Transfer(GATHERING, gathered, others * state, others)
+    else:  # everyone needs the sum of all: reduced in parts, then gathered
+        part = ceil_div(state, ranks) if is_plain(state) else state / ranks
+        summed = 2 * others * part
+        yield Transfer(PASSING, summed, summed, 2 * others)
+
+
+def _rows_sent(decoder: Kept, tokens: Number, ranks: Number, *, causal: bool) -> Number:
+    """Return the rows of the busiest rank that others need, once for each rank that needs them.
+
+    In a ring all of them go on P - 1 times. Of a window, others see the ``latest`` less one, on
+    one side if causal; the ``first`` tokens go to every rank and, without a mask, see all rows.
+    Symbols stand for windows that, with the first tokens, are shorter than a rank's share.
+    """
+    others, first = ranks - 1, decoder.first
+    if decoder.latest is None or (first and not causal):
+        return others * tokens
+    reach = decoder.latest - 1
+    if not is_plain(tokens, ranks):
+        return reach + others * first if causal else reach * minimum(2, others)
+    if not causal:
+        before = others // 2
+        return min(reach, before * tokens) + min(reach, (others - before) * tokens)
+    whole, rest = divmod(reach, tokens)  # ranks that see all rows of this one; what the next sees
+    if whole >= others:
+        return others * tokens
+    return whole * tokens + min(rest + first, tokens) + (others - whole - 1) * min(first, tokens)
+
+
+def _transition_bytes(mechanism: Mechanism, w: Workload) -> Number:
+    """Return the bytes of what a rank's tokens do to an earlier state, where it is learned.
+
+    The delta rule has a matrix a head, gates a decay a channel or head; sums have none.
+    """
+    if not isinstance(mechanism, Recurrence) or isinstance(mechanism, FixedDecay):
+        return 0
+    width = mechanism.decay_width(w.head_dim)
+    entries = w.head_dim * w.head_dim if mechanism.delta else width
+    return w.batch_size * w.num_heads * entries * max(w.item_size, 4)
+
+
+def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Transfer:
+    """Return the exchange of tokens for heads before the core, and of heads for tokens after it.
+
+    What fewer heads than ranks have goes to every rank that needs it. Raises RequestError if
+    heads cannot be divided.
+    """
+    counts = [heads for heads, _ in _by_head(mechanism, w)]
+    if is_plain(ranks, *counts):
+        if w.num_heads % ranks:
+            raise RequestError(f"{ranks} ranks do not divide {w.num_heads} heads")
+        for heads in counts:
+            if heads % ranks and ranks % heads:
+                raise RequestError(f"{ranks} ranks do not divide {heads} heads of keys")
+    entries: Number = 0
+    for heads, width in _by_head(mechanism, w):
+        if heads is w.num_heads and not is_plain(heads, ranks):
+            share = heads / ranks
+        elif is_plain(heads, ranks):
+            share = max(heads // ranks, 1)
+        else:
+            share = 1 if is_plain(heads) and heads == 1 else maximum(heads / ranks, 1)
+        entries = entries + width * share
+    sent = (ranks - 1) * w.batch_size * tokens * entries * w.item_size
+    return Transfer(ALL_TO_ALL, sent, sent, 2)
+
+
+def _by_head(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
+    """Return the heads and their width of all that a core takes and gives, a token."""
+    h, dk, dv = w.num_heads, w.head_dim, w.value_width
+    if isinstance(mechanism, Latent):  # latents and shared keys are one head, of all
+        c, key, value = mechanism.widths(dk)
+        return [(h, key + mechanism.rope_dim), (1, c + mechanism.rope_dim), (h, value)]
+    if mechanism.has_own_layer():
+        raise RequestError("it has no heads that are independent of each other")
+    heads = {letter: mechanism.projected_heads(letter) for letter in "qk"}
+    tensors = [(h if heads["q"] is None else heads["q"], dk), (h, dv)]
+    if not mechanism.shares_queries:
+        tensors.append((w.kv_heads if heads["k"] is None else heads["k"], dk))
+    if not mechanism.shares_rows:
+        tensors.append((w.kv_heads, dv))
+    if isinstance(mechanism, Recurrence):  # gates of outputs stay where these end
+        sizes = LayerSizes(h, dk, h, dv)
+        gates = [name for name in mechanism.gate_maps if name != "g"]
+        tensors += [(h, mechanism.gate_width(name, sizes)) for name in gates]
+    return tensors
+
+
+# -- time ------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Link:
+    """Bytes a second that a rank sends, FLOP/s of its products, and who says the latter."""
+
+    bytes_per_s: float
+    flops_per_s: float
+    source: str = ""
+
+
+def tokens_for_overlap(
+    method: str, mechanism: Mechanism, w: Workload, ranks: int, link: Link
+) -> int | None:
+    """Return the fewest tokens a rank whose products take as long as what it sends meanwhile.
+
+    In a ring a step's rows travel while a rank's rows meet another rank's: all but the first of P
+    equal parts of its products. Other methods have all of them. None if no length is enough.
+    """
+
+    def hidden(tokens: int) -> bool:
+        at = w.with_(seq_len=tokens * ranks)
+        ways = [x for x in transfers(mechanism, at, ranks) if isinstance(x, Transfer)]
+        sent = next((x.sent(w.phase) for x in ways if x.method == method), inf)
+        flops = _products(mechanism, at) / ranks
+        if method == RING:
+            flops *= (ranks - 1) / ranks
+        return sent / link.bytes_per_s <= flops / link.flops_per_s
+
+    enough = next((2**power for power in range(_POWERS) if hidden(2**power)), None)
+    if enough is None:
+        return None
+    return bisect_left(range(enough + 1), True, enough // 2 + (enough > 1), key=hidden)
+
+
+def _products(mechanism: Mechanism, w: Workload) -> float:
+    """Return FLOPs of a layer's products between tokens; of a layer without a core the square part.
+
+    With a N² + b N, half of what 2N tokens take less what N take is a N².
+    """
+    if mechanism.abilities.attend:
+        return float(mechanism.cost(w, "core").matmul_flops)
+    once, twice = (mechanism.cost(w.with_(seq_len=n)).matmul_flops
+                   for n in (w.seq_len, 2 * w.seq_len))  # fmt: skip
+    return float(twice / 2 - once)
+
+
+# -- records ---------------------------------------------------------------------------
+def rank_records(
+    mechanism: Mechanism, w: Workload, ranks: int, link: Link | None = None
+) -> list[RanksRecord]:
+    """Return a record a method by which ranks can share the tokens; a refusal has its reason.
+
+    Raises RequestError for a decoding step.
+    """
+    if w.phase == "decode":
+        raise RequestError("ranks share the tokens of a prompt or a training step: not of decode")
+    who: dict[str, Any] = {**identity(mechanism, w, "layer"), "ranks": ranks,
+                           "tokens_per_rank": ceil_div(w.seq_len, ranks)}  # fmt: skip
+    try:
+        mechanism.check(w, "layer")
+    except RequestError as refusal:
+        return [RanksRecord(**who, method=RING, skipped=str(refusal))]
+    w = w if mechanism.kv_heads is None else w.with_(num_kv_heads=mechanism.kv_heads)
+    forms, records = _expressions(mechanism, w), []
+    for one in transfers(mechanism, w, ranks):
+        if isinstance(one, str):
+            method, _, why = one.partition(": ")
+            records.append(RanksRecord(**who, method=method, skipped=why))
+            continue
+        sent = one.sent(w.phase)
+        times: dict[str, Any] = {}
+        if link is not None:
+            times = {
+                "send_time_s": sent / link.bytes_per_s,
+                "overlap_tokens": tokens_for_overlap(one.method, mechanism, w, ranks, link)
+                if ranks > 1 else 1,
+            }  # fmt: skip
+        records.append(
+            RanksRecord(
+                **who,
+                method=one.method,
+                bytes_sent=sent,
+                steps=one.steps,
+                expression=forms.get(one.method),
+                **times,
+            )
+        )
+    return records
+
+
+def _expressions(mechanism: Mechanism, w: Workload) -> dict[str, str]:
+    """Return the closed forms in B N h d P (and g) by method, for P that divides N and heads."""
+    mechanism = mechanism.form_for(w)
+    forms = transfers(mechanism, symbolic(w), symbol("P"))
+    return {
+        one.method: expression_text(one.sent(w.phase)) for one in forms if isinstance(one, Transfer)
+    }

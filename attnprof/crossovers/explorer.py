@@ -1,0 +1,241 @@
+"""Closed forms as JavaScript, for a page on which sizes are dragged and curves cross.
+
+A subject of the page is a mechanism, code of a user's, or a model. Its costs become functions of
+B, N, h and d, each text once; those that no formula gives are missing, with the reason.
+:func:`page_data` is the entry point.
+"""
+
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from shlex import quote
+from typing import Any
+
+from attnprof.algebra.expressions import expanded, expression_of, rules_of, symbol
+from attnprof.algebra.parser import parse
+from attnprof.closed_form.cost_records import symbolic
+from attnprof.device.ceilings import GPUS
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.processes.progress import tell
+from attnprof.record import DeriveRecord, ModelRecord, Report
+from attnprof.units import label
+from attnprof.workload import SYMBOLS, Workload
+
+#: What is drawn, as its record calls it, and as the page does.
+QUANTITIES = {
+    "flops": "FLOPs", "bytes_moved": "bytes moved", "peak_bytes": "peak memory",
+    "state_bytes": "cache", "time_s": "time (at least)",
+}  # fmt: skip
+PHASES = ("forward", "train", "decode")
+DTYPES = ("float32", "bfloat16", "float16")
+#: The page's sizes, with their names and the most that can be chosen.
+SIZES = {
+    "N": ("tokens", 2**24),
+    "d": ("head width", 1024),
+    "h": ("heads", 256),
+    "B": ("batch", 4096),
+}
+START = {"N": 4096, "d": 128, "h": 32, "B": 1, "phase": "forward", "dtype": "bfloat16",
+         "on": "H100", "q": "flops"}  # fmt: skip
+#: What is on the page if nothing is asked for: what people choose between, and their baseline.
+USUAL = (
+    "standard", "sdpa", "gqa", "mla", "sliding-window", "topk", "differential", "gated-deltanet",
+    "kimi-delta", "mamba2", "linear", "efficient", "taylorshift",
+)  # fmt: skip
+#: How many subjects are drawn before any is chosen.
+FIRST = 4
+
+
+@dataclass
+class Scripts:
+    """JavaScript functions of B, N, h and d; equal ones are one."""
+
+    texts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, expression: Any) -> int | None:
+        """Return the place of an expression's function; None if it has symbols of others."""
+        import sympy
+
+        expression = expanded(sympy.sympify(expression))
+        if {one.name for one in expression.free_symbols} - set(SYMBOLS):
+            return None
+        text = sympy.jscode(expression)
+        return self.texts.setdefault(text, len(self.texts))
+
+    def script(self) -> str:
+        """Return the elements of an array of functions, one a line."""
+        return ",\n".join(f"(B,N,h,d)=>{text}" for text in self.texts)
+
+
+@dataclass
+class PageSubject:
+    """A row of the page: its forms by quantity and condition, as places among the scripts.
+
+    A condition is a phase, a mask (0 or 1) where it matters, and bytes of an entry where the number
+    format is not fixed as ``dtype``. ``reasons`` say by phase (and mask) why there is none.
+    """
+
+    name: str
+    title: str
+    kind: str
+    command: str = ""
+    symbols: Sequence[str] = ()
+    dtype: str = ""
+    forms: dict[str, dict[str, int]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, quantity: str, condition: str, place: int | None) -> None:
+        """Note where a form is."""
+        if place is not None:
+            self.forms.setdefault(quantity, {})[condition] = place
+
+
+def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
+    """Return a mechanism's layer in all phases, with and without a mask, by bytes of an entry."""
+    subject = PageSubject(mechanism.name, label(mechanism.title, mechanism.params), "mechanism")
+    masks = (False, True) if _mask_matters(mechanism) else (False,)
+    for phase, causal in [*product(PHASES[:2], masks), ("decode", False)]:
+        condition = f"{phase} {causal:d}" if len(masks) > 1 and phase != "decode" else phase
+        sizes = symbolic(Workload(2, 2, 2, 2, phase=phase, causal=causal))
+        try:
+            for dtype in DTYPES[:2]:
+                _put_costs(subject, mechanism, sizes.with_(dtype=dtype), condition, scripts)
+        except RequestError as refusal:
+            subject.reasons[condition] = str(refusal)
+        except (TypeError, ValueError):
+            subject.reasons[condition] = "it has no closed form for all sizes"
+    return subject
+
+
+def _put_costs(
+    subject: PageSubject, mechanism: Mechanism, w: Workload, condition: str, scripts: Scripts
+) -> None:
+    """Note the forms of one symbolic workload."""
+    table = mechanism.cost(w)
+    total = table.total
+    values = {"flops": total.flops, "bytes_moved": total.bytes_moved, "peak_bytes": table.peak()}
+    if mechanism.abilities.decode:
+        values["state_bytes"] = table.state_entries * w.item_size
+    for quantity, value in values.items():
+        subject.put(quantity, f"{condition} {w.item_size}", scripts.add(value))
+
+
+def _mask_matters(mechanism: Mechanism) -> bool:
+    """Return whether a mask changes what a layer costs, or is refused."""
+    costs = []
+    for causal in (False, True):
+        try:
+            table = mechanism.cost(Workload(300, 2, 8, causal=causal))
+        except RequestError:
+            return True
+        costs.append((table.total, table.peak()))
+    return costs[0] != costs[1]
+
+
+def _reported(
+    subject: PageSubject, rows: Iterable[Any], scripts: Scripts, known: Any
+) -> PageSubject:
+    """Return the subject with the formulas of records, with numbers for the ``known`` symbols."""
+    rules = {**rules_of(), "**": operator.pow}  # of experts that are met: (1 - k/E)**(B*N)
+    for row in rows:
+        quantity = "state_bytes" if row.quantity == "cache_bytes" else row.quantity
+        if quantity not in QUANTITIES or row.expression is None:
+            continue
+        tree = parse(row.expression, longest=len(row.expression), stored=True)
+        form = expression_of(tree, rules=rules)
+        subject.put(quantity, row.phase, scripts.add(form.subs(known)))
+    cache = subject.forms.get("state_bytes", {})
+    for phase in PHASES if cache else ():  # it does not depend on the phase
+        cache.setdefault(phase, next(iter(cache.values())))
+    for phase in PHASES:
+        if phase not in subject.forms.get("flops", {}):
+            subject.reasons[phase] = f"no formula of {phase}; its command may have the number"
+    return subject
+
+
+def model_subject(source: str, report: Report, scripts: Scripts) -> PageSubject:
+    """Return a model, from its report: of all layers, in B and N."""
+    summary = report.summary
+    layers = {symbol(name): size for name, size in summary["at"].items() if name not in SYMBOLS}
+    subject = PageSubject(
+        summary["name"], f"{summary['name']}, {summary['parameters']:,} parameters", "model",
+        f"attnprof model {quote(source)}", dtype=summary["dtype"],
+        notes=[f"the whole model, {summary['dtype']}: d and h are its own"],
+    )  # fmt: skip
+    rows = [row for row in report.of(ModelRecord) if row.part == "total"]
+    for phase, how in summary["phases"].items():
+        if domain := how.get("domain"):
+            subject.notes.append(f"{phase} for {'; '.join(domain)}")
+    if any(row.bound == "at least" for row in rows):
+        subject.notes.append("some operations are not counted: at least")
+    return _reported(subject, rows, scripts, layers)
+
+
+def code_subject(
+    source: str, report: Report, scripts: Scripts, *, symbols: Sequence[str], dtype: str
+) -> PageSubject:
+    """Return a user's code, from its derivation; ``source`` is the command without sizes."""
+    name = report.of(DeriveRecord)[0].name
+    domain = "; ".join(dict.fromkeys(one for row in report.of(DeriveRecord) for one in row.domain))
+    subject = PageSubject(
+        name, name, "code", source, symbols, dtype,
+        notes=[f"derived in {dtype}{f' for {domain}' if domain else ''}"],
+    )  # fmt: skip
+    return _reported(subject, report.of(DeriveRecord), scripts, {})
+
+
+def page_data(
+    subjects: Sequence[PageSubject],
+    scripts: Scripts,
+    settings: Mapping[str, Any],
+    *,
+    causal: bool = False,
+) -> dict[str, Any]:
+    """Return what the page shows: subjects, devices, choices, functions, and where it starts."""
+    if not subjects:
+        raise RequestError("nothing to explore: type --attention standard,linear")
+    names = [one.name for one in subjects]
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise RequestError(f"{double} is there twice: leave one of them out")
+    devices = {
+        gpu.name: {"bytes_per_s": gpu.bytes_per_s, "source": gpu.source,
+                   "flops_per_s": {one: r for one, r in gpu.flops_per_s.items() if one in DTYPES}}
+        for gpu in GPUS
+    }  # fmt: skip
+    options = {
+        "q": ("quantity", QUANTITIES), "phase": ("phase", PHASES), "dtype": ("format", DTYPES),
+        "on": ("device", devices),
+    }  # fmt: skip
+    choices = [
+        {"name": name, "title": title,
+         "options": [(one, QUANTITIES.get(one, one)) for one in possible]}
+        for name, (title, possible) in options.items()
+    ]  # fmt: skip
+    page = {
+        "subjects": [vars(one) for one in subjects], "devices": devices,
+        "quantities": list(QUANTITIES.items()), "choices": list(options),
+        "start": {"a": names[:FIRST], **START, "causal": causal},
+        "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
+    }  # fmt: skip
+    sizes = [
+        {"symbol": name, "title": title, "most": most, "doublings": most.bit_length() - 1}
+        for name, (title, most) in SIZES.items()
+    ]
+    return {
+        "names": names, "subjects": page["subjects"], "sizes": sizes, "choices": choices,
+        "quantities": list(QUANTITIES.items()), "forms": scripts.script(),
+        "data": json.dumps(page, ensure_ascii=False).replace("</", "<\\/"),
+    }  # fmt: skip
+
+
+def mechanism_subjects(mechanisms: Sequence[Mechanism], scripts: Scripts) -> list[PageSubject]:
+    """Return the mechanisms' layers, telling how far it has come."""
+    subjects = []
+    for mechanism in mechanisms:
+        tell(f"writing {mechanism.name}")
+        subjects.append(mechanism_subject(mechanism, scripts))
+    return subjects

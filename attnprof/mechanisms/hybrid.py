@@ -1,0 +1,136 @@
+"""Layers of several mechanisms one after the other, as hybrid models have them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from attnprof.costs import CostTable, Number, Stage, is_symbolic
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.workload import Workload, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(Mechanism):
+    """A period of a hybrid's layers: ``counts[i]`` layers of ``parts[i]``, in this order.
+
+    ``gated-deltanet@3+gqa@1`` is three layers of Gated DeltaNet and one of grouped attention. Rows
+    between layers die when the next layer ends; in training they are saved for its backward pass.
+    """
+
+    parts: tuple[Mechanism, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @property
+    def abilities(self) -> Abilities:  # type: ignore[override]
+        """What all of them can do."""
+        names = [item.name for item in fields(Abilities)]
+        return Abilities(**{n: all(getattr(p.abilities, n) for p in self.parts) for n in names})
+
+    @property
+    def layers(self) -> list[Mechanism]:
+        """The mechanism of each layer."""
+        both = zip(self.parts, self.counts, strict=True)
+        return [part for part, count in both for _ in range(count)]
+
+    # -- parameters ----------------------------------------------------------------------
+    def parameter_names(self) -> list[str]:  # type: ignore[override]
+        """Names that any of them takes."""
+        return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
+
+    def with_params(self, params: dict[str, Any]) -> Self:
+        """The same with each parameter set in all that have it."""
+        known = self.parameter_names()
+        for name in params:
+            if name not in known:
+                raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, known)}")
+        return replace(self, parts=tuple(
+            part.with_params({n: x for n, x in params.items() if n in part.parameter_names()})
+            for part in self.parts
+        ))  # fmt: skip
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Each one's, as ``gqa.bias``."""
+        return {f"{part.name}.{n}": x for part in self.parts for n, x in part.params.items()}
+
+    # -- sums ----------------------------------------------------------------------------
+    def _sum(self, of: Any) -> Number:
+        return sum(count * of(part) for part, count in zip(self.parts, self.counts, strict=True))
+
+    def parameters(self, workload: Workload, scope: str = "layer") -> Number:
+        """Those of all layers."""
+        return self._sum(lambda part: part.parameters(workload, scope))
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Those of all layers."""
+        return self._sum(lambda part: part.state_entries(workload))
+
+    def wide_entries(self, workload: Workload) -> Number:
+        """Those of all layers."""
+        return self._sum(lambda part: part.wide_entries(workload))
+
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """That of all layers."""
+        return self._sum(lambda part: part.state_traffic(workload, scope))
+
+    def check(self, workload: Workload, scope: str) -> None:
+        """Refuse what one of them cannot do."""
+        for part in self.parts:
+            part.check(workload, scope)
+
+    def choice(self, workload: Workload) -> str:
+        """What each chooses."""
+        return "; ".join(filter(None, (part.choice(workload) for part in self.parts)))
+
+    # -- tables --------------------------------------------------------------------------
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """The stages of all layers in the order in which they run."""
+        if is_symbolic(workload.seq_len, workload.head_dim):  # a peak of hundreds of terms
+            raise RequestError(f"{self.name}: closed forms are those of its layers: ask for them")
+        tables = [part.cost(workload, scope) for part in self.parts]
+        w, trains = workload, workload.phase in ("train", "backward")
+        between = w.batch_size * rows(w) * w.d_model * w.item_size if scope == "layer" else 0
+        layers = list(self._in_order(tables))
+        stages = list[Stage]()
+        for place, layer in enumerate(layers):
+            forward = [stage for stage in layer if stage.part == "forward"]
+            stages += _freeing(forward, 0 if trains or not place else between)
+        for place, layer in reversed([*enumerate(layers)]):
+            backward = [stage for stage in layer if stage.part != "forward"]
+            # in place of its own input's gradient, that its stages free, dies its saved input
+            passed = between if place + 1 < len(layers) else 0  # the gradient from the next one
+            stages += _freeing(backward, passed)
+        notes = dict.fromkeys(note for table in tables for note in table.notes)
+        each = list(zip(tables, self.counts, strict=True))
+        return CostTable(
+            tuple(stages), sum(table.parameters * count for table, count in each),
+            sum(table.state_entries * count for table, count in each),
+            sum(table.live_before * count for table, count in each), tuple(notes),
+        )  # fmt: skip
+
+    def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """The operations of all layers."""
+        tables = [part.definition(workload, scope) for part in self.parts]
+        stages = [stage for layer in self._in_order(tables) for stage in layer]
+        return CostTable(tuple(stages), self.parameters(workload, scope))
+
+    def _in_order(self, tables: list[CostTable]) -> Iterator[list[Stage]]:
+        """Each layer's stages, which have its number and mechanism in their names."""
+        of = dict(zip(map(id, self.parts), tables, strict=True))
+        for number, part in enumerate(self.layers):
+            where = f"{number} {part.name}"
+            yield [
+                replace(stage, name=f"{where}: {stage.name}", place=(number, *stage.place))
+                for stage in of[id(part)].stages
+            ]
+
+
+def _freeing(stages: list[Stage], more: Number) -> list[Stage]:
+    """The stages, of which the last frees so many bytes more."""
+    if stages:
+        stages[-1] = replace(stages[-1], frees=stages[-1].frees + more)
+    return stages
+
+
+MECHANISMS = ()

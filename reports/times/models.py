@@ -1,0 +1,175 @@
+"""Times of whole small models, predicted by a calibration and measured: ten kinds, three phases.
+
+A prompt, a training step and a decoded token of transformers' own code with random weights, one
+thread, float32. The processor is calibrated first, into ``devices/cpu.json``, unless it is there.
+A model's phases are timed ``PASSES`` times in turn, and the fastest median counts, as others only
+slow it down::
+
+    python reports/run.py times/models              # everything: 20 minutes on a quiet machine
+    python reports/run.py times/models llama --set MAX_TIME_S=1.0
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from rows import table
+
+from attnprof.device import calibration
+from attnprof.device.model_times import PHASES, PhaseTime, measured_time, predicted_time
+from attnprof.device.prediction import Predictor
+from attnprof.errors import AttnprofError
+from attnprof.measure.environment import device_name
+from attnprof.measure.request import Budget
+from attnprof.models.hub import hub_subject
+
+PACKAGES = ("torch", "transformers")
+THREADS, DTYPE = 1, "float32"
+FILE = Path(__file__).with_name("devices") / "cpu.json"
+#: Tokens of each text; passes over a model's phases; seconds that a phase is timed in each.
+LENGTHS, PASSES, MAX_TIME_S = (128, 512, 1024), 3, 3.0
+_TEXT = {
+    "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 4096,
+    "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 704,
+    "max_position_embeddings": 2048, "tie_word_embeddings": False,
+}  # fmt: skip
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 256}
+#: A configuration of each kind: about four layers of width 256.
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "llama": _TEXT, "qwen3": _TEXT, "mistral": {**_TEXT, "sliding_window": 256},
+    "gpt2": {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 4096, "n_positions": 2048},
+    "mixtral": {**_TEXT, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {**_TEXT, **_EXPERTS, "num_experts": 8, "mlp_only_layers": []},
+    "deepseek_v3": {
+        **_TEXT, **_EXPERTS, "head_dim": 16, "num_key_value_heads": 8,
+        "q_lora_rank": 128, "kv_lora_rank": 64, "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 32, "v_head_dim": 32, "n_routed_experts": 8,
+        "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    },
+    "mamba2": {"hidden_size": 256, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 32,
+               "state_size": 32, "n_groups": 1, "chunk_size": 64, "vocab_size": 4096},
+    "bert": {**_TEXT, "intermediate_size": 1024},
+    "t5": {"d_model": 256, "d_kv": 32, "num_heads": 8, "num_layers": 4, "d_ff": 1024,
+           "vocab_size": 4096},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A phase of a model at a length; seconds, the ends of 95 %, or why there are none."""
+
+    model: str
+    phase: str
+    tokens: int
+    predicted_s: float = 0.0
+    low_s: float = 0.0
+    high_s: float = 0.0
+    measured_s: float = 0.0
+    skipped: str = ""
+
+    @property
+    def error(self) -> float:
+        """The share by which the prediction is off, whichever way."""
+        return exp(abs(log(self.predicted_s / self.measured_s))) - 1
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def name_of(row: Row) -> str:
+    """Return the case of a row."""
+    return row.model
+
+
+def cases() -> Mapping[str, Mapping[str, Any]]:
+    """Return the configuration of each kind of model."""
+    return MODELS
+
+
+def prepare() -> None:
+    """Calibrate this processor with one thread, unless that was done."""
+    from attnprof.cli.app import main
+
+    if calibration.load(device_name("cpu"), THREADS, FILE) is None:
+        try:
+            main(["calibrate", "--threads", str(THREADS), "--dtype", DTYPE, "--calibration",
+                  str(FILE)])  # fmt: skip
+        except SystemExit as ended:
+            if ended.code:
+                raise
+
+
+def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield every phase of a model at each length."""
+    warnings.filterwarnings("ignore")
+    known = calibration.load(device_name("cpu"), THREADS, FILE)
+    assert known is not None, "prepare calibrates"
+    whole = hub_subject({"model_type": name, **fields}, name)
+    predictor, budget = Predictor(known), Budget(samples=10, max_time_s=MAX_TIME_S, least=3)
+    for tokens in LENGTHS:
+        sizes, found = {"B": 1, "N": tokens}, dict[str, Any]()
+        for phase in PHASES:
+            try:
+                found[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
+            except AttnprofError as error:
+                yield Row(name, phase, tokens, skipped=str(error))
+        times: dict[str, list[float]] = {phase: [] for phase in found}
+        for _ in range(PASSES):
+            for phase, taken in times.items():
+                taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
+        for phase, told in found.items():
+            yield _row(name, phase, tokens, told, min(times[phase]))
+
+
+def _row(name: str, phase: str, tokens: int, told: PhaseTime, measured_s: float) -> Row:
+    return Row(name, phase, tokens, told.seconds, told.low_s, told.high_s, measured_s)
+
+
+# -- the page -------------------------------------------------------------------------------
+
+
+def page(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    timed = [row for row in rows if not row.skipped]
+    yield "# Times of whole small models, predicted and measured"
+    yield (
+        "About four layers of width 256 with random weights, as the installed transformers runs "
+        f"them; {DTYPE}, one thread, one text. *error* is how far a prediction is off, whichever "
+        "way; *in 95 %* says for how many the measured time lies in the interval."
+    )
+    yield ""
+    if timed:
+        yield (
+            f"{len(timed)} times of {len({row.model for row in timed})} models: off by "
+            f"{median(row.error for row in timed):.1%} at the median; the interval holds for "
+            f"{sum(row.holds for row in timed)} of {len(timed)}."
+        )
+        yield ""
+    groups = [(phase, [row for row in timed if row.phase == phase]) for phase in PHASES]
+    groups += [(name, [row for row in timed if row.model == name]) for name in MODELS]
+    yield from table(
+        "of | >times | >median error | >largest | >in 95 %",
+        ((name, len(some), f"{median(r.error for r in some):.1%}",
+          f"{max(r.error for r in some):.1%}", sum(r.holds for r in some))
+         for name, some in groups if some),
+    )  # fmt: skip
+    yield ""
+    yield from table(
+        "model | phase | >tokens | >predicted ms | >95 % ms | >measured ms | >error",
+        ((r.model, r.phase, r.tokens, f"{r.predicted_s * 1e3:.2f}",
+          f"{r.low_s * 1e3:.2f} to {r.high_s * 1e3:.2f}", f"{r.measured_s * 1e3:.2f}",
+          f"{r.error:.1%}") for r in timed),
+    )  # fmt: skip
+    for why in dict.fromkeys(f"{r.model}, {r.phase}: {r.skipped}" for r in rows if r.skipped):
+        yield f"\nNot predicted: {why}."

@@ -1,0 +1,133 @@
+"""A page as a real browser shows it, by Chromium without a window.
+
+Chromium reads and answers its own protocol on two pipes, one JSON text after the other.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium: apt-get install chromium")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+         "--disable-extensions", "--disable-background-networking", "--hide-scrollbars",
+         "--remote-debugging-pipe")  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What a page shows and does: its text, errors, requests, a PNG, and values of scripts."""
+
+    text: str = ""
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    values: list = field(default_factory=list)
+    screenshot: bytes = b""
+
+
+class _Protocol:
+    """Commands to a page, and what it tells meanwhile."""
+
+    def __init__(self, commands, answers, seen):
+        self.commands, self.answers, self.seen = commands, answers, seen
+        self.count, self.session, self.events = 0, None, []
+
+    def ask(self, method, **params):
+        """The result of a command; errors and requests on the way are kept."""
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        self.commands.write(json.dumps(message).encode() + b"\0")
+        self.commands.flush()
+        while (answer := self.next()).get("id") != self.count:
+            pass
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']['message']}")
+        return answer["result"]
+
+    def next(self):
+        text = bytearray()
+        while (byte := self.answers.read(1)) != b"\0":
+            if not byte:
+                raise RuntimeError("the browser ended")
+            text += byte
+        message = json.loads(text)
+        self.note(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def note(self, method, params):
+        self.events.append(method)
+        if method == "Network.requestWillBeSent":
+            self.seen.requests.append(params["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            details = params["exceptionDetails"]
+            self.seen.errors.append(details.get("exception", details).get("description", "error"))
+        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.seen.errors.append(params["entry"]["text"])
+        elif method == "Runtime.consoleAPICalled" and params["type"] == "error":
+            self.seen.errors.append(str([one.get("value") for one in params["args"]]))
+
+    def run(self, script):
+        """The value of a script, which may be a promise."""
+        result = self.ask("Runtime.evaluate", expression=script, awaitPromise=True,
+                          returnByValue=True)  # fmt: skip
+        if "exceptionDetails" in result:
+            raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
+        return result["result"].get("value")
+
+
+def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address=""):
+    """Open a file, run scripts one after the other, and return what is seen then."""
+    seen = Seen()
+    to_browser, from_browser = os.pipe(), os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        words = [BROWSER, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
+        shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
+        process = subprocess.Popen(
+            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser[0], from_browser[1]),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser[0])
+        os.close(from_browser[1])
+        with (
+            os.fdopen(to_browser[1], "wb") as commands,
+            os.fdopen(from_browser[0], "rb") as answers,
+        ):
+            try:
+                _visit(_Protocol(commands, answers, seen), path, width, height, dark, scripts,
+                       address)  # fmt: skip
+            finally:
+                process.terminate()
+                process.wait(timeout=30)
+    return seen
+
+
+def _visit(page, path, width, height, dark, scripts, address):
+    (target,) = (
+        one["targetId"] for one in page.ask("Target.getTargets")["targetInfos"]
+        if one["type"] == "page"
+    )  # fmt: skip
+    page.session = page.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    for domain in ("Page", "Runtime", "Log", "Network"):
+        page.ask(f"{domain}.enable")
+    page.ask("Emulation.setDeviceMetricsOverride", width=width, height=height,
+             deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    page.ask("Emulation.setEmulatedMedia", features=[scheme])
+    page.ask("Page.navigate", url=Path(path).resolve().as_uri() + address)
+    while "Page.loadEventFired" not in page.events:
+        page.next()
+    page.run("new Promise(done => setTimeout(done, 400))")
+    page.seen.values = [page.run(script) for script in scripts]
+    page.seen.text = page.run("document.body.innerText")
+    whole = page.ask("Page.captureScreenshot", captureBeyondViewport=True)
+    page.seen.screenshot = base64.b64decode(whole["data"])

@@ -1,0 +1,153 @@
+"""Pages of HTML: whole in themselves, formulas set as they are written, the answer first."""
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from attnprof.record import Report, ReproduceRecord
+from attnprof.render.mathml import formula_html, value_html
+from attnprof.render.reproduction_page import reproduction_html
+
+VOID = {"meta", "img", "input", "br", "link"}
+
+
+class Outline(HTMLParser):
+    """What a page holds: links, ids, headings, and whether each element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.open, self.heads = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.links += [given[name] for name in ("src", "href", "xlink:href") if name in given]
+        self.ids += [given["id"]] if "id" in given else []
+        self.heads += [(tag, given)] if tag in ("th", "caption") else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def plain(node):
+    """The text of MathML, with a sign for what is above or below."""
+    parts = [plain(part) + (part.tail or "") for part in node]
+    sign = {"msup": "^", "msub": "_", "mfrac": "/"}.get(node.tag, "")
+    return (node.text or "") + sign.join(parts)
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("4*B*N**2*d*h + 6*B*N**2*h", "4BN^2dh +6BN^2h"),
+    ("2*8030261248", "2·8030261248"),
+    ("(a + b)*c - d", "(a+b)c −d"),
+    ("a - (b - c)", "a −(b−c)"),
+    ("2097152*B*ceiling(N/16)", "2097152B⌈N/16⌉"),
+    ("(a/b)**2", "(a/b)^2"),
+    ("-a**(1/2)", "−a^1/2"),
+    ("Max(8*B*N, 4*N**2)", "max(8BN, 4N^2)"),
+    ("chunk*N", "chunk·N"),
+    ("d_model*h", "d_modelh"),
+    ("B, N, h >= 2", "B, N, h≥2"),
+    ("at least 4*N", "at least 4N"),
+    ("2 d^2 is no formula", "2 d^2 is no formula"),
+    ("0.1 of the memory", "0.1 of the memory"),
+])  # fmt: skip
+def test_a_formula_is_set_as_it_is_written(text, shown):
+    html = str(formula_html(text))
+    assert plain(ET.fromstring(f"<r>{html.replace('&#x2062;', '')}</r>")) == shown
+    assert ("<code>" in html) is ("is no formula" in text)
+    assert ("<math>" in html) is (" of " not in text and "is no" not in text)
+
+
+def test_a_sum_of_hundreds_of_terms_is_set_and_what_is_too_deep_stays_text():
+    assert str(formula_html(" + ".join(["N*d"] * 900))).count("<math>") == 900
+    deep = "(" * 5000 + "N" + ")" * 5000
+    assert formula_html(deep) == deep
+
+
+def test_texts_without_a_formula_s_signs_stay_texts():
+    assert value_html("rows & columns") == "rows &amp; columns"
+    assert "<msup>" in value_html("l^2*d")
+    assert "<mfrac>" in value_html("127/512")
+
+
+COMMANDS = {
+    "derive": "derive linear --scope core --phase forward",
+    "fit": "fit llama-3.2-1b --memory 8GB",
+    "compare": "compare --attention standard,linear --seq 64",
+    "reproduce": "reproduce 002 --table 5",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_page_is_whole_in_itself_and_says_the_answer_first(attnprof, command):
+    ended = attnprof(COMMANDS[command], "--format html")
+    assert (ended.code, ended.out[:15]) == (0, "<!DOCTYPE html>")
+    outline = Outline(ended.out)
+    assert all(link.startswith("#") for link in outline.links)
+    assert {link[1:] for link in outline.links} <= {*outline.ids}
+    assert len(outline.ids) == len({*outline.ids})
+    assert all("scope" in given for tag, given in outline.heads if tag == "th")
+    assert not re.search(r"url\((?!#)|@import|<link|src=", ended.out)
+    data = attnprof(COMMANDS[command], "--format json").json
+    answer = str(data["summary"].get("answer", "")).strip()
+    assert f'<p class="answer">{answer}' in ended.out or not answer
+
+
+def test_a_page_shows_the_formulas_and_the_figure(attnprof):
+    page = attnprof(COMMANDS["fit"], "--format html").out
+    assert 'role="img" aria-label="What one rank holds' in page
+    assert "<svg" in page
+    assert 'title="2*1235814400"' in page or "<mn>2</mn><mo>·</mo>" in page
+
+
+def test_a_sweep_has_its_curves(attnprof, tmp_path):
+    journal = tmp_path / "sweep.jsonl"
+    words = "sweep --attention linear --seq 8,16 --d-model 16 --heads 2 --in-process"
+    page = attnprof(words, f"--samples 3 --format html -o {journal}").out
+    Outline(page)
+    assert page.count("<figure>") == 1
+    assert "Median time and peak memory over sequence length" in page
+
+
+def claim(name, published, ours, verdict="erratum"):
+    return ReproduceRecord(
+        claim=name, document="002", place="Sec 1", says=f"what {name} says", published=published,
+        ours=ours, verdict=verdict, basis="computed", how="by hand", why="it is so",
+    )  # fmt: skip
+
+
+def page_of(*records):
+    counts = {"title": "A document", "claims": len(records), "readings": 0}
+    verdicts = ("match", "erratum", "not-reproducible", "error")
+    counts |= {verdict: sum(r.verdict == verdict for r in records) for verdict in verdicts}
+    summary = {"answer": "some claims", "documents": {"002": counts}}
+    return reproduction_html(Report("reproduce", records, summary), {})
+
+
+def test_claims_are_sentences_by_how_far_they_are_off_and_matches_are_folded():
+    near = [claim(f"near{n}", 100, 100.5) for n in range(5)]
+    page = page_of(
+        *near, claim("far", 1, 4), claim("no", True, False), claim("right", 1, 1, "match")
+    )
+    Outline(page)
+    first = re.findall(r'id="(\w+)-first"', page)
+    assert first == ["far", "no", "near0", "near1", "near2"]
+    assert re.findall(r'<details class="fold"( open)?>', page) == [" open", "", ""]
+    entry = page.split('id="far"')[1].split("</details>")[0]
+    assert re.match(r".*<summary>what far says <span", entry, re.DOTALL)
+    for words in ('class="badge erratum red">erratum', 'class="badge full">major', "1 → 4"):
+        assert words in entry
+    assert "does not hold" in page.split('id="no"')[1].split("</details>")[0]
+
+
+def test_what_somebody_named_is_text_on_a_page():
+    page = page_of(claim("hostile", "<script>alert(1)</script>", '"><b>'))
+    Outline(page)
+    assert page.count("<script>") == 1

@@ -1,0 +1,299 @@
+"""Parameters, crossovers and caches of released layers, each by a command; facts are published.
+
+Numbers of parameters are those of transformers' modules at the released sizes; crossovers are
+worked out by hand beside each command.
+"""
+
+import pytest
+
+V3 = "--heads 128 --d 128 --width 7168 --set kv_rank=512 --set q_rank=1536"
+PARAMETERS = {
+    "gated-deltanet --heads 32 --d 128 --width 2048 --set key_heads=16": 33_718_464,  # Qwen3-Next
+    "kimi-delta --heads 32 --d 128 --width 2304": 39_514_272,  # Kimi Linear
+    "lightning --heads 64 --d 128 --width 6144": 251_666_432,  # MiniMax-01
+    "mamba2 --heads 80 --d 128 --value-dim 64 --width 2560": 40_214_000,  # Mamba-2 2.7B
+    "gqa --heads 16 --d 256 --width 2048 --kv-heads 2 --set gate=elementwise --set qk_norm=true":
+        27_263_488,  # Qwen3-Next's full layers
+    f"mla {V3}": 187_107_328,  # DeepSeek-V3
+    f"dsa {V3}": 201_066_752,  # DeepSeek-V3.2
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", PARAMETERS)
+def test_parameters_of_released_layers_to_the_unit(attnprof, layer):
+    ended = attnprof(f"cost -a {layer} --quantity parameters --format json")
+    assert [row["value"] for row in ended.json["records"]] == [PARAMETERS[layer]]
+
+
+CHUNKS = "standard --metric matmul --every 64 --set impl=inverse"
+STEP = "--phase decode --metric bytes --dtype bfloat16"
+NEXT = f"gated-deltanet gqa@gate=elementwise@qk_norm=true {STEP} --scope layer --heads 32"
+NEXT += " --d 128 --width 2048 --set key_heads=16 --set num_kv_heads=4"
+CROSSINGS = {
+    # C + 2 dk dv / (dk + dv): 64 + 128, 256 + 128
+    "retnet standard --metric matmul --d 128 --every 64": 192,
+    "lightning standard --metric matmul --d 128 --every 256": 384,
+    # (C (3 dk + 2 dv) + 3 dk dv) / (dk + dv)
+    f"gated-deltanet {CHUNKS} --d 128": 352,
+    f"gated-deltanet {CHUNKS} --d 256 --value-dim 512": pytest.approx(661.33, abs=0.01),
+    # Kimi Linear, Eq 13 and 14: 3 d + 1.5 C + C² / 2 d
+    "kimi-delta gqa --kind published --metric flops --causal --d 128": 496,
+    # 2 S · 4 bytes of states over 2 g d · 2 bytes of keys and values
+    f"gated-deltanet gqa {STEP} --heads 32 --d 128 --set num_kv_heads=8": 1024,
+    f"gated-deltanet gqa {STEP} --heads 32 --d 128 --set num_kv_heads=4": 2048,
+    f"kimi-delta gqa {STEP} --heads 96 --d 128 --set num_kv_heads=8": 3072,
+    f"lightning gqa {STEP} --heads 64 --d 128 --set num_kv_heads=8": 2048,
+}
+
+
+@pytest.mark.parametrize("pair", CROSSINGS)
+def test_a_crossing_is_that_of_the_closed_form(attnprof, pair):
+    (row,) = attnprof(f"crossover {pair} --format json").json["records"]
+    assert row["crossover_seq_len"] == CROSSINGS[pair]
+
+
+def test_a_step_reads_weights_once_for_its_batch(attnprof):
+    """Of Qwen3-Next: (2 S · 4 + W · 2 / B) / 2048, and W 6,454,976 less the norms of wider heads.
+
+    Convolutions have a state, too: 3 of 4 tokens of 8,192 channels, read and written.
+    """
+    weights, tails = 33_718_464 - (27_263_488 - 256), 2 * 2 * 3 * 8192
+    for batch in (1, 8, 64):
+        (row,) = attnprof(f"crossover {NEXT} --batch {batch} --format json").json["records"]
+        expected = (2 * 524_288 * 4 + tails + 2 * weights / batch) / 2048
+        assert row["crossover_seq_len"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_bytes_of_a_state_are_those_of_the_tensors_that_a_step_keeps():
+    import torch
+
+    from attnprof import Workload, build, registry
+    from attnprof.blocks.cache import tensors_within
+    from attnprof.closed_form.quantities import state_bytes
+
+    work = Workload(1, 2, 8, 3, phase="decode", dtype="bfloat16")
+    for name in ("gated-deltanet", "mamba2", "linear", "performer", "gqa", "mla@rope_dim=2"):
+        layer = build(name, 16, 2).bfloat16()
+        with torch.no_grad():
+            _, state = layer.step(torch.zeros(3, 1, 16, dtype=torch.bfloat16), layer.init_state(3))
+        kept = sum(x.nbytes for x in tensors_within(state))
+        spec = registry.get(name)
+        assert (name, state_bytes(spec, work, spec.cost(work).state_entries)) == (name, kept)
+
+
+def test_latents_are_made_again_from_171_query_tokens_on(attnprof):
+    sizes = f"{V3} --seq 1000000 --range 1:4096 --phase decode --scope layer --metric matmul"
+    forms = "mla@impl=absorbed mla@impl=reexpanded"
+    (row,) = attnprof(f"crossover {forms} --over step_tokens {sizes} --format json").json["records"]
+    assert (row["first_value"], row["cheaper_above"]) == (171, "mla@impl=reexpanded")
+    assert row["closed_form"] == "512*N/(3*N + 512)"  # c (dk + dv) N / ((2c - dk - dv) N + …)
+
+
+def test_a_hybrid_costs_what_its_layers_do(attnprof):
+    sizes = "--seq 512 --heads 4 --d 32 --scope layer --format json"
+    for phase in ("forward", "train", "decode"):
+        asked = f"{sizes} --phase {phase} --quantity flops,bytes_moved,parameters,state_entries"
+
+        def totals(names, asked=asked):
+            rows = attnprof(f"cost -a {names} {asked}").json["records"]
+            return {
+                (row["mechanism"], row["quantity"]): row["value"]
+                for row in rows if row["stage"] == "total"
+            }  # fmt: skip
+
+        hybrid = "gated-deltanet@3+gqa@num_kv_heads=1"
+        whole = totals(hybrid)
+        parts = totals("gated-deltanet,gqa@num_kv_heads=1")
+        for (name, quantity), value in whole.items():
+            of = [parts[one, quantity] for one in ("gated-deltanet", "gqa@num_kv_heads=1")]
+            assert (name, quantity, value) == (hybrid, quantity, 3 * of[0] + of[1])
+
+
+def test_a_hybrid_runs_what_it_counts():
+    import torch
+
+    from attnprof import Workload, build, cost
+    from tests.oracles.aten import count, count_core, count_training
+
+    name, work = "gated-deltanet@2+gqa@num_kv_heads=1", Workload(9, 4, 3, 2, causal=True)
+    layer, x = build(name, 12, 4), torch.randn(2, 9, 12)
+    seen = {"forward": count_core(layer, (x,), "forward", causal=True)}
+    for phase, counts in {**seen, **count_training(layer, (x,), causal=True)}.items():
+        table = cost(name, work.with_(phase=phase))
+        assert (phase, table.flops) == (phase, counts.flops)
+        assert (phase, table.total.bytes_moved) == (phase, counts.bytes_moved)
+    assert cost(name, work).parameters == sum(p.numel() for p in layer.parameters())
+    rows, state = layer(x, causal=True), layer.init_state(2)
+    with torch.no_grad():
+        for t, row in enumerate(rows.unbind(1)):
+            y, state = layer.step(x[:, t : t + 1], state)
+            torch.testing.assert_close(y[:, 0], row)
+        counts = count(lambda: layer.step(x[:, :1].contiguous(), layer.init_state(2)))
+    assert cost(name, work.with_(seq_len=1, causal=False, phase="decode")).flops == counts.flops
+
+
+@pytest.mark.parametrize("name", ["gated-deltanet@2+gqa@impl=written", "standard@3"])
+def test_the_peak_of_a_hybrid_is_the_allocators(name):
+    import torch
+
+    from attnprof import Workload, build, cost
+    from tests.oracles.memory import allocator_peak
+
+    layer, x = build(name, 32, 2), torch.randn(2, 70, 32)
+    with torch.no_grad():
+        layer(x, causal=True)
+        seen = allocator_peak(lambda: layer(x, causal=True))
+    ours = cost(name, Workload(70, 2, 16, 2, causal=True)).peak()
+    assert ours == pytest.approx(seen, abs=16, rel=0)
+
+
+def test_rows_between_a_hybrids_layers_die_unless_training_saves_them():
+    from attnprof import Workload, registry
+
+    work = Workload(64, 2, 16)
+    one, two = registry.get("sdpa"), registry.get("sdpa@2")
+    rows = 64 * 32 * 4
+    assert two.cost(work).peak() == one.cost(work).peak() + rows
+    saved, twice = (x.cost(work.with_(phase="train")) for x in (one, two))
+    held = [sum(s.allocates - s.frees for s in t if s.part == "forward") for t in (saved, twice)]
+    assert held[1] == 2 * held[0]
+    # at the end: gradients of weights, and the result
+    ends = [sum(s.allocates - s.frees for s in table) for table in (saved, twice)]
+    weights = one.parameters(work) * 4
+    assert [end - weights * n for n, end in enumerate(ends, 1)] == [rows, rows]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("cost -a mla@absorbed", "type a parameter, like mla@impl=absorbed"),
+        ("cost -a gqa@2@3", "a number of layers"),
+        ("cost -a mla@impl=absorb", "absorbed"),
+        ("cost -a efficient --width 100", "takes columns of its input as heads"),
+        ("crossover gated-deltanet gqa --metric bytes", "add --phase decode"),
+        ("crossover linear gqa --over d --every 64 --metric flops", "leave it or --over out"),
+    ],
+)
+def test_what_cannot_be_is_refused(attnprof, command, reason):
+    ended = attnprof(command)
+    assert ended.code == 2
+    assert reason in ended.err
+
+
+def test_names_with_parameters_build_layers():
+    import torch
+
+    from attnprof import build
+
+    layer = build("mla@impl=absorbed@rope_dim=2", 16, 2)
+    assert (layer.spec.impl, layer.spec.rope_dim, layer.spec.name) == (
+        "absorbed", 2, "mla@impl=absorbed@rope_dim=2",
+    )  # fmt: skip
+    assert layer(torch.zeros(1, 3, 16)).shape == (1, 3, 16)
+    wide = build("gqa", 12, 2, head_dim=8)
+    assert wide(torch.zeros(1, 3, 12)).shape == (1, 3, 12)
+    assert wide.q_proj.weight.shape == (16, 12)
+
+
+MIB = 2**20
+LITE = "--heads 16 --d 128 --width 2048 --set kv_rank=512 --seq 1"
+#: Caches of released models as engines' logs and papers give them: entries by a command, bytes of
+#: an entry, and the published number in bytes, of so many digits as are printed.
+CACHES = {
+    # Qwen3.6-27B in llama.cpp, which keeps states and convolutions of 4 sequences in float32
+    "gqa@16 --heads 24 --d 256 --kv-heads 4 --seq 262144": (2, 16384 * MIB),
+    "gated-deltanet@48 --heads 48 --d 128 --width 5120 --set key_heads=16 --batch 4 --seq 9":
+        (4, 598.5 * MIB),
+    # gpt-oss-20b, 32 sequences of 8,192 tokens: windows of 128 capped, or kept whole
+    "sliding-window@window=128@12+gqa@12 --heads 64 --d 64 --kv-heads 8 --batch 32 --seq 8192":
+        (2, 6_543_114_240),
+    "gqa@24 --heads 64 --d 64 --kv-heads 8 --batch 32 --seq 8192": (2, 12 * 2**30),
+    "gqa@36 --heads 64 --d 64 --kv-heads 8 --seq 1": (2, 73_728),  # gpt-oss-120b, a token
+    # gemma-3-1b at 32,768 tokens: windows of 512 capped, or kept whole
+    "gqa@4+sliding-window@window=512@22 --heads 4 --d 256 --kv-heads 1 --seq 32768": (2, 139 * MIB),
+    "gqa@26 --heads 4 --d 256 --kv-heads 1 --seq 32768": (2, 832 * MIB),
+    f"mla@impl=expanded@27 {LITE}": (2, 276_480),  # DeepSeek-V2-Lite, a token
+    f"mla@27 {LITE}": (2, 31_104),
+    "gqa@15 --heads 32 --d 256 --kv-heads 2 --seq 1": (2, 30 * 1024),  # Qwen3.5-397B, a token
+    # a delta layer of Qwen3-Next; a public note that multiplies both numbers of heads has 32 MiB
+    "gated-deltanet@conv=none --heads 32 --d 128 --seq 9": (4, 2 * MIB),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", CACHES)
+def test_published_caches_to_the_byte(attnprof, layers):
+    size, published = CACHES[layers]
+    ended = attnprof(f"cost -a {layers} --phase decode --quantity state_entries --format json")
+    (row,) = (row for row in ended.json["records"] if row["stage"] == "total")
+    assert row["value"] * size == published
+
+
+K2 = "--heads 64 --d 128 --width 7168 --set kv_rank=512 --set q_rank=1536"
+QWEN = "--heads 64 --d 128 --kv-heads 4"
+#: Step-3's tables 2 and 3 (arXiv:2507.19427): layers, quantity, the printed number, and what it
+#: should be where it is wrong.
+STEP_3 = [
+    (f"mla@61 {V3} --seq 8192", "bytes", "2.88e8", None),
+    (f"mla@61 {V3} --seq 8192", "attention", "1.47e11", "1.39e11"),
+    (f"mla@61 {V3} --seq 32768", "attention", "5.89e11", "5.57e11"),
+    (f"mla@61 {V3} --seq 8192", "linear", "2.28e10", None),
+    (f"mla@61 {K2} --seq 32768", "attention", "2.95e11", "2.78e11"),
+    (f"mla@61 {K2} --seq 32768", "linear", "1.23e10", None),
+    (f"gqa@94 {QWEN} --width 4096 --seq 32768", "bytes", "3.15e9", None),
+    (f"gqa@94 {QWEN} --width 4096 --seq 8192", "attention", "2.52e10", None),
+    (f"gqa@94 {QWEN} --width 4096 --seq 8192", "linear", "1.34e10", None),
+    ("gqa@64 --heads 64 --d 128 --kv-heads 8 --seq 8192", "bytes", "1.07e9", None),
+    ("gqa@12+sliding-window@window=8192@36 --heads 40 --d 128 --kv-heads 8 --seq 32768",
+     "attention", "1.41e10", None),
+    ("gqa@61 --heads 64 --d 256 --kv-heads 1 --seq 32768", "bytes", "1.02e9", None),
+    ("gqa@61 --heads 64 --d 256 --kv-heads 1 --seq 8192", "attention", "3.27e10", None),
+]  # fmt: skip
+
+
+def digits(value, like):
+    """A number written with as many digits as a printed one."""
+    text = f"{value:.{len(like.partition('e')[0]) - 2}e}"
+    return text.replace("e+0", "e").replace("e+", "e")
+
+
+@pytest.mark.parametrize(("layers", "what", "printed", "right"), STEP_3)
+def test_the_decoding_table_of_step_3_replays(attnprof, layers, what, printed, right):
+    """FLOPs of products and bytes of an fp8 cache, of all layers and one token.
+
+    Products of latent attention are printed 5.9 % too high: weights meet c + r = 576 entries of a
+    cached row there, and its values are the c = 512 latents alone: 1152/1088.
+    """
+    asked = f"cost -a {layers} --phase decode --format json"
+    asked += " --quantity matmul_flops,parameters,state_entries"
+    rows = attnprof(asked).json["records"]
+    of = {row["quantity"]: row["value"] for row in rows if row["stage"] == "total"}
+    norms = 61 * (512 + 1536) if layers.startswith("mla") else 0
+    linear = 2 * (of["parameters"] - norms)
+    values = {
+        "bytes": of["state_entries"], "linear": linear, "attention": of["matmul_flops"] - linear,
+    }  # fmt: skip
+    value = values[what]
+    assert digits(value, printed) == (right or printed)
+    if right:
+        assert digits(value * 1152 / 1088, printed) == printed
+
+
+def totals_of(attnprof, command):
+    """FLOPs of products and bytes of a step, by mechanism."""
+    rows = attnprof(f"compare {command} --phase decode --format json").json["records"]
+    return {row["mechanism"]: (row["matmul_flops"], row["step_bytes"]) for row in rows}
+
+
+def test_ratios_of_a_step_are_those_of_the_papers(attnprof):
+    """Kimi Linear's 3.8 at a million tokens; V3.2's 16.9 from the indexer on; MLA's intensity."""
+    kimi = "--seq 1048576 --heads 32 --d 128 --width 2304 --set kv_rank=512 --dtype bfloat16"
+    of = totals_of(attnprof, f"-a kimi-delta@20+mla@7,mla@27 --batch 4096 {kimi}")
+    assert of["mla@27"][1] / of["kimi-delta@20+mla@7"][1] == pytest.approx(3.82, abs=0.005)
+    sizes = f"{V3} --dtype bfloat16 --batch 64"
+    of = totals_of(attnprof, f"-a mla,dsa --seq {2**34} {sizes}")
+    assert of["mla"][0] / of["dsa"][0] == pytest.approx(128 * 1088 / (64 * 129), rel=1e-4)
+    of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq {2**22} {sizes}")
+    assert of["mla"][0] / of["mla"][1] == pytest.approx(241.8, abs=0.3)
+    of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq 8192 {V3}")
+    assert of["mla@impl=reexpanded"][0] / of["mla"][0] == pytest.approx(104, abs=0.5)
+    assert of["mla@impl=reexpanded"][0] == pytest.approx(275.9e9, rel=2e-3)

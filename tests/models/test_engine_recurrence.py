@@ -1,0 +1,247 @@
+"""Recurrent mixers as kernels: transformers' own results; counts of what their text executes."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from attnprof.blocks.mixers import MIXERS
+from attnprof.errors import RequestError
+from attnprof.models.engine import engine_subject
+from attnprof.models.engine_mixer_kernel import mixer, mixer_backward, mixer_step
+from attnprof.models.hub import hub_subject
+from attnprof.models.phases import run_of
+from attnprof.trace.rules.mixers import played
+from attnprof.trace.rules.units import flops_in
+from attnprof.trace.solve.count import counted
+from tests.oracles.aten import OperationCounter, count
+
+pytest.importorskip("transformers")
+
+SIZES = {
+    "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 48, "vocab_size": 96, "num_hidden_layers": 3,
+    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+_DELTA = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+_MAMBA2 = {
+    "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 2,
+    "mamba_expand": 2, "mamba_chunk_size": 8,
+}  # fmt: skip
+#: Fields beside SIZES by type.
+CASES = {
+    "qwen3_next": {**_MOE, **_DELTA, "shared_expert_intermediate_size": 20},
+    "qwen3_5_text": _DELTA,
+    "olmo_hybrid": {**_DELTA, "linear_num_value_heads": 4, "linear_num_key_heads": 4},
+    "kimi_linear": {
+        "linear_num_heads": 4, "linear_head_dim": 8, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 20, "n_group": 1, "topk_group": 1,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    },
+    "mamba2": {
+        "num_heads": 8, "head_dim": 8, "state_size": 6, "n_groups": 2, "chunk_size": 8, "expand": 2,
+    },
+    "bamba": {**_MAMBA2, "attn_layer_indices": [1]},
+    "granitemoehybrid": {
+        **_MAMBA2, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 4,
+        "num_experts_per_tok": 2, "shared_intermediate_size": 20,
+    },
+    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 64},
+    "nemotron_h": {
+        "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 6, "n_groups": 2,
+        "chunk_size": 8, "layers_block_type": ["mamba", "attention", "mamba"],
+    },
+    "zamba2": {
+        "mamba_d_state": 6, "mamba_ngroups": 2, "n_mamba_heads": 8, "mamba_expand": 2,
+        "chunk_size": 8, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1],
+        "attention_hidden_size": 64, "attention_head_dim": 16, "num_mem_blocks": 1,
+        "use_shared_attention_adapter": False, "num_key_value_heads": 4, "adapter_rank": 4,
+    },
+    "mamba": {"state_size": 6, "time_step_rank": 3},
+    "falcon_mamba": {"state_size": 6, "time_step_rank": 3},
+    "jamba": {
+        "mamba_d_state": 6, "mamba_dt_rank": 3, "num_experts": 4, "num_experts_per_tok": 2,
+        "attn_layer_period": 3, "attn_layer_offset": 1,
+    },
+    "minimax": {  # its masks of a token are right only if the first layer keeps keys
+        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+        "block_size": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+TOKENS = 21
+
+
+def both(model_type):
+    """A tiny model as transformers runs it and, with the same weights, as engines do."""
+    subject = hub_subject({**SIZES, **CASES[model_type], "model_type": model_type}, "tiny", "eager")
+    engine = engine_subject(subject)
+    assert engine.view == "engine"
+    models = []
+    for one in (subject, engine):
+        torch.manual_seed(0)
+        model = one.build().eval()
+        model.set_experts_implementation("eager")
+        for weights in model.parameters():
+            torch.nn.init.normal_(weights, std=0.3)
+        models.append(model)
+    return models
+
+
+def logits_of(model, rows):
+    """Logits of a prompt, and of two tokens after it."""
+    with torch.no_grad():
+        prompt = model(rows[:, :-2], use_cache=True)
+        name = "past_key_values" if hasattr(prompt, "past_key_values") else "cache_params"
+        kept = {name: getattr(prompt, name), "use_cache": True}
+        return [prompt.logits, *(model(rows[:, n, None], **kept).logits for n in (-2, -1))]
+
+
+@pytest.mark.parametrize("model_type", CASES)
+def test_kernels_compute_what_transformers_fallbacks_do(model_type):
+    usual, engine = both(model_type)
+    rows = torch.randint(3, 90, (2, TOKENS))
+    for ours, theirs in zip(logits_of(engine, rows), logits_of(usual, rows), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "mamba2", "mamba", "minimax"])
+def test_gradients_are_those_of_transformers_fallbacks(model_type):
+    usual, engine = both(model_type)
+    rows = torch.randint(3, 90, (2, TOKENS))
+    for model in (usual, engine):
+        model(rows, use_cache=False).logits.square().mean().backward()
+    for (name, ours), theirs in zip(engine.named_parameters(), usual.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if theirs.grad is not None:
+            most = float(theirs.grad.abs().max())
+            torch.testing.assert_close(
+                ours.grad, theirs.grad, rtol=1e-3, atol=1e-4 * most, msg=name
+            )
+
+
+B, N, H, G, D, V = 2, 24, 4, 2, 6, 8
+#: Shapes of operands by kernel.
+OPERANDS = {
+    "delta": [(B, N, H, D), (B, N, H, D), (B, N, H, V), (B, N, H, D), (B, N, H)],
+    "unit delta": [(B, N, G, D), (B, N, G, D), (B, N, H, V), (B, N, H), (B, N, H)],
+    "mamba2": [(B, N, H, V), (B, N, H), (H,), (B, N, G, D), (B, N, G, D), (H,)],
+    "lightning": [(B, N, H, D), (B, N, H, D), (B, N, H, V), (H,)],
+    "mamba": [(B, V, N), (B, V, N), (V, D), (B, D, N), (B, D, N), (V,), (V,), (B, V, N)],
+}  # fmt: skip
+ROWS = 8
+
+
+def operands_of(kind):
+    torch.manual_seed(0)
+    return [-torch.rand(shape) for shape in OPERANDS[kind]]
+
+
+def executed(kind, form):
+    """FLOPs that ATen dispatches for a kernel's text, forward, and backward for all operands."""
+    mixer, operands, rows = MIXERS[kind], operands_of(kind), ROWS if form == "chunkwise" else 1
+    with torch.no_grad():
+        state = torch.zeros(mixer.state(operands))
+        forward = count(lambda: mixer.text(*operands, state, rows=rows, form=form))
+    leaves = [x.requires_grad_() for x in operands]
+    counter = OperationCounter()
+    with counter:
+        out = mixer.text(*leaves, torch.zeros(mixer.state(leaves)), rows=rows, form=form)
+    counter.part = "backward"
+    with counter:
+        out.backward(torch.ones_like(out))
+    backward = type(forward)(tuple(counter.trace.part("backward")))
+    assert not forward.unknown | backward.unknown
+    return forward.flops, backward.flops
+
+
+@pytest.mark.parametrize("form", ["chunkwise", "recurrent"])
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_a_kernel_counts_what_its_text_dispatches(kind, form):
+    shapes = tuple(OPERANDS[kind])
+    forward = flops_in(played(kind, shapes, ROWS, form))
+    backward = flops_in(played(kind, shapes, ROWS, form, (True,) * len(shapes)))
+    assert (forward, backward) == executed(kind, form)
+
+
+def test_a_last_chunk_counts_as_a_whole_one():
+    """As kernels compute it, padded; a scan goes token by token."""
+    for kind in ("unit delta", "mamba2", "lightning", "mamba"):
+        axis = MIXERS[kind].tokens
+        flops = []
+        for tokens in (17, N):
+            shapes = tuple(
+                (*x[:axis], tokens, *x[axis + 1 :]) if len(x) > 2 else x for x in OPERANDS[kind]
+            )
+            flops.append(flops_in(played(kind, shapes, ROWS, "chunkwise")))
+        assert (flops[0] == flops[1]) == (kind != "mamba")
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_a_prompt_in_two_parts_leaves_the_state_of_the_whole(kind):
+    mixer, operands = MIXERS[kind], operands_of(kind)
+    axis, cut = mixer.tokens, 13
+    states = [torch.zeros(mixer.state(operands)) for _ in range(2)]
+    whole = mixer.text(*operands, states[0], rows=ROWS, form="chunkwise")
+    parts = []
+    for start, stop in ((0, cut), (cut, N)):
+        given = [
+            x.narrow(axis, start, stop - start) if x.dim() > axis and x.shape[axis] == N else x
+            for x in operands
+        ]
+        parts.append(mixer.text(*given, states[1], rows=ROWS, form="chunkwise"))
+    torch.testing.assert_close(torch.cat(parts, axis), whole)
+    torch.testing.assert_close(*states)
+
+
+def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
+    subject = engine_subject(
+        hub_subject({**SIZES, **CASES["mamba2"], "model_type": "mamba2"}, "tiny")
+    )
+    calls = counted(subject.target("decode"), {"B": 2, "N": 40}, "decode", held=False)[0].calls
+    steps = [call for call in calls if call.op.endswith("mixer_step")]
+    state, rows = 8 * 8 * 6, 8 * 8 + 8 + 8 * 8 + 2 * 2 * 6  # values, steps, results, b and c
+    assert [call.bytes_moved for call in steps] == [4 * (2 * (2 * state + rows) + 2 * 8)] * 3
+    held = {call.dtype for call in steps}
+    assert held == {"float32"}
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_shapes_and_formats_without_values_are_those_of_real_results(kind):
+    operands = [x.to(torch.bfloat16) if x.dim() > 2 else x for x in operands_of(kind)]
+
+    def made(operands, state):
+        forward = mixer(kind, operands, state, ROWS, "chunkwise", True)
+        needs = [True] * len(operands)
+        states, grad = forward[2], torch.ones_like(forward[0])
+        backward = mixer_backward(grad, kind, operands, states, ROWS, "chunkwise", needs)
+        axis = MIXERS[kind].tokens
+        token = [x.narrow(axis, 0, 1) if x.dim() > 2 else x for x in operands]
+        return [*forward, mixer_step(kind, token, forward[1]), *backward]
+
+    real = made(operands, None)
+    with FakeTensorMode() as mode:
+        fake = made([mode.from_tensor(x) for x in operands], None)
+    assert [(x.shape, x.dtype) for x in real] == [(x.shape, x.dtype) for x in fake]
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "jamba", "falcon_h1", "minimax"])
+def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
+    fields = {**SIZES, **CASES[model_type], "model_type": model_type}
+    usual = hub_subject(fields, "tiny", "eager")
+    held = []
+    for subject in (usual, engine_subject(usual)):
+        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", held=False)[0]
+        held.append(sum(call.takes for call in trace.calls if call.dtype == "float32"))
+    assert held[0] == held[1] > 0
+
+
+def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
+    fields = {**SIZES, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
+    subject = engine_subject(hub_subject(fields, "tiny"))
+    with pytest.raises(RequestError, match=r"no attention among its layers.*attn_layer_indices"):
+        run_of(subject, "forward", {"B": 1, "N": 8})

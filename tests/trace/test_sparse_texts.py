@@ -1,0 +1,56 @@
+"""Sparse attention and recurrences as public code writes them: branches and loops on N."""
+
+import sympy
+import torch
+
+from attnprof import derive
+
+B, N, D = sympy.symbols("B N d")
+TOP = 16
+INPUTS = dict.fromkeys("qkv", "B, N, d")
+
+
+def topk_attention(q, k, v):
+    """All keys up to TOP tokens, beyond that the TOP of highest score, gathered."""
+    scores = q @ k.mT
+    if q.shape[1] <= TOP:
+        return scores.softmax(-1) @ v
+    best, places = scores.topk(TOP, -1)
+    (b, n, d), shape = q.shape, (*places.shape, q.shape[-1])
+    picked = v.unsqueeze(1).expand(b, n, n, d).gather(2, places.unsqueeze(-1).expand(shape))
+    return (best.softmax(-1).unsqueeze(2) @ picked).squeeze(2)
+
+
+def read_out(q, k, v):
+    """Linear attention token by token."""
+    state, rows = q.new_zeros(q.shape[0], q.shape[-1], v.shape[-1]), []
+    for t in range(q.shape[1]):
+        state = state + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
+        rows.append((q[:, t].unsqueeze(1) @ state).squeeze(1))
+    return torch.stack(rows, 1)
+
+
+def expression(found, quantity="matmul_flops"):
+    return sympy.expand(found.expression(quantity, "forward"))
+
+
+def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
+    for n, formula, domain in (
+        (8, 4 * B * N**2 * D, "N <= 16"),
+        (100, 2 * B * N**2 * D + 2 * TOP * B * N * D, "N > 16"),
+    ):
+        found = derive(topk_attention, inputs=INPUTS, phases="forward", at={"B": 2, "N": n, "d": 8})
+        forms = found.phases["forward"]
+        named = {str(x): x for x in expression(found).free_symbols}
+        assert expression(found) == formula.subs({s: named[str(s)] for s in (B, N, D)})
+        assert domain in forms.domain
+        assert not forms.uncounted
+        order = "aten.topk: comparisons, which are 0 FLOPs by convention"
+        assert (order in forms.notes) == (n > TOP)
+
+
+def test_a_loop_over_tokens_has_a_formula_at_a_length_that_is_asked_for():
+    found = derive(read_out, inputs=INPUTS, phases="forward", at={"B": 2, "N": 90, "d": 8})
+    named = {str(x): x for x in expression(found).free_symbols}
+    assert expression(found) == (2 * B * N * D**2).subs({s: named[str(s)] for s in (B, N, D)})
+    assert found.phases["forward"].holds({"B": 3, "N": 90, "d": 7})
