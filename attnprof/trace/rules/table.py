@@ -256,6 +256,12 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
         return [value]
     if isinstance(value, dict):
         value = value.values()
-    elif not isinstance(value, tuple | list):
+    elif not isinstance(value, (tuple, list)):
         return []
-    return [tensor for item in value for tensor in tensors_in(item)]
+    tensors: list[torch.Tensor] = []
+    for item in value:  # asked of every operation several times
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            tensors += tensors_in(item)
+    return tensors

@@ -95,7 +95,7 @@ class Remembering(TorchDispatchMode):
                 raise TypeError
             tensors.append(value)
             return *_layout(value), value.is_conj(), self._device(value)
-        if isinstance(value, list | tuple):
+        if isinstance(value, (list, tuple)):
             return tuple([self._layouts(x, tensors) for x in value])
         if isinstance(value, dict):
             return tuple([(name, self._layouts(x, tensors)) for name, x in value.items()])
