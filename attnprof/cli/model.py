@@ -20,7 +20,7 @@ from attnprof.models.fits import with_memory
 from attnprof.models.names import check_names, fields_of
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
-from attnprof.workload import PHASES
+from attnprof.workload import DTYPES, PHASES
 
 KERNELS = ("eager", "sdpa")
 LOGITS = ("last", "all")
@@ -33,6 +33,10 @@ _KERNEL: Any = Option(
 _VIEW: Any = Option(
     None, "--as", metavar="VIEW", callback=opt.among("--as", VIEWS),
     help="As engines run it (engine), as the installed transformers does (torch), by definition.",
+)  # fmt: skip
+_DTYPE: Any = Option(
+    None, "--dtype", metavar="DTYPE", callback=opt.among("--dtype", DTYPES),
+    help="Format of weights and activations (default: the configuration's, or float32).",
 )  # fmt: skip
 _OPTIMIZER: Any = Option(
     "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
@@ -98,6 +102,7 @@ def model(
     phase: str = _PHASE,
     logits: str | None = _LOGITS,
     view: str | None = _VIEW,
+    dtype: str | None = _DTYPE,
     kernel: str | None = _KERNEL,
     optimizer: str = _OPTIMIZER,
     swap: list[str] | None = _SWAP,
@@ -122,7 +127,7 @@ def model(
     config = _named(config)
     more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq,
             "compare": compare, "memory": memory, "swap": swap, "input": inputs, "plot": to.plot,
-            "kernel": kernel, "logits": logits}  # fmt: skip
+            "kernel": kernel, "logits": logits, "dtype": dtype}  # fmt: skip
     if utilisation.is_asked(**more):
         utilisation.answer(config, seq, to)
         return
@@ -130,7 +135,7 @@ def model(
     most = parse_bytes(memory, "--memory")
     sizes = _sizes({"--batch": batch, "--seq": seq, "--target-seq": target_seq})
     swaps = swaps_of(swap or (), parse_set(settings))
-    asked = (view, kernel, swaps, phases, sizes, inputs, logits, optimizer, limit)
+    asked = (view, kernel, swaps, phases, sizes, inputs, logits, optimizer, limit, dtype)
     others = [name for text in compare or () for name in text.split(",") if name]
     check_names(config, *others)
     if others:
@@ -160,14 +165,15 @@ def _sizes(texts: dict[str, str | None]) -> dict[str, int]:
 def report_on(
     config: str, view: str | None, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
     inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
+    dtype: str | None = None,
 ) -> Report:  # fmt: skip
     """Return the report on a model: the kept one, if the request and the code are the same."""
     kept = KeptReport(
         "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
-        fields_of(config),
+        dtype, fields_of(config),
     )  # fmt: skip
     asked = (config, view, kernel, swaps, phases, sizes, inputs or (), logits or "")
-    return kept.read() or _derived(kept, *asked, optimizer=optimizer, limit_s=limit)
+    return kept.read() or _derived(kept, *asked, dtype, optimizer=optimizer, limit_s=limit)
 
 
 def _compared(
@@ -194,7 +200,8 @@ def _file_of(path: Path) -> Path | None:
 
 def _derived(
     kept: KeptReport, config: str, view: str | None, kernel: str | None, swaps: Any,
-    phases: list[str], sizes: Any, inputs: Sequence[str], logits: str, **how: Any,
+    phases: list[str], sizes: Any, inputs: Sequence[str], logits: str, dtype: str | None,
+    **how: Any,
 ) -> Report:  # fmt: skip
     """Derive the report and keep it for the next request like this."""
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
@@ -211,7 +218,8 @@ def _derived(
         subject = subject.apart() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
-        subject = seen_as(replace(subject, logits=logits), view, kernel, swaps)
+        subject = replace(subject, logits=logits, dtype=dtype or subject.dtype)
+        subject = seen_as(subject, view, kernel, swaps)
         report = model_report(subject, phases, sizes, **how, environment=where)
     kept.write(report, _file_of(Path(config)))
     return report

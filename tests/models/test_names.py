@@ -206,3 +206,21 @@ def test_released_models_are_listed_with_their_parameters(capsys):
     assert set(rows) == set(released())
     assert rows["llama-3.1-8b"]["parameters"] == rows["llama-3.1-8b"]["published"] == 8_030_261_248
     assert rows["gemma-3-4b"]["beyond"] == "its vision tower"
+
+
+def test_a_format_that_is_asked_for_is_the_configuration_s_own(tmp_path, capsys):
+    fields = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 50}
+    asked = ["--phase", "decode", "--seq", "16", "--limit", "0", "--format", "json"]
+    rows = []
+    for name, more, flags in (
+        ("a", {}, ["--dtype", "bfloat16"]), ("b", {"dtype": "bfloat16"}, []), ("c", {}, []),
+    ):  # fmt: skip
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(fields | more), encoding="utf-8")
+        with pytest.raises(SystemExit) as ended:
+            main(["model", str(path), *flags, *asked])
+        assert not ended.value.code
+        records = json.loads(capsys.readouterr().out)["records"]
+        rows.append({row["quantity"]: row["value"] for row in records if row["part"] == "total"})
+    assert rows[0] == rows[1]
+    assert rows[2]["cache_bytes"] == 2 * rows[0]["cache_bytes"]
