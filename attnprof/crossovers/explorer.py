@@ -16,6 +16,7 @@ from typing import Any
 from attnprof.algebra.expressions import expanded, expression_of, rules_of, symbol
 from attnprof.algebra.parser import parse
 from attnprof.closed_form.cost_records import symbolic
+from attnprof.closed_form.quantities import state_bytes
 from attnprof.device.ceilings import GPUS
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -119,7 +120,7 @@ def _put_costs(
     total = table.total
     values = {"flops": total.flops, "bytes_moved": total.bytes_moved, "peak_bytes": table.peak()}
     if mechanism.abilities.decode:
-        values["state_bytes"] = table.state_entries * w.item_size
+        values["state_bytes"] = state_bytes(mechanism, w, table.state_entries)
     for quantity, value in values.items():
         subject.put(quantity, f"{condition} {w.item_size}", scripts.add(value))
 

@@ -23,6 +23,8 @@ STATES = (
     "gated-deltanet", "kimi-delta", "mamba2", "retnet", "gla", "lightning", "linear", "performer",
     "taylor-efficient",
 )  # fmt: skip
+#: Layers whose convolutions need a few rows of the rank before, which are no part of the state.
+CONVOLVED = ("gated-deltanet", "kimi-delta", "mamba2")
 WINDOWS = {"window 5": (5, 0), "window 3, first 1": (3, 1), "window 7": (7, 0)}
 
 
@@ -190,7 +192,9 @@ def window(ranks, width, first):
 def state_passed(ranks, name):
     """Each rank decodes its tokens, by the layer's own step, from the state that it is handed."""
     torch.manual_seed(0)
-    layer = attnprof.build(name, d_model=HEADS * WIDTH, num_heads=HEADS, seq_len=TOKENS).double()
+    more = {"conv": None} if name in CONVOLVED else {}
+    layer = attnprof.build(name, d_model=HEADS * WIDTH, num_heads=HEADS, seq_len=TOKENS, **more)
+    layer = layer.double()
     x = torch.randn(2, TOKENS, HEADS * WIDTH, dtype=torch.float64)
     whole = layer(x, causal=True)
     state, tokens = layer.init_state(2), TOKENS // ranks.ranks

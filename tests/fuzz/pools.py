@@ -6,7 +6,8 @@ from __future__ import annotations
 MECHANISMS = [
     "standard", "sdpa", "efficient", "super", "taylor-direct", "taylor-efficient", "taylorshift",
     "linformer", "performer", "linear", "longformer", "reformer", "sparse", "low-rank", "neural",
-    "nystromformer", "she",
+    "nystromformer", "she", "gqa", "mla", "mla@impl=absorbed", "gated-deltanet@3+gqa@1", "dsa", "topk",
+    "mamba2", "gla@", "@", "sliding-window@0", "gqa@num_kv_heads=0", "gqa@1+", "mla@nothing=1",
 ]  # fmt: skip
 #: Texts that mean nothing anywhere, or mean too much.
 HOSTILE = [
@@ -80,12 +81,47 @@ MODELS = [
     "infinite.json",
 ]
 
+RELEASED = [
+    "gpt2",
+    "llama-3.2-1b",
+    "gpt-oss-20b",
+    "mamba-130m",
+    "deepseek-v2-lite",
+    "granite-4.0-h-tiny",
+]
+SPEEDS = [
+    "450GB/s",
+    "0GB/s",
+    "-1GB/s",
+    "1e999TB/s",
+    "1B/s",
+    "GB/s",
+    "450",
+    "80GB",
+    "1TiB",
+    "0B",
+    "10 GB",
+]
+LAYERS = [
+    "linear",
+    "gqa@0",
+    "gqa@pattern=3:1",
+    "gqa@pattern=0:0",
+    "gqa@pattern=:",
+    "gla@9-2",
+    "topk@odd",
+]
+
 #: Pools by flag; other flags take words and hostile texts.
 BY_FLAG = {
     **dict.fromkeys(("--seq", "--d", "--d-model", "--heads", "--batch", "--kv-heads", "--kv-seq"), SIZES),
     "--attention": [*MECHANISMS, "standard,efficient", "standard,standard", "standard,", "nothing"],
     "--set": SETTINGS, "--at": NAMED_SIZES, "--arg": ARGUMENTS, "--input": INPUTS,
-    "--where": MEANINGS,
+    "--where": MEANINGS, "--bandwidth": SPEEDS, "--memory": SPEEDS, "--swap": LAYERS,
+    "--on": ["h100", "H200", "cpu", "tpu", "nothing", ""], "--as": ["engine", "torch", "definition", "x"],
+    "--weights": ["int4", "q4_k_m", "fp8", "mxfp4", "x"], "--cache-dtype": ["fp8", "fp8,nvfp4", "int8", "x"],
+    **dict.fromkeys(("--ranks", "--tensor-parallel", "--pipeline", "--expert-parallel",
+                     "--context-parallel", "--width", "--value-dim"), SIZES),
     **dict.fromkeys(
         ("--samples", "--min-time", "--max-time", "--threads", "--seed", "--limit", "--spread",
          "--seconds", "--processes", "--memory-limit", "--budget"), NUMBERS,

@@ -29,7 +29,7 @@ WEIGHTS = {
     "cost": 6, "compare": 4, "crossover": 5, "heads": 4, "heatmap": 3, "list": 2, "derive": 2,
     "verify-formula": 6, "plot": 4, "history": 3, "reproduce": 2, "profile": 1, "sweep": 1,
     "check": 1, "baseline": 1, "calibrate": 1, "predict": 3, "recommend": 1, "model": 2,
-    "tradeoff": 1, "doctor": 1,
+    "tradeoff": 1, "doctor": 1, "fit": 5, "explore": 2,
 }  # fmt: skip
 #: What runs for long by its nature is asked for little.
 SHORT = {
@@ -119,10 +119,11 @@ def positionals(command: str) -> st.SearchStrategy[list[str]]:
     mechanism, place, file = map(st.sampled_from, (pools.MECHANISMS, files.PLACES, FILES))
     if command == "verify-formula":
         return st.tuples(formulas(), st.one_of(mechanism, mechanism, place)).map(list)
-    if command in ("crossover", "heads", "heatmap"):
+    if command in ("crossover", "heads", "heatmap", "explore"):
         return st.lists(mechanism, min_size=0, max_size=2)
-    if command in ("derive", "model"):
-        other = mechanism if command == "derive" else st.sampled_from([*pools.MODELS, *FILES])
+    if command in ("derive", "model", "fit"):
+        names = [*pools.MODELS, *FILES, *(pools.RELEASED if command == "fit" else ())]
+        other = mechanism if command == "derive" else st.sampled_from(names)
         return st.one_of(place, place, other, HOSTILE).map(lambda x: [x])
     if command in ("plot", "history"):
         return st.lists(file, min_size=0, max_size=2)
