@@ -47,4 +47,6 @@ def closest(asked: str, possible: list[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(asked, possible, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(possible)}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"possible: {', '.join(possible)}" if possible else "there is none"
