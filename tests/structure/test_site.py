@@ -32,7 +32,7 @@ def test_the_commands_of_the_tutorial_run_in_its_order(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(commands[-1])[1:])
     assert ended.value.code == 1
-    assert "my.py:16 added clone" in capsys.readouterr().out
+    assert "my.py:16 added clone" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "cost.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
