@@ -23,9 +23,11 @@ class Hybrid(Mechanism):
 
     @property
     def abilities(self) -> Abilities:  # type: ignore[override]
-        """What all of them can do."""
+        """What all of them can do; layers one after the other have no core of their own."""
         names = [item.name for item in fields(Abilities)]
-        return Abilities(**{n: all(getattr(p.abilities, n) for p in self.parts) for n in names})
+        can = {n: all(getattr(part.abilities, n) for part in self.parts) for n in names}
+        needs_seq_len = any(part.abilities.needs_seq_len for part in self.parts)
+        return Abilities(**can | {"attend": False, "needs_seq_len": needs_seq_len})
 
     @property
     def layers(self) -> list[Mechanism]:
