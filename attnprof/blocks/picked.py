@@ -16,9 +16,8 @@ from attnprof.ops.functional import (
 from attnprof.ops.loops import each, in_blocks
 from attnprof.workload import Workload, pairs
 
-#: Keys that a block of rows picks, all its rows together: 8 heads of 128 entries are 16 MiB, which
-#: the allocator keeps, where copies of 32 MiB and more take new pages every time.
-PICKED = 4096
+#: Keys that a block of rows picks, all its rows together.
+PICKED = 16_384
 #: Rows of a block of the indexer.
 ROWS = 64
 
