@@ -1,9 +1,8 @@
 """Times of whole small models, predicted by a calibration and measured: ten kinds, three phases.
 
 A prompt, a training step and a decoded token of transformers' own code with random weights, one
-thread, float32. The processor is calibrated first, into ``devices/cpu.json``, unless it is there.
-A model's phases are timed ``PASSES`` times in turn, and the fastest median counts, as others only
-slow it down::
+thread, float32. The processor is calibrated first, into ``devices/cpu_models.json``, unless it is
+there. A model's phases are timed ``PASSES`` times in turn; the median counts::
 
     python reports/run.py times/models              # everything: 20 minutes on a quiet machine
     python reports/run.py times/models llama --set MAX_TIME_S=1.0
@@ -34,7 +33,7 @@ from attnprof.models.hub import hub_subject
 
 PACKAGES = ("torch", "transformers")
 THREADS, DTYPE = 1, "float32"
-FILE = Path(__file__).with_name("devices") / "cpu.json"
+FILE = Path(__file__).with_name("devices") / "cpu_models.json"
 #: Tokens of each text; passes over a model's phases; seconds that a phase is timed in each.
 LENGTHS, PASSES, MAX_TIME_S = (128, 512, 1024), 3, 3.0
 _TEXT = {
@@ -101,7 +100,7 @@ def prepare() -> None:
     """Calibrate this processor with one thread, unless that was done."""
     from attnprof.cli.app import main
 
-    if calibration.load(device_name("cpu"), THREADS, FILE) is None:
+    if not FILE.exists() or calibration.load(device_name("cpu"), THREADS, FILE) is None:
         try:
             main(["calibrate", "--threads", str(THREADS), "--dtype", DTYPE, "--calibration",
                   str(FILE)])  # fmt: skip
@@ -129,7 +128,7 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
             for phase, taken in times.items():
                 taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
         for phase, told in found.items():
-            yield _row(name, phase, tokens, told, min(times[phase]))
+            yield _row(name, phase, tokens, told, median(times[phase]))
 
 
 def _row(name: str, phase: str, tokens: int, told: PhaseTime, measured_s: float) -> Row:
