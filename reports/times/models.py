@@ -4,7 +4,7 @@ A prompt, a training step and a decoded token of transformers' own code with ran
 thread, float32. The processor is calibrated first, into ``devices/cpu_models.json``, unless it is
 there. A model's phases are timed ``PASSES`` times in turn; the median counts::
 
-    python reports/run.py times/models              # everything: 20 minutes on a quiet machine
+    python reports/run.py times/models              # everything: 10 minutes on a quiet machine
     python reports/run.py times/models llama --set MAX_TIME_S=1.0
 """
 

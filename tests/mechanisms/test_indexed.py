@@ -6,10 +6,9 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.test_costs_by_aten import kinds
+from tests.mechanisms.cases import built, inputs
+from tests.mechanisms.test_latent import check_counts
 from tests.mechanisms.test_topk import picked
-from tests.oracles.aten import count, count_core, count_training
 
 INDEX = {"index_heads": 16, "index_dim": 4}
 SIZES = [
@@ -77,23 +76,8 @@ def dense_over(layer, x, places):
 @pytest.mark.parametrize("params", SIZES, ids=str)
 @pytest.mark.parametrize("impl", FORMS)
 def test_both_forms_count_as_executed(impl, params):
-    shape, params = (2, 6, 3, 4), {**INDEX, **params, "impl": impl}
-    layer, x = built("dsa", shape, **params), inputs(shape)
-    for causal in (False, True):
-        seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
-        for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
-            cost = attnprof.cost("dsa", workload(shape, causal=causal, phase=phase), **params).total
-            assert not counts.unknown
-            assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
-            assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
-    state = layer.init_state(2)
-    for t, token in enumerate(x.transpose(0, 1).contiguous()):
-        with torch.no_grad():
-            counts = count(lambda token=token: layer.step(token, state))
-        table = attnprof.cost("dsa", workload(shape, phase="decode").with_(seq_len=t + 1), **params)
-        assert (t, kinds(table.total)) == (t, counts.by_kind())
-        held = sum(cache.seen.numel() for cache in vars(state).values())
-        assert (t, table.state_entries) == (t, held)
+    params = {**INDEX, **params, "impl": impl}
+    check_counts("dsa", (2, 6, 3, 4), params, lambda state: vars(state).values())
 
 
 @pytest.mark.parametrize("impl", FORMS)

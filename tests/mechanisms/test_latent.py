@@ -85,15 +85,13 @@ def test_every_form_is_the_definition_for_a_prompt_and_token_by_token(impl, para
             torch.testing.assert_close(row, expected[:, t], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("params", SIZES, ids=str)
-@pytest.mark.parametrize("impl", FORMS)
-def test_every_form_counts_as_executed(impl, params):
-    shape, params = (2, 5, 3, 4), {**params, "impl": impl}
-    layer, x = built("mla", shape, **params), inputs(shape)
+def check_counts(name, shape, params, caches):
+    """All phases and steps execute what the closed form counts; ``caches`` are those of a state."""
+    layer, x = built(name, shape, **params), inputs(shape)
     for causal in (False, True):
         seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
         for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
-            cost = attnprof.cost("mla", workload(shape, causal=causal, phase=phase), **params).total
+            cost = attnprof.cost(name, workload(shape, causal=causal, phase=phase), **params).total
             assert not counts.unknown
             assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
             assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
@@ -101,11 +99,20 @@ def test_every_form_counts_as_executed(impl, params):
     for t, token in enumerate(x.transpose(0, 1).contiguous()):
         with torch.no_grad():
             counts = count(lambda token=token: layer.step(token, state))
-        table = attnprof.cost("mla", workload(shape, phase="decode").with_(seq_len=t + 1), **params)
+        table = attnprof.cost(name, workload(shape, phase="decode").with_(seq_len=t + 1), **params)
         assert (t, kinds(table.total)) == (t, counts.by_kind())
         assert (t, table.total.bytes_moved) == (t, counts.bytes_moved)
-        caches = vars(state).values() if impl == "expanded" else [state]
-        assert (t, table.state_entries) == (t, sum(cache.seen.numel() for cache in caches))
+        assert (t, table.state_entries) == (t, sum(c.seen.numel() for c in caches(state)))
+
+
+@pytest.mark.parametrize("params", SIZES, ids=str)
+@pytest.mark.parametrize("impl", FORMS)
+def test_every_form_counts_as_executed(impl, params):
+    expanded = impl == "expanded"
+    check_counts(
+        "mla", (2, 5, 3, 4), {**params, "impl": impl},
+        lambda state: vars(state).values() if expanded else [state],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
