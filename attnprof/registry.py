@@ -160,6 +160,10 @@ def _stacked(spec: Hybrid, sizes: Any) -> Any:
     return HybridLayers(spec, layers)
 
 
+#: Digits of a number of layers: more layers than 9,999 are no model's.
+_DIGITS = 4
+
+
 def _is_configured(name: str) -> bool:
     """Whether a name has parameters or numbers of layers."""
     return "@" in name.rpartition(".py:")[2]
@@ -172,12 +176,14 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     for term in name.split("+"):
         start = term.rpartition(".py:")[0]
         base, *settings = term[len(start) :].split("@")
-        numbers = [int(x) for x in settings if x.isdecimal() and int(x)]
+        numbers = [int(x) for x in settings if x.isdecimal() and len(x) <= _DIGITS and int(x)]
         values = dict(x.partition("=")[::2] for x in settings if "=" in x)
         if len(numbers) > 1 or len(numbers) + len(values) < len(settings):
+            from attnprof.algebra.parser import short
+
             raise RequestError(
-                f"{term}: type a parameter, like mla@impl=absorbed, or a number of layers, like "
-                "gated-deltanet@3+gqa@1"
+                f"{short(term)}: type a parameter, like mla@impl=absorbed, or a number of layers, like "
+                f"gated-deltanet@3+gqa@1, of at most {_DIGITS} digits"
             )
         parts.append(_with_defaults(start + base, values, term if "+" not in name else ""))
         counts += numbers or [1]

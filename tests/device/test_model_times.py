@@ -92,7 +92,9 @@ def fitted(capsys, tmp_path, *words):
 
 
 def test_fit_tells_calibrated_times_with_an_interval(capsys, tmp_path):
-    assert elsewhere("EPYC", CALIBRATION) is not None, "run: python reports/run.py times/predictions"
+    assert elsewhere("EPYC", CALIBRATION) is not None, (
+        "run: python reports/run.py times/predictions"
+    )
     words = ("--on", "EPYC", "--calibration", str(CALIBRATION), "--dtype", "float32")
     speed = fitted(capsys, tmp_path, *words, "--batch", "3")
     figures = {figure["quantity"]: figure for figure in speed["figures"]}
