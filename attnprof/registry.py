@@ -182,8 +182,8 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
             from attnprof.algebra.parser import short
 
             raise RequestError(
-                f"{short(term)}: type a parameter, like mla@impl=absorbed, or a number of layers, like "
-                f"gated-deltanet@3+gqa@1, of at most {_DIGITS} digits"
+                f"{short(term)}: type a parameter, like mla@impl=absorbed, or a number of layers, "
+                f"like gated-deltanet@3+gqa@1, of at most {_DIGITS} digits"
             )
         parts.append(_with_defaults(start + base, values, term if "+" not in name else ""))
         counts += numbers or [1]
