@@ -28,7 +28,7 @@ from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
-from attnprof.measure.sweep.journal import Journal, read
+from attnprof.measure.journal import Journal, read
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.units import amount

@@ -19,7 +19,7 @@ from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
 from attnprof.measure.environment import conditions_now
-from attnprof.measure.point import predict_point
+from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
 from attnprof.processes.progress import tell
@@ -107,14 +107,7 @@ def _tried(point: Point, request: PointRequest) -> PredictRecord:
         with refusing(request):
             return point(request, inf)
     except RequestError as error:
-        asked = {name: getattr(request, name) for name in _ASKED}
-        return PredictRecord(**asked, params=dict(request.params), skipped=str(error))
-
-
-_ASKED = (
-    "mechanism", "scope", "phase", "causal", "batch_size", "seq_len", "d_model", "num_heads",
-    "head_dim", "dtype", "device",
-)  # fmt: skip
+        return blank_of(PredictRecord, request, str(error))
 
 
 def calibration_of(

@@ -11,7 +11,7 @@ from attnprof import registry
 from attnprof.device.prediction import Point, predicted_record, pricing
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
-from attnprof.measure.point import available_bytes, needed_bytes
+from attnprof.measure.point import available_bytes, blank_of, needed_bytes
 from attnprof.measure.request import PointRequest
 from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
@@ -86,17 +86,14 @@ KINDS = dict.fromkeys(("approximates", "untrained"), "an approximation")
 
 def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | None) -> Any:
     """Return a mechanism's row; ``rank`` 0 where it will have one."""
-    shared = {field.name for field in fields(RecommendRecord)} & {
-        field.name for field in fields(PredictRecord)
-    }
     traits: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
     try:
         predicted = _predicted(request, predict)
         needed = needed_bytes(request)
     except AttnprofError as refusal:
-        asked = {name: getattr(request, name) for name in shared if hasattr(request, name)}
-        return RecommendRecord(**asked, **traits, skipped=str(refusal))
-    values = {name: value for name, value in asdict(predicted).items() if name in shared}
+        return replace(blank_of(RecommendRecord, request, str(refusal)), **traits)
+    names = {field.name for field in fields(RecommendRecord)}
+    values = {name: value for name, value in asdict(predicted).items() if name in names}
     fits = most is None or needed <= most
     why = None if fits else f"needs {format_bytes(needed)}, there are {format_bytes(most or 0)}"
     return RecommendRecord(

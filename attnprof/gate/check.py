@@ -1,160 +1,50 @@
 """Run a whole check: count every case on both sides, then time them, and report all verdicts.
 
-Differences are grouped by cause: a line of code, or else an operation or a metric.
+A self-test tries that on this machine: on unchanged code, and on code slower by a known share.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
-from operator import attrgetter
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.gate import rules
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
-from attnprof.gate.changes import Change, changes
+from attnprof.gate.changes import causes
 from attnprof.gate.counts import Case, Counted
-from attnprof.gate.exact import SEEN, compare
+from attnprof.gate.exact import compare
 from attnprof.gate.rules import (
     ERROR,
     FAIL,
-    FORMULA,
-    TIME,
-    TOGETHER,
+    INCONCLUSIVE,
+    REGRESSED,
     VERDICTS,
-    WHOLE,
-    Cause,
     CheckOptions,
+    Rule,
     exit_code,
     worst,
 )
-from attnprof.gate.times import race_cases, stored_record, time_alone, time_record
+from attnprof.gate.times import Race, race, race_cases, stored_record, time_alone, time_record
 from attnprof.gate.trees import RunningTree, TreeError, why_incomparable
-from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
+from attnprof.measure.environment import (
+    dated_environment,
+    describe_environment,
+    differs,
+    fingerprint,
+    noted,
+)
+from attnprof.measure.request import PointRequest
+from attnprof.processes.folders import temporary_folder
 from attnprof.processes.progress import tell
-from attnprof.record import CheckRecord, Report
+from attnprof.record import CheckRecord, Report, SelfTestRecord
 from attnprof.trace.request.alternatives import UNTRIED
-
-#: Metrics that are sums over operations: what each line adds is known.
-_SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
-Lines = dict[str, list[Change]]
-
-
-def causes(
-    records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
-    common: str | None = None,
-) -> list[Cause]:  # fmt: skip
-    """Return the causes of all differences in ``records``, worst first.
-
-    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
-    ``common`` to the whole run are no cause.
-    """
-    lines: dict[str, Lines] = {}
-    groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
-    for record in (record for record in records if rules.is_worth_showing(record, common)):
-        case, changed_lines = record.case, Lines()
-        if record.metric not in (TIME, WHOLE) and case in before and case in after:
-            if case not in lines:
-                lines[case] = _changes_by_line(changes(before[case], after[case]))
-            changed_lines = lines[case]
-        for line, part in _records_by_line(record, changed_lines):
-            everything = [change for some in changed_lines.values() for change in some]
-            names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
-            operations, parts = groups.setdefault(_key(part, _path(line, case), names), ({}, []))
-            operations |= dict.fromkeys(names)
-            parts.append(part)
-    if len({place for place, *_ in groups} - {""}) > 1 and (TOGETHER,) in groups:
-        groups[TOGETHER,][0].clear()  # each line tells its own operations
-    return sorted((_cause(place, *cause) for (place, *_), cause in groups.items()), key=_badness)
-
-
-def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what records of one cause share: a line, else operations, else verdict and reason."""
-    if place or names:
-        return (place,) if place else ("", *names)
-    numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
-    return ("", part.verdict, part.metric if numbers else part.why)
-
-
-def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckRecord]) -> Cause:
-    metrics: dict[str, list[float | None]] = {}
-    for part in parts:
-        if part.metric != WHOLE and part.verdict != rules.OK:
-            known = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
-            metrics[part.metric] = [min(known, default=None), max(known, default=None)]
-    named = operations or place == TOGETHER
-    why = [part.why for part in parts if part.metric.startswith(FORMULA) or not named]
-    if len(parts) == 1:
-        why = [rules.time_text(parts[0]) if parts[0].metric == TIME else "", *why]
-    return Cause(
-        rules.worst(part.verdict for part in parts), place, [*operations], metrics,
-        [*dict.fromkeys(filter(None, why))], [*dict.fromkeys(part.case for part in parts)],
-    )  # fmt: skip
-
-
-def _badness(cause: Cause) -> tuple[int, bool, float]:
-    most = max((high for _, high in cause.metrics.values() if high is not None), default=0.0)
-    return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
-
-
-def _changes_by_line(changes: Sequence[Change]) -> Lines:
-    """Return changes by line.
-
-    A cast back, or an operation in another format, counts at the line of the upcast before it.
-    """
-    lines = Lines()
-    wide: str | None = None
-    for change in changes:
-        opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
-        wide = change.line if opens else wide
-        follows = wide is not None and (change.casts or change.format)
-        lines.setdefault(str(wide) if follows else change.line, []).append(change)
-    # views that were written down without their lines accompany what is there
-    if len(lines) > 1 and not any(change.is_work for change in lines.get("", ())):
-        lines.pop("", None)
-    return lines
-
-
-def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
-    """Yield a record with the line that caused it, or one record a line with that line's share."""
-    if not lines:
-        yield record.place, record
-        return
-    before, now = record.baseline, record.current
-    amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
-    name = record.metric.removeprefix(FORMULA)
-    see = SEEN.get(name, attrgetter("flops"))
-    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
-    if len(amounts) > 1 and amount and before and record.metric in _SUMS:
-        for line, n in amounts.items():
-            verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
-            yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
-        return
-    along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
-    if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
-        along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
-    yield along[0] if len(along) == 1 else TOGETHER, record
-
-
-def _names(some: Sequence[Change]) -> list[str]:
-    """Return names of operations: without views and backward ones unless there is nothing else."""
-    work = [change for change in some if change.is_work] or some
-    ahead = [change for change in work if change.part != "backward"]
-    return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
-
-
-def _path(line: str, case: str) -> str:
-    """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
-    file, _, number = line.rpartition(":")
-    named, there, _ = case.partition(".py:")
-    path = Path(f"{named}.py")
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{number}" if there and file == path.name else line
-
+from attnprof.units import plural
 
 def check_against(
     cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions,
@@ -326,3 +216,107 @@ def _report(
         },
         dated_environment(device),
     )  # fmt: skip
+
+
+#: Equal pieces of work in a call; a slowdown of 5 % adds 2 of 40.
+PIECES = 40
+FILE = "rehearsed.py"
+_SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""
+
+import torch
+from torch import nn
+
+COUNT = {count}
+
+
+class Softmax(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+            total = total + rows
+        return total
+
+
+class Features(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = nn.functional.elu(q) + 1
+            total = total + rows @ (k.softmax(-2).transpose(-1, -2) @ v)
+        return total
+
+
+class Projected(nn.Module):
+    def __init__(self, head_dim):
+        super().__init__()
+        self.down = nn.Linear(head_dim, 2 * head_dim, bias=False)
+        self.up = nn.Linear(2 * head_dim, head_dim, bias=False)
+
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = self.up(torch.relu(self.down(q * k)))
+            total = total + rows * v
+        return total
+'''
+
+
+#: Requests for the file's modules; a call takes about six milliseconds.
+REHEARSED = tuple(
+    PointRequest(
+        f"{FILE}:{module}", n, h, d, phase=phase, threads=1, params={
+            "args": ["head_dim=d"] if module == "Projected" else [],
+            "inputs": [f"{name}: B, h, N, d" for name in "qkv"],
+        },
+    )
+    for module, n, h, d, phase in (
+        ("Softmax", 64, 4, 64, "forward"), ("Softmax", 128, 1, 64, "forward"),
+        ("Softmax", 48, 2, 32, "train"), ("Features", 64, 4, 64, "forward"),
+        ("Projected", 64, 4, 64, "forward"),
+    )
+)  # fmt: skip
+
+
+def write_revision(folder: Path, slowdown: float) -> None:
+    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
+    text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+
+#: Slowdowns that are tried, as shares of a call's time.
+SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
+
+
+def self_test_report(rule: Rule, budget_s: float) -> Report:
+    """Race unchanged and slowed code until the budget is spent; a record a slowdown."""
+    by_slowdown: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
+    seeds, end = count(), time.monotonic() + budget_s
+    while time.monotonic() <= end or not by_slowdown[0.0]:
+        with ExitStack() as stack:
+            sides = []
+            for slowdown in (0.0, *SLOWDOWNS):
+                folder = stack.enter_context(temporary_folder())
+                write_revision(folder, slowdown)
+                side = RunningTree(folder, f"{slowdown:.0%} slower")
+                sides.append(stack.enter_context(side))
+            for request in REHEARSED:
+                for races, head in zip(by_slowdown.values(), sides[1:], strict=True):
+                    races.append(race(sides[0], head, request, rule, seed=next(seeds)))
+                rounds = plural(len(by_slowdown[0.0]), "round")
+                tell(f"racing unchanged and slowed code, {rounds}", left_s=end - time.monotonic())
+                if time.monotonic() > end:
+                    break
+    records = []
+    for slowdown, races in by_slowdown.items():
+        judged = [race.judgement for race in races if race.judgement]
+        records.append(SelfTestRecord(
+            slowdown=slowdown, rule=rule.name, trials=len(judged),
+            regressed=sum(item.verdict == REGRESSED for item in judged),
+            inconclusive=sum(item.verdict == INCONCLUSIVE for item in judged),
+            ratio=median(item.ratio for item in judged),
+            noise=median(item.noise for item in judged),
+            case_s=median(race.spent_s for race in races),
+        ))  # fmt: skip
+    summary = {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")}
+    return Report("check --self-test", records, summary, describe_environment("cpu"))

@@ -3,7 +3,7 @@
 Formulas are compared as the baseline has them, symbolically; nothing is run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
@@ -12,7 +12,7 @@ from typing import Any
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.parser import FormulaError, Rules, parse
 from attnprof.gate import rules
-from attnprof.gate.changes import Change, changes
+from attnprof.gate.changes import SEEN, Change, changes
 from attnprof.gate.counts import Counted
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
@@ -90,17 +90,6 @@ def _metric_record(
         place=causes[0].line if causes and now != before else "",
         why=_explanation(name, now - before, causes, current.sizes),
     )
-
-
-#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
-SEEN: Mapping[str, Callable[[Change], int]] = {
-    "bytes_moved": lambda change: change.bytes_moved,
-    "peak_bytes": lambda change: change.held,
-    "parameters": lambda _: 0,
-    "dispatched_operations": lambda change: change.times,
-    "uncounted_operations": lambda change: change.times if not change.flops else 0,
-    "unknown_scratch": lambda change: change.times,
-}
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:

@@ -12,14 +12,15 @@ from attnprof.arguments import choice
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.gate import rules, trees
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
-from attnprof.gate.check import causes, check_against
+from attnprof.gate.changes import causes
+from attnprof.gate.check import check_against
 from attnprof.gate.counts import Case, Counted, count
 from attnprof.gate.exact import compare
 from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
 from attnprof.measure.request import PointRequest, configured
-from attnprof.measure.sweep.runner import is_module_apart
+from attnprof.measure.sweep import is_module_apart
 from attnprof.processes.pool import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES

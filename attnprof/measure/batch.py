@@ -1,10 +1,11 @@
-"""Measure many points in order, each in this process or apart in one whose death becomes a row."""
+"""Measure many points in order, here or apart in a process whose death becomes a row."""
 
 import atexit
 import json
 import re
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -16,7 +17,6 @@ import torch
 
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
-from attnprof.measure.answers import answer
 from attnprof.measure.correctness import check_key
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.point import blank, fit, needed_bytes, spent_s, tried_point
@@ -27,7 +27,15 @@ from attnprof.processes.forks import Ended, signal_name
 from attnprof.processes.pool import Pool, PoolError
 from attnprof.processes.progress import tell
 from attnprof.record import ProfileRecord, Report
-from attnprof.units import format_bytes
+from attnprof.record.measured import names_of, varying
+from attnprof.units import (
+    format_bytes,
+    format_ratio,
+    format_time,
+    joined,
+    plural,
+    setting_text,
+)
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 
@@ -116,12 +124,61 @@ def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
             "answer": answer(records)}  # fmt: skip
 
 
-#: Seconds for imports, building and counting, beside what the budget allows.
-SETUP_S = 120.0
-#: Seconds more for compiling.
-COMPILING_S = 480.0
-#: A child takes this many times the budget before it counts as stuck.
-PATIENCE = 20.0
+def answer(records: Sequence[ProfileRecord]) -> str:
+    """Return who is fastest against the first mechanism, at the longest length most ran at."""
+    groups: dict[Any, list[tuple[str, ProfileRecord]]] = defaultdict(list)
+    conditions = varying(records)
+    for name, record in zip(names_of(records), records, strict=True):
+        if record.median_s and record.skipped is None:
+            key = (record.seq_len, *(getattr(record, its) for its in conditions))
+            groups[key].append((name, record))
+    if not groups:
+        return ""
+    sizes, group = max(groups.items(), key=lambda item: (len(item[1]), item[0][0]))
+    titles = {name: meta["title"] for name, meta in ProfileRecord.columns()}
+    others = zip(conditions, sizes[1:], strict=True)
+    where = joined(
+        [plural(sizes[0], "token"), *(f"{titles[n]} {setting_text(its)}" for n, its in others)]
+    )
+    return f"At {where}{',' * bool(conditions)} {_comparison(group)}."
+
+
+def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
+    """Return how the fastest other mechanism compares with the first, in time and peak memory.
+
+    The range of the ratio takes the outer ends of both intervals.
+    """
+    base, first = group[0]
+    theirs = first.peak_bytes_measured
+    if len(group) == 1:
+        ends = (first.ci_low_s, first.ci_high_s)
+        span = " to ".join(format_time(end) for end in ends if end is not None)
+        memory = "" if theirs is None else f" and {format_bytes(theirs)} of memory at its peak"
+        return f"{base} takes {format_time(first.median_s or 0.0)}{span and f' ({span})'}{memory}"
+    name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
+    share = format_ratio(other.median_s or 0.0, first.median_s or 1.0)
+    sentence, also = f"{name} takes {share}× the time of {base}", "and"
+    if other.ci_low_s and other.ci_high_s and first.ci_low_s and first.ci_high_s:
+        low, high = other.ci_low_s / first.ci_high_s, other.ci_high_s / first.ci_low_s
+        ends = f"{format_ratio(low)}× to {format_ratio(high)}× by the ends of both intervals"
+        if low <= 1 <= high:
+            sentence, also = f"{name} takes as long as {base} within the noise", "and needs"
+        sentence += f" ({ends})"
+    ours = other.peak_bytes_measured
+    if ours is not None and theirs:
+        again = f"{also} {format_ratio(ours, theirs)}× its"
+        sentence += f" {again if ours != theirs else 'and needs the same'} peak memory"
+    if len(group) == 2:
+        return sentence
+    best = min((record for _, record in group), key=lambda record: record.median_s or 0.0)
+    end = best.ci_high_s or best.median_s or 0.0
+    fastest = [n for n, r in group if (r.ci_low_s or r.median_s or 0.0) <= end]
+    return f"{sentence}; fastest of {len(group)}: {' or '.join(fastest)}"
+
+
+#: Seconds for imports, building and counting; more for compiling; and how many times the budget a
+#: child may take before it counts as stuck.
+SETUP_S, COMPILING_S, PATIENCE = 120.0, 480.0, 20.0
 #: What modules that passed their check were held against; other processes need not do it again.
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _POOL = Pool("attnprof.measure.batch")
@@ -149,11 +206,11 @@ def measure_apart(
         limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
-    asked = replace(request, check=request.check and key not in _CHECKED)
+    unchecked = replace(request, check=request.check and key not in _CHECKED)
     said: dict[str, Any] = {}
     with temporary_folder() as folder:
         answer = folder / "answer.json"
-        order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
+        order = {"do": "measure", "request": unchecked.to_dict(), "memory_limit": memory_limit,
                  "try_all": try_all, "answer": str(answer)}  # fmt: skip
         try:
             ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
@@ -188,11 +245,10 @@ def preload(order: Mapping[str, Any]) -> None:
     """Import, in the pool's server, what an order needs and every mechanism's costs."""
     if not order:
         registry.names()
-        needed: tuple[str, ...] = PRELOAD
-    else:
-        needed = ("torch._inductor.compile_fx",) if order["request"]["compiled"] else ()
-    for name in needed:
-        import_module(name)
+        for name in PRELOAD:
+            import_module(name)
+    elif order["request"]["compiled"]:
+        import_module("torch._inductor.compile_fx")
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:

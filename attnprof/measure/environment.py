@@ -191,9 +191,7 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     """Yield a mapping, filled in after the body: threads, load, switches, a GPU's clocks."""
     import torch
 
-    conditions: dict[str, Any] = {
-        "threads": torch.get_num_threads(), **conditions_now(),
-    }  # fmt: skip
+    conditions: dict[str, Any] = {"threads": torch.get_num_threads(), **conditions_now()}
     before = _involuntary_switches()
     yield conditions
     after = _involuntary_switches()
@@ -272,17 +270,15 @@ def gpu_state(torch: Any, device: str) -> dict[str, Any]:
         bits = import_module("pynvml").nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return [name for bit, name in THROTTLES.items() if bits & bit]
 
-    return {
-        "gpu_clock_mhz": _read(lambda: int(cuda.clock_rate(device))),
-        "gpu_temperature_c": _read(lambda: int(cuda.temperature(device))),
-        "gpu_power_w": _read(lambda: cuda.power_draw(device) / 1000),
-        "gpu_throttled": _read(throttled),
-    }
-
-
-def _read(ask: Callable[[], Any]) -> Any:
-    """Return an answer of the GPU's management library; None if it fails, whatever the reason."""
-    try:
-        return ask()
-    except Exception:  # noqa: BLE001 - each of those raises its own kind
-        return None
+    state: dict[str, Any] = {}
+    for name, ask in {
+        "gpu_clock_mhz": lambda: int(cuda.clock_rate(device)),
+        "gpu_temperature_c": lambda: int(cuda.temperature(device)),
+        "gpu_power_w": lambda: cuda.power_draw(device) / 1000,
+        "gpu_throttled": throttled,
+    }.items():
+        try:
+            state[name] = ask()
+        except Exception:  # noqa: BLE001 - each of those raises its own kind
+            state[name] = None
+    return state

@@ -40,10 +40,10 @@ class UserModule:
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip
-        if others := set(target.symbols) - set(SYMBOLS):
+        if others := ", ".join(sorted(set(target.symbols) - set(SYMBOLS))):
             raise RequestError(
-                f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
-                "and --input with B, N, h and d"
+                f"{self.name} has sizes {others}: to profile it write its --arg and --input with "
+                "B, N, h and d"
             )
         return target
 

@@ -18,8 +18,7 @@ from typing import IO, Any
 from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
-from attnprof.processes.notices import loading
-from attnprof.processes.progress import asking
+from attnprof.processes.progress import asking, loading
 
 #: Seconds that a keeper may take beyond the limit of its work.
 _GRACE_S = 10.0

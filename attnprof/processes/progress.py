@@ -1,14 +1,19 @@
 """How far long work is: told by the code that does it, shown by the command that waits for it.
 
 Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows the last
-step. Where nobody waits (from Python, in a child process) nothing is kept or written.
+step. Where nobody waits (from Python, in a child process) nothing is kept or written. Loading torch
+takes seconds, in which silence looks like a hang: :func:`announce` has a line printed.
 """
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from queue import SimpleQueue
+from typing import Any
 
 #: Seconds without an answer after which progress says so; seconds left worth showing at once.
 SILENT_S, WORTH_S = 5.0, 10.0
@@ -141,3 +146,71 @@ def waiting(progress: Progress) -> Iterator[None]:
         yield
     finally:
         _WAITED_FOR.remove(progress)
+
+
+#: What is printed while torch is loaded.
+TEXT = "attnprof: loading torch …"
+#: Bytes of addresses that torch takes when it is loaded, at least: with fewer its code ends the
+#: process itself, and nobody could say why.
+LEAST_BYTES = 600 << 20
+
+
+class _Announcing:
+    """An import hook that finds torch as Python does, and announces it when its code runs."""
+
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "torch" else None
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def announced(module: Any) -> None:
+                del loader.exec_module
+                with contextlib.suppress(ImportError):  # no limits on this system
+                    import resource
+
+                    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < LEAST_BYTES:
+                        raise MemoryError
+                with loading():
+                    run(module)
+
+            loader.exec_module = announced
+        return spec
+
+
+_FINDER: Any = _Announcing()
+
+
+def announce() -> None:
+    """Print a notice, once, when this process or one it waits for loads torch."""
+    sys.meta_path.insert(0, _FINDER)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Run the body that loads torch under a notice, which a terminal then loses again.
+
+    Under a progress display the notice is one of its steps.
+    """
+    stream: Any = sys.stderr
+    brief, progress = False, waited_for()
+    if progress is not None and stream is not None and not stream.closed and stream.isatty():
+        with progress.saying("loading torch"):
+            yield
+        return
+    wrapped = sys.stderr is not sys.__stderr__
+    if _FINDER in sys.meta_path and stream is not None and not wrapped:
+        sys.meta_path.remove(_FINDER)
+        brief = not stream.closed and stream.isatty()
+        _write(stream, TEXT if brief else f"{TEXT}\n")
+    try:
+        yield
+    finally:
+        if brief:
+            _write(stream, f"\r{' ' * len(TEXT)}\r")
+
+
+def _write(stream: Any, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()

@@ -273,8 +273,8 @@ def _outputs() -> list[tuple[int, int]]:
     identities = []
     for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
-            now = os.fstat(stream)
-            identities.append((now.st_dev, now.st_ino))
+            state = os.fstat(stream)
+            identities.append((state.st_dev, state.st_ino))
         except OSError:
             identities.append((-1, -1))
     return identities

@@ -1,7 +1,6 @@
 """What changed is told by cause: each line of code once, whatever metrics and cases show it."""
 
-from attnprof.gate.changes import changes
-from attnprof.gate.check import causes
+from attnprof.gate.changes import causes, changes
 from attnprof.gate.counts import Counted, Operation, count
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import TOGETHER

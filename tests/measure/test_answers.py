@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.measure.answers import answer
+from attnprof.measure.batch import answer
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.measured import names_of, varying
 from attnprof.render.formats import notes, render

@@ -10,8 +10,7 @@ from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, point
 from attnprof.measure.batch import measure_apart
-from attnprof.measure.counters import count_derived, count_with_fvcore
-from attnprof.measure.differences import derived_differences
+from attnprof.measure.counters import count_derived, count_with_fvcore, derived_differences
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from attnprof.blocks.cache import kept_by, tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
-from attnprof.processes.frames import with_room_for_calls
+from attnprof.processes import with_room_for_calls
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.call_by_call import Calls

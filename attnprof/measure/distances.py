@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnprof.errors import CannotRunError
-from attnprof.measure.tradeoff.structures import QueriesKeysValues
+from attnprof.measure.tradeoff_inputs import QueriesKeysValues
 
 #: Scores that are held at once, and in all at most: 2**34 take minutes.
 SCORES, MOST_SCORES = 1 << 24, 1 << 34
