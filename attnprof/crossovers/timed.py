@@ -16,9 +16,8 @@ from attnprof.crossovers.report import Finding
 from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, TimeSearch, first_length
-from attnprof.device.machine_state import read_machine
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import Predictor, calibration_of
+from attnprof.device.prediction import Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
 from attnprof.measure.clocks import cuda_clock, time_in_turns
@@ -174,7 +173,7 @@ class TimedPair:
         """The predicted crossings; :class:`CannotRunError` without a calibration."""
         known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(known, kept=self.terms.kept)
-        reading = "" if self.terms.on else str(read_machine(known, conditions_now()))
+        reading = "" if self.terms.on else read_machine(known, conditions_now())[1]
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
         times = predictor.times(self.meeting.workload.dtype)
 

@@ -1,14 +1,14 @@
 """One operation of a call: what prices it, and the sizes that its time depends on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attnprof.device.memory_order import loops, spread_strides
 from attnprof.device.product_times import PLAIN, layout_of
 from attnprof.trace.rules.table import VIEWS
 
@@ -210,3 +210,32 @@ def _pattern(call: _Dispatched, others: int) -> str:
     if call.full_name.endswith("_"):
         return "binary in place" if others else "in place"
     return ("fill", "unary", "binary")[min(others, 2)]
+
+
+def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the strides of a tensor spread over a shape; None where it does not fit."""
+    missing = len(shape) - x.dim()
+    if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
+        return None
+    strides = (0 if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return (*[0] * missing, *strides)
+
+
+def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return how often the innermost loop starts, and how far entries lie apart in it at most.
+
+    Dimensions that every tensor goes through without a jump are one loop, as in torch's iterator;
+    ``strides`` are those of each tensor, the result first.
+    """
+    if not strides:
+        return 1, 1
+    order = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: -strides[0][i])
+    if not order:
+        return 1, 1
+    order.reverse()  # from inside
+    length = shape[order[0]]
+    for inside, outside in pairwise(order):
+        if any(stride[outside] != stride[inside] * shape[inside] for stride in strides):
+            break
+        length *= shape[outside]
+    return max(1, prod(shape) // length), max(stride[order[0]] for stride in strides)

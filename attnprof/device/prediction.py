@@ -12,7 +12,6 @@ from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.gpu_times import GpuTimes
-from attnprof.device.machine_state import MachineState, read_machine
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.roofline import roofline
 from attnprof.device.times import Times
@@ -27,11 +26,8 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
-#: Half width of an interval of 95 %, in standard deviations.
-REACH = 1.96
-#: Operations that are told one by one.
-TOLD = 12
-
+#: Half width of an interval of 95 %, in standard deviations; operations that are told one by one.
+REACH, TOLD = 1.96, 12
 
 INTERVAL = (
     "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
@@ -59,13 +55,15 @@ def predict_points(
     records = []
     for done, request in enumerate(requests):
         tell(f"predicting {request.title}", done, len(requests))
-        records.append(_tried(point, request))
+        try:
+            with refusing(request):
+                records.append(point(request, inf))
+        except RequestError as error:
+            records.append(blank_of(PredictRecord, request, str(error)))
     summary = {
-        "made_of": made_of,
-        "interval": interval,
-        "answer": _answer(records),
+        "made_of": made_of, "interval": interval, "answer": _answer(records),
         "predicted": sum(record.skipped is None for record in records),
-    }
+    }  # fmt: skip
     return Report("predict", records, summary, environment)
 
 
@@ -84,10 +82,10 @@ def pricing(
     """
     calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
     if calibrated is not None:
-        reading = MachineState() if on else read_machine(calibrated, conditions_now())
-        predictor = Predictor(calibrated, kept, reading.slowdown)
-        higher = "upper ends are as much higher" if reading.slowdown > 1 else ""
-        remarks = "; ".join(text for text in (predictor.made_of, str(reading), higher) if text)
+        slowdown, state = (1.0, "") if on else read_machine(calibrated, conditions_now())
+        predictor = Predictor(calibrated, kept, slowdown)
+        higher = "upper ends are as much higher" if slowdown > 1 else ""
+        remarks = "; ".join(text for text in (predictor.made_of, state, higher) if text)
         return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
@@ -102,12 +100,39 @@ def pricing(
     )  # fmt: skip
 
 
-def _tried(point: Point, request: PointRequest) -> PredictRecord:
-    try:
-        with refusing(request):
-            return point(request, inf)
-    except RequestError as error:
-        return blank_of(PredictRecord, request, str(error))
+#: Seconds of a reading of the machine's speed, and bundles of the reference operation in it.
+READING_S, BUNDLES = 0.15, 40
+#: A machine counts as slower from this factor on; readings of an undisturbed one differ by less.
+SLOWER = 1.25
+
+
+def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
+    """Return how many times slower a machine is than when it was calibrated, with remarks.
+
+    The reference operation and the share of the processors that are left are timed now.
+    ``conditions`` are those of this process, which are compared with those of the calibration.
+    """
+    from attnprof.device.calibration_run import machine_speed
+
+    reference_s, share = machine_speed(READING_S, BUNDLES)
+    factors = [1.0]
+    if calibration.reference_s:
+        factors.append(reference_s / calibration.reference_s)
+    if calibration.cpu_share:
+        factors.append(calibration.cpu_share / share)
+    slowdown, remarks = max(factors), []
+    if slowdown > SLOWER:
+        remarks.append(
+            f"this machine is about {slowdown:.1f} times slower now than when it was calibrated "
+            "(other programs, or a lower clock)"
+        )
+    if different := "; ".join(
+        f"{name.replace('_', ' ')} {there}, here {conditions.get(name)}"
+        for name, there in calibration.conditions.items()
+        if conditions.get(name) != there
+    ):
+        remarks.append(f"calibrated with {different}: type attnprof calibrate")
+    return slowdown if slowdown > SLOWER else 1.0, "; ".join(remarks)
 
 
 def calibration_of(
@@ -199,13 +224,9 @@ class Predictor:
 
     def interval(self, work: Demand, dtype: str) -> tuple[float, float, float]:
         """Return the seconds of a call, and the ends of their interval of 95 %."""
-        times, known, check = (
-            self.times(dtype),
-            self.calibration,
-            self.calibration.checks.get(dtype),
-        )
+        times, made, check = self.times(dtype), self.calibration, self.calibration.checks.get(dtype)
         seconds = times.of(work) * (exp(check.bias) if check else 1.0)
-        spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
+        spreads = (times.spread, made.repeatability or 0.0, made.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
         return seconds, seconds / spread, seconds * spread * self.slowdown
 

@@ -91,7 +91,7 @@ def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = N
     all reasons is raised.
     """
     records: list[ProfileRecord] = []
-    refusals: list[RequestError | CannotRunError] = []
+    refusals: list[AttnprofError] = []
     for done, request in enumerate(requests):
         tell(f"measuring {request.title}", done, len(requests))
         try:
@@ -207,11 +207,11 @@ def measure_apart(
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
     unchecked = replace(request, check=request.check and key not in _CHECKED)
-    said: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with temporary_folder() as folder:
-        answer = folder / "answer.json"
+        file = folder / "answer.json"
         order = {"do": "measure", "request": unchecked.to_dict(), "memory_limit": memory_limit,
-                 "try_all": try_all, "answer": str(answer)}  # fmt: skip
+                 "try_all": try_all, "answer": str(file)}  # fmt: skip
         try:
             ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
         except (PoolError, TimeoutError):
@@ -219,12 +219,13 @@ def measure_apart(
             vanished = "the process that measured it vanished: the process that kept it was ended"
             return blank(request, f"{vanished}, too")
         with suppress(OSError, ValueError):  # it came as far as it came
-            said = json.loads(answer.read_text(encoding="utf-8"))
+            result = json.loads(file.read_text(encoding="utf-8"))
     if ended.timed_out:
         return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
-    if ended.code != 0 or "record" not in said:
-        return blank(request, said.get("reason") or _cause_of_death(ended, said.get("need", "")))
-    record = ProfileRecord(**said["record"])
+    if ended.code != 0 or "record" not in result:
+        need = result.get("need", "")
+        return blank(request, result.get("reason") or _cause_of_death(ended, need))
+    record = ProfileRecord(**result["record"])
     if request.check and record.checked and record.skipped is None:
         _CHECKED[key] = record.checked
     checked = record.checked or (_CHECKED.get(key) if request.check else None)
@@ -253,16 +254,13 @@ def preload(order: Mapping[str, Any]) -> None:
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
     """Measure a request in a process of the pool; write its need of memory and record to a file."""
-    limit = order["memory_limit"]
-    request = PointRequest.from_dict(order["request"])
-    said: dict[str, Any] = {}
+    limit, request = order["memory_limit"], PointRequest.from_dict(order["request"])
 
-    def answer(**more: Any) -> None:
-        said.update(more)
-        Path(order["answer"]).write_text(json.dumps(said), encoding="utf-8")
+    def write(**result: Any) -> None:
+        Path(order["answer"]).write_text(json.dumps(result), encoding="utf-8")
 
     def before() -> None:
-        answer(need=f"needs {format_bytes(needed_bytes(request))} by the closed form")
+        write(need=f"needs {format_bytes(needed_bytes(request))} by the closed form")
         if limit is not None:
             forks.limit_memory(limit)
 
@@ -270,7 +268,7 @@ def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
         record = tried_point(request, limit, try_all=order["try_all"], before=before)
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
         ours = isinstance(error, AttnprofError)
-        answer(reason=str(error) if ours else f"it raised {error_text(error)}")
+        write(reason=str(error) if ours else f"it raised {error_text(error)}")
         return CannotRunError.exit_code
-    answer(record=asdict(record))
+    write(record=asdict(record))
     return 0

@@ -37,7 +37,7 @@ class Verdict:
     against: str | None = None
 
 
-_FOUND: dict[tuple[Any, ...], Verdict] = {}
+_VERDICTS: dict[tuple[Any, ...], Verdict] = {}
 
 
 def check_module(request: PointRequest) -> Verdict:
@@ -45,12 +45,12 @@ def check_module(request: PointRequest) -> Verdict:
 
     It is kept for the process; a user's own module claims nothing and is not checked.
     """
-    if is_module(request.mechanism):  # it claims nothing
+    if is_module(request.mechanism):
         return Verdict()
     key = check_key(request)
-    if key not in _FOUND:
-        _FOUND[key] = _verdict(request)
-    return _FOUND[key]
+    if key not in _VERDICTS:
+        _VERDICTS[key] = _verdict(request)
+    return _VERDICTS[key]
 
 
 def check_key(request: PointRequest) -> tuple[Any, ...]:

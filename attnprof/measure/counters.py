@@ -146,10 +146,7 @@ def _module_to_trace(request: PointRequest, subject: Any) -> Any:
 
 
 def watch_products() -> tuple[Any, Products, Counter[str]]:
-    """Return a mode, and the FLOPs and calls by product that it will fill in.
-
-    The FLOPs follow the rules of derived counts.
-    """
+    """Return a mode, and the FLOPs (by the rules of derived counts) and calls that it fills in."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from attnprof.trace.rules import cost_of
@@ -204,11 +201,9 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
 def run_of(request: PointRequest) -> Any:
     """Return the target that a phase runs (to decode, its step); RequestError if it has none."""
     target = target_of(request)
-    if request.phase != "decode":
-        return target
-    if target.step is None:
+    if request.phase == "decode" and target.step is None:
         raise RequestError(f"{target.name} has no decoding step that attnprof knows")
-    return target.step
+    return target.step if request.phase == "decode" else target
 
 
 def target_of(request: PointRequest) -> Any:
@@ -226,8 +221,7 @@ def target_of(request: PointRequest) -> Any:
 
 #: Peaks nearer than this share of the measured one are the same, or nearer than these bytes:
 #: autograd's engine holds a scalar or two of its own.
-SAME_PEAK = 1e-3
-SCALARS = 64
+SAME_PEAK, SCALARS = 1e-3, 64
 #: Words of a row that says what is not explained, and of which number.
 _UNEXPLAINED, _PEAK, _KNOWN_CAUSES = "unexplained difference", "in peak memory", "known causes"
 #: Products that fvcore has no rule for, or not for all of their spellings.
@@ -289,19 +283,17 @@ def _torch_rows(count: TorchCount) -> list[str]:
     rows = []
     for operation in sorted(set(count.counted) | set(count.executed)):
         counted, executed = count.counted[operation], count.executed[operation]
-        if counted == executed:
+        gap, times = counted - executed, f"{operation} ×{max(1, count.calls[operation])}"
+        if gap == 0:
             continue
-        times = f"{operation} ×{max(1, count.calls[operation])}"
         if counted == 0:
             kind = "fused SDPA on CPU " if operation.endswith(("_for_cpu", "_backward")) else ""
             rows.append(f"torch counts {kind}{times} as 0: {executed:,} FLOPs missing")
-        elif counted > executed and "attention" in operation:
-            extra = counted - executed
-            rows.append(f"torch counts causal {times} as dense: {extra:,} FLOPs too many")
+        elif gap > 0 and "attention" in operation:
+            rows.append(f"torch counts causal {times} as dense: {gap:,} FLOPs too many")
         elif executed == 0:
             rows.append(f"torch counts {counted:,} FLOPs of {times}, which is no product here")
         else:
-            gap = counted - executed
             rows.append(f"unexplained difference of {gap:+,} FLOPs in torch's count of {times}")
     return rows
 

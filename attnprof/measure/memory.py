@@ -101,9 +101,9 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
     if device.startswith("cuda"):
         before = _allocated(torch)
         kept = make()
-        after = _allocated(torch)
+        held = _allocated(torch) - before
         del kept
-        return after - before
+        return held
     return sum(event.size for event in _profiled_events(make, torch) if event.name == "[memory]")
 
 

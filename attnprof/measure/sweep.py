@@ -76,30 +76,25 @@ def points_of(
             named = dict(zip(grid.attention, chosen, strict=True))
             for scope, device in product(grid.scope, grid.device):
                 points = plan_points(
-                    named, _workloads(grid), scope=scope, device=device, budget=budget,
+                    named, [*_workloads(grid)], scope=scope, device=device, budget=budget,
                     counts=counts, **more,
                 )  # fmt: skip
                 planned.update({key_of(point): point for point in points})
     return list(planned.values())
 
 
-def _workloads(grid: Grid) -> list[Workload]:
-    """Return all combinations of sizes, formats and phases, in the order of the grid."""
-    sizes = product(
+def _workloads(grid: Grid) -> Iterator[Workload]:
+    """Yield all combinations of sizes, formats and phases, in the order of the grid."""
+    for dtype, phase, causal, batch, width, heads, n in product(
         grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
         grid.seq_len,
-    )  # fmt: skip
-    workloads = []
-    for dtype, phase, causal, batch, width, heads, n in sizes:
+    ):  # fmt: skip
         if width % heads:
             raise RequestError(
                 f"{heads} heads do not divide d_model {width}: give grids of their own for other "
                 "widths, or heads that divide all of them"
             )
-        workloads.append(
-            Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
-        )
-    return workloads
+        yield Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
 
 
 def key_of(point: PointRequest, process: int = 0) -> str:
@@ -127,7 +122,7 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
         return False
     import_module("torch")  # once, here: most modules import it
 
-    def asked() -> tuple[bool, str, str]:
+    def ask() -> tuple[bool, str, str]:
         forks.limit_memory()
         try:
             return is_module(name), "", ""
@@ -136,10 +131,10 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
                 return True, "", ""
             return True, type(error).__name__, str(error)
 
-    answer = run_apart(asked, LIMIT_S if limit_s is None else limit_s)
-    module, error, said = answer.value if answer.given else (True, "", "")
+    outcome = run_apart(ask, LIMIT_S if limit_s is None else limit_s)
+    module, error, message = outcome.value if outcome.given else (True, "", "")
     if error:
-        raise NotFoundError(said) if error == NotFoundError.__name__ else RequestError(said)
+        raise NotFoundError(message) if error == NotFoundError.__name__ else RequestError(message)
     return bool(module)
 
 
@@ -245,12 +240,8 @@ def on_workers(
             "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
         ) from error
     with _client(distributed, workers, scheduler) as client:
-        futures = {
-            client.submit(
-                measured, task, options, key=task.key, pure=False, resources={"device": 1}
-            ): task
-            for task in tasks
-        }
+        terms = {"pure": False, "resources": {"device": 1}}
+        futures = {client.submit(measured, t, options, key=t.key, **terms): t for t in tasks}
         for future in distributed.as_completed(futures):
             task = futures[future]
             try:
@@ -296,16 +287,14 @@ def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Repor
         where = object_in(entry, "environment", line)
         places.setdefault(repr(where), where)
     records = [joined(group) for group in groups.values()]
-    measured = sum(record.skipped is None for record in records)
-    points = f"{measured} point{'s' * (measured != 1)} measured, {len(records) - measured} skipped"
+    done = sum(record.skipped is None for record in records)
+    points = f"{done} point{'s' * (done != 1)} measured, {len(records) - done} skipped"
     summary = {
         "answer": ". ".join(filter(None, (points, answer(records).removesuffix(".")))) + ".",
-        "measured": measured,
-        "skipped": len(records) - measured,
+        "measured": done, "skipped": len(records) - done,
         "processes": max((len(group) for group in groups.values()), default=0),
-        "environments": list(places.values()),
-        "time": time_spent(records),
-    }
+        "environments": list(places.values()), "time": time_spent(records),
+    }  # fmt: skip
     return Report("sweep", records, summary, next(iter(places.values()), {}))
 
 
@@ -340,12 +329,10 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     conditions = joined_conditions([record.conditions for record in timed])
     notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
     together = replace(
-        timed[0],
-        times_s=[time for record in timed for time in record.times_s],
+        timed[0], times_s=[time for record in timed for time in record.times_s],
         cpu_times_s=[time for record in timed for time in record.cpu_times_s],
-        **totals,
-        differences=list(dict.fromkeys(notes)),
-    )
+        **totals, differences=list(dict.fromkeys(notes)),
+    )  # fmt: skip
     estimate = estimate_over_processes([record.times_s for record in timed])
     return with_times(together, estimate, conditions)
 

@@ -73,13 +73,9 @@ def _tuned(base: Mechanism, names: Sequence[str], n: int, d: int) -> Iterator[Me
         default = base.params[name]
         if default is None:
             yield base
-        for value in ladder(default or d, n, _min_value(base, name)):
+        least: Any = base.allowed.get(name)
+        for value in ladder(default or d, n, least if isinstance(least, int) else 1):
             yield base.with_params({name: value})
-
-
-def _min_value(mechanism: Mechanism, name: str) -> int:
-    possible: Any = mechanism.allowed.get(name)
-    return possible if isinstance(possible, int) else 1
 
 
 def ladder(default: int, most: int, least: int = 1) -> list[int]:
@@ -125,13 +121,6 @@ def check_memory(mechanism: Mechanism, workload: Workload) -> None:
             f"{mechanism.name} does not fit: needs {format_bytes(needed)} in float64, "
             f"{format_bytes(free)} are free"
         )
-
-
-def draws_of(mechanism: Mechanism, workload: Workload, terms: Terms) -> int:
-    """Return how many draws of the weights to compare: 1 if they do not start at random."""
-    weights = mechanism.core_weights(_sizes(mechanism, workload, terms)).values()
-    drawn = any(weight is not None and isinstance(weight.start, str) for weight in weights)
-    return terms.seeds if drawn else 1
 
 
 def _sizes(mechanism: Mechanism, w: Workload, terms: Terms) -> LayerSizes:
@@ -181,14 +170,10 @@ def times_of(
     subjects = []
     for candidate in candidates:
         core: Any = seeded(candidate, workload, terms, terms.seed, terms.dtype, device)
-        subjects.append(Subject(core, _nothing, _nothing, partial(core, *tensors)))
+        subjects.append(Subject(core, lambda: None, lambda: None, partial(core, *tensors)))
     clock = cuda_clock(torch, device) if device.startswith("cuda") else None
     timed = time_in_turns(subjects, budget, clock)
     return {c: estimate_median(times) for c, times in zip(candidates, timed, strict=True)}
-
-
-def _nothing() -> None:
-    """Do nothing before or after a call."""
 
 
 #: Errors below this are rounding.
@@ -209,9 +194,9 @@ def tradeoff_report(
     for place, given in enumerate(inputs):
         rows = []
         exact = ExactAttention(given, causal=terms.causal)
-        for done, candidate in enumerate(candidates):
-            count, many = place * len(candidates) + done, len(inputs) * len(candidates)
-            tell(f"comparing {candidate.name} on {given.source}", count, many)
+        for number, candidate in enumerate(candidates, place * len(candidates)):
+            total = len(inputs) * len(candidates)
+            tell(f"comparing {candidate.name} on {given.source}", number, total)
             row = _blank_record(candidate, given, terms)
             try:
                 row = replace(row, **_costs_and_errors(candidate, exact, terms))
@@ -220,18 +205,17 @@ def tradeoff_report(
                 row = replace(row, skipped=str(error))
             rows.append(row)
         groups.append(rows)
-    records = [row for rows in groups for row in rows]
-    if records and len(refused) == len(records):
+    if refused and len(refused) == len(candidates) * len(inputs):
         raise together(refused)
     if budget is not None:
         groups = _with_times(groups, candidates, inputs, terms, budget)
     groups = [_mark_pareto(rows) for rows in groups]
     records = [row for rows in groups for row in rows]
-    known = {c.name: list(c.mechanism.to_softmax) for c in candidates}
+    relations = {c.name: list(c.mechanism.to_softmax) for c in candidates}
     nearest = [line for rows, given in zip(groups, inputs, strict=True)
                for line in _nearest(rows, workload_of(given, terms))]  # fmt: skip
-    said: dict[str, Any] = {"relations": known, "nearest": nearest, "answer": " ".join(nearest)}
-    return Report("tradeoff", records, said, environment)
+    summary = {"relations": relations, "nearest": nearest, "answer": " ".join(nearest)}
+    return Report("tradeoff", records, summary, environment)
 
 
 def _blank_record(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
@@ -246,7 +230,7 @@ def _blank_record(candidate: Candidate, given: QueriesKeysValues, terms: Terms) 
 
 def _costs_and_errors(
     candidate: Candidate, exact: ExactAttention, terms: Terms
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return a candidate's costs by closed form, and its distances over draws of the weights."""
     mechanism, workload = candidate.mechanism, workload_of(exact.given, terms)
     if not mechanism.abilities.attend:
@@ -255,7 +239,9 @@ def _costs_and_errors(
         )
     table = mechanism.cost(workload, "core")
     check_memory(mechanism, workload)
-    count = draws_of(mechanism, workload, terms)
+    weights = mechanism.core_weights(_sizes(mechanism, workload, terms)).values()
+    drawn = any(weight is not None and isinstance(weight.start, str) for weight in weights)
+    count = terms.seeds if drawn else 1
     distances: list[Distance] = []
     for seed in range(terms.seed, terms.seed + count):
         core = seeded(candidate, workload, terms, seed)
@@ -280,25 +266,21 @@ def _with_times(
     inputs: Sequence[QueriesKeysValues], terms: Terms, budget: Budget,
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
     """Return the rows with times of every candidate that ran, on the first input of each size."""
-    known: dict[Workload, dict[Candidate, Any]] = {}
+    times: dict[Workload, dict[Candidate, MedianEstimate]] = {}
     timed_groups = []
     for rows, given in zip(groups, inputs, strict=True):
         workload = workload_of(given, terms)
-        if workload not in known:
+        if workload not in times:
             runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
-            known[workload] = times_of(runs, given, terms, budget)
-        timed_groups.append([
-            _with_time(row, known[workload].get(c))
-            for c, row in zip(candidates, rows, strict=True)
-        ])  # fmt: skip
+            times[workload] = times_of(runs, given, terms, budget)
+        timed = []
+        for candidate, row in zip(candidates, rows, strict=True):
+            time = None if row.skipped else times[workload].get(candidate)
+            timed.append(row if time is None else replace(
+                row, median_s=time.median_s, ci_low_s=time.low_s, ci_high_s=time.high_s
+            ))  # fmt: skip
+        timed_groups.append(timed)
     return timed_groups
-
-
-def _with_time(row: TradeoffRecord, known: Any) -> TradeoffRecord:
-    if known is None or row.skipped is not None:
-        return row
-    ends = {"ci_low_s": known.low_s, "ci_high_s": known.high_s}
-    return replace(row, median_s=known.median_s, **ends)
 
 
 def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
@@ -306,10 +288,10 @@ def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
 
     A row beats one with no more FLOPs and no larger error if one of the two is less.
     """
-    known = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
+    costs = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
 
     def beaten(one: tuple[Any, float]) -> bool:
-        return any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in known)
+        return any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in costs)
 
     return [
         row if row.skipped else replace(row, pareto=not beaten((row.flops, _error_or_zero(row))))

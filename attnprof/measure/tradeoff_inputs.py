@@ -100,18 +100,14 @@ def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) 
 
 def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
     """Scale all rows of a head to the length of its typical one."""
-    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _row_norms(x)
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-300)
+    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / norms
 
 
 def _spread(x: Tensor, made: Generator) -> Tensor:
     """Scale rows of a head to its typical length times a log-normal number."""
     factor = (SPREAD * _normal((*x.shape[:-1], 1), made) - SPREAD**2).exp()
     return _on_sphere(x, made) * factor
-
-
-def _row_norms(x: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.clamp(min=1e-300)
 
 
 #: How queries and keys are drawn, by the structure's name.

@@ -89,7 +89,7 @@ def test_a_core_is_checked_as_a_layer_is():
 
 
 def test_a_check_leaves_the_generator_as_it_was():
-    correctness._FOUND.clear()
+    correctness._VERDICTS.clear()
     before = torch.get_rng_state()
     check_module(request("standard"))
     assert torch.equal(torch.get_rng_state(), before)
