@@ -81,10 +81,7 @@ class _Compact(Report):
 
 
 def load_baseline(path: str | Path) -> Baseline:
-    """Return a saved baseline, of this layout or an older one.
-
-    Raises :class:`RequestError`, which names the place in the file and what is wrong there.
-    """
+    """Return a saved baseline; :class:`RequestError` names the place in the file that is wrong."""
     hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

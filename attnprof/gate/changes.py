@@ -147,10 +147,7 @@ def sums(rows: _Rows) -> tuple[int, int, int]:
 
 
 def without_views(rows: _Rows) -> _Rows:
-    """Return rows with all calls of a view in one row, without line and result.
-
-    A view moves and counts nothing, and older baselines have no lines of views.
-    """
+    """Return rows with all calls of a view in one row, without line, as older baselines have."""
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if not row.is_work:

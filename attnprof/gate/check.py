@@ -5,31 +5,21 @@ A self-test tries that on this machine: on unchanged code, and on code slower by
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.gate import rules
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
 from attnprof.gate.changes import causes
 from attnprof.gate.counts import Case, Counted
 from attnprof.gate.exact import compare
-from attnprof.gate.rules import (
-    ERROR,
-    FAIL,
-    INCONCLUSIVE,
-    REGRESSED,
-    VERDICTS,
-    CheckOptions,
-    Rule,
-    exit_code,
-    worst,
-)
+from attnprof.gate.rules import CheckOptions, Rule
 from attnprof.gate.times import Race, race, race_cases, stored_record, time_alone, time_record
 from attnprof.gate.trees import RunningTree, TreeError, why_incomparable
 from attnprof.measure.environment import (
@@ -52,30 +42,25 @@ def check_against(
 ) -> Report:  # fmt: skip
     """Compare two trees in one job: count both (or read ``stored`` counts), then time both."""
     counted = _count(cases, [head] if stored else [base, head], options, stored)
-    apart = {
-        name: why
-        for name, (*old, new) in counted.items()
-        if (why := why_incomparable(
-            new, old[0] if old else Counted(missing=True), head.path, base.path, base.checkout
-        ))
-    }  # fmt: skip
-    old = {
-        name: Counted(error=apart[name]) if name in apart else pair[0]
-        for name, pair in counted.items()
-    }
-    sides = stored.counted if stored else old, {name: pair[-1] for name, pair in counted.items()}
+    before, after, apart = dict[str, Counted](), dict[str, Counted](), dict[str, str]()
+    for name, (*older, new) in counted.items():
+        old = older[0] if older else Counted(missing=True)
+        if why := why_incomparable(new, old, head.path, base.path, base.checkout):
+            old, apart[name] = Counted(error=why), why
+        before[name], after[name] = old, new
     timed = [case for case in cases if case.timed and options.timed]
     racing = [
         case for case in timed
-        if case.name not in apart and all(pair.runs for pair in counted[case.name])
+        if case.name not in apart and all(side.runs for side in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options)
     if stored:
         refused = [case for case in timed if case.name in apart]
-        times |= {case.name: time_record(case, ERROR, apart[case.name]) for case in refused}
+        times |= {case.name: time_record(case, rules.ERROR, apart[case.name]) for case in refused}
+    both = stored.counted if stored else before, after
     return _report(
-        cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
+        cases, both, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],
     )  # fmt: skip
 
@@ -84,10 +69,7 @@ def check_baseline(
     cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
-    """Compare this tree with a stored baseline: counts decide, times advise.
-
-    ``name`` is what messages call the baseline.
-    """
+    """Compare with a stored baseline, ``name`` in messages: counts decide, times advise."""
     counted = {key: counts[0] for key, counts in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
@@ -158,8 +140,8 @@ def _count(
             tell(f"trying other inputs for {case.name}: {failed[0]}", *position, at_once=True)
             counted = _counts_of_case(case, sides, options, position, alone=False)
         elif failed:
-            said = f"{last.error}; {runs} runs with these inputs"
-            counted = [*counted[:-1], replace(last, error=said)]
+            why = f"{last.error}; {runs} runs with these inputs"
+            counted = [*counted[:-1], replace(last, error=why)]
         else:
             counted = [replace(side, as_guessed=side.runs) for side in counted]
         counts[case.name] = counted
@@ -171,14 +153,8 @@ def _counts_of_case(
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
     """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
-    answers: list[Callable[[], Counted]] = []
     formulas = case.formulas and options.formulas
-    for side in sides:
-        try:
-            side.ask_count(case.request, formulas=formulas, alone=alone)
-            answers.append(side.counted)
-        except TreeError as error:
-            answers.append(partial(Counted, error=str(error)))
+    answers = [side.ask_count(case.request, formulas=formulas, alone=alone) for side in sides]
     counts = []
     for side, answer in zip(sides, answers, strict=True):
         tell(f"counting {case.name} in {side.label}", *progress)
@@ -200,17 +176,17 @@ def _report(
         records += compare(name, before.get(name), after.get(name))
         records += [times[name]] if name in times else []
     verdicts = [record.verdict for record in records]
-    counts = Counter(verdicts)
+    counts, undecided_fails = Counter(verdicts), options.inconclusive == rules.FAIL
     noises = [record.noise for record in times.values() if record.noise is not None]
     device = cases[0].request.device
     return Report(
         "check", records,
         {
             **summary, "spent_s": spent_s, "rule": options.rule or "each case's own",
-            "inconclusive": options.inconclusive, "verdict": worst(verdicts),
-            "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+            "inconclusive": options.inconclusive, "verdict": rules.worst(verdicts),
+            "counts": {verdict: counts[verdict] for verdict in rules.VERDICTS if counts[verdict]},
             "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
-            "exit_code": exit_code(verdicts, inconclusive_fails=options.inconclusive == FAIL),
+            "exit_code": rules.exit_code(verdicts, inconclusive_fails=undecided_fails),
             "fingerprint": fingerprint(device), "not_comparable": summary.get("not_comparable"),
             "budget_s": options.budget_s, "noise": median(noises) if noises else None,
         },
@@ -312,8 +288,8 @@ def self_test_report(rule: Rule, budget_s: float) -> Report:
         judged = [race.judgement for race in races if race.judgement]
         records.append(SelfTestRecord(
             slowdown=slowdown, rule=rule.name, trials=len(judged),
-            regressed=sum(item.verdict == REGRESSED for item in judged),
-            inconclusive=sum(item.verdict == INCONCLUSIVE for item in judged),
+            regressed=sum(item.verdict == rules.REGRESSED for item in judged),
+            inconclusive=sum(item.verdict == rules.INCONCLUSIVE for item in judged),
             ratio=median(item.ratio for item in judged),
             noise=median(item.noise for item in judged),
             case_s=median(race.spent_s for race in races),

@@ -25,10 +25,7 @@ _BYTES = ("bytes_moved", "peak_bytes")
 
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
-    """Return a record for every metric and formula, also equal ones.
-
-    If a side has no counts there is a single record for the whole case.
-    """
+    """Return a record for every metric and formula, or one if a side has no counts."""
     if unable := _verdict_without_counts(baseline, current):
         verdict, why = unable
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]

@@ -47,15 +47,10 @@ class SavedResult:
 
 
 def history_report(
-    folder: str | Path,
-    case: str | None = None,
-    metrics: Sequence[str] | None = None,
+    folder: str | Path, case: str | None = None, metrics: Sequence[str] | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Report:
-    """Return every run of every series with its change points.
-
-    ``case`` and ``metrics`` select series; ``tell`` gets a line for each file that was left out.
-    """
+) -> Report:  # fmt: skip
+    """Return every run of the selected series; ``tell`` gets a line for a file left out."""
     runs, left_out = _runs(Path(folder))
     if not runs:
         said = "; ".join(left_out) or "it has no .json files"
@@ -77,11 +72,9 @@ def history_report(
             raise RequestError(f"--metric {name}: {closest(name, there)}")
     records = [record for record in records if record.metric in (metrics or there)]
     summary = {
-        "runs": len(runs),
-        "series": len({(r.case, r.metric, r.machine) for r in records}),
-        "change_points": sum(record.change_point for record in records),
-        "left_out": left_out,
-    }
+        "runs": len(runs), "series": len({(r.case, r.metric, r.machine) for r in records}),
+        "change_points": sum(record.change_point for record in records), "left_out": left_out,
+    }  # fmt: skip
     return Report("history", records, summary)
 
 

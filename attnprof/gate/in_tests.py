@@ -82,9 +82,7 @@ class TestGate:
                 with self._base_tree as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms)
                 grouped = [rules.Cause(**row) for row in report.summary["causes"]]
-                return self._accept_or_raise(
-                    case, self._base_tree.label, report.of(CheckRecord), grouped
-                )
+                return self._accept_or_raise(case, base.label, report.of(CheckRecord), grouped)
             before = self.baseline.counted.get(case.name)
             if self.update:
                 return self._record_case(case, before)
@@ -104,11 +102,7 @@ class TestGate:
     def _accept_or_raise(
         self, case: Case, base: str, records: list[CheckRecord], causes: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
-        """Return the records, or raise an error that lists the causes.
-
-        :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
-        has no counts.
-        """
+        """Return the records; if a metric got worse or has no counts, raise the causes."""
         lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in causes]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:

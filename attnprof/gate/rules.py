@@ -141,10 +141,7 @@ class Cause:
 
 
 def is_worth_showing(record: CheckRecord, common: str | None = None) -> bool:
-    """Return whether a record is worth showing: not ok, or with a reason of its own.
-
-    Times that cannot be compared for a reason ``common`` to all are not shown one by one.
-    """
+    """Return whether a record is not ok, or has a reason that is not ``common`` to all."""
     if record.verdict == NOT_COMPARABLE and common:
         return record.why not in ("", common)
     return record.verdict != OK or bool(record.why and record.metric != TIME)
@@ -173,10 +170,7 @@ def time_text(record: CheckRecord) -> str:
 
 
 def sentence(record: CheckRecord) -> str:
-    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why.
-
-    Unknown values and formulas are left to ``why``.
-    """
+    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why."""
     before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
     values = f"{before or '–'} → {after or '–'}" if before or after else ""
     if record.ratio is not None and values:

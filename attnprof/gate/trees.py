@@ -6,9 +6,10 @@ A revision is written out as files; some cases cannot be compared with it at all
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -190,10 +191,7 @@ def _git_output(owner: Path, *arguments: str) -> str | None:
 def tree_of(
     text: str, here: Path | None = None, limit_s: float | None = None
 ) -> "Iterator[RunningTree]":
-    """Yield the folder that ``text`` names or, for a git revision, its files checked out.
-
-    The revision is one of the repository in which the folder ``here`` lies.
-    """
+    """Yield the folder that ``text`` names or, for a revision at ``here``, its files."""
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
         yield RunningTree(folder.resolve(), text, limit_s)
@@ -292,12 +290,20 @@ class RunningTree:
         self._pool.stop()
         self._alias.close()
 
-    def ask_count(self, request: PointRequest, *, formulas: bool, alone: bool = False) -> None:
-        """Order a count, by the first guess of inputs ``alone`` or by others, too."""
-        self._ask("count", request, formulas=formulas, alone=alone)
+    def ask_count(
+        self, request: PointRequest, *, formulas: bool, alone: bool
+    ) -> Callable[[], Counted]:
+        """Order a count, by the first guess of inputs ``alone`` or by others, too.
 
-    def counted(self) -> Counted:
-        """Return the answer to :meth:`ask_count`; an error is part of it."""
+        The function that is returned waits for it; an error is part of the counts.
+        """
+        try:
+            self._ask("count", request, formulas=formulas, alone=alone)
+        except TreeError as error:
+            return partial(Counted, error=str(error))
+        return self._counted
+
+    def _counted(self) -> Counted:
         try:
             counted = self._answer()
             self._ended()

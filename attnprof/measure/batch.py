@@ -144,10 +144,7 @@ def answer(records: Sequence[ProfileRecord]) -> str:
 
 
 def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
-    """Return how the fastest other mechanism compares with the first, in time and peak memory.
-
-    The range of the ratio takes the outer ends of both intervals.
-    """
+    """Return how the fastest other mechanism compares with the first, in time and peak memory."""
     base, first = group[0]
     theirs = first.peak_bytes_measured
     if len(group) == 1:

@@ -77,10 +77,7 @@ _SIZE_ARITHMETIC = ("mul", "floor_divide", "div", "sub", "remainder", "floordiv"
 
 
 def count_with_fvcore(request: PointRequest) -> FvcoreCount:
-    """Count a forward pass or decoding step with ``FlopCountAnalysis``, on meta tensors.
-
-    It traces the module with ``torch.jit``; if that fails, the result has the reason and no count.
-    """
+    """Count a forward pass or decoding step with ``FlopCountAnalysis``, or say why it fails."""
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
     # a trace that fails leaves pieces in torch's tracer, which is each thread's own: another trace
@@ -233,10 +230,7 @@ _PRODUCTS = ("linear", "addmm", "mm", "bmm", "matmul", "einsum", "conv")
 
 
 def counter_differences(formula: int, torch_count: TorchCount, fvcore: FvcoreCount) -> list[str]:
-    """Return a row for each step from the formula's FLOPs to those of both counters.
-
-    ``formula`` are the ``matmul_flops`` of the closed form.
-    """
+    """Return a row for each step from the formula's ``matmul_flops`` to both counters' FLOPs."""
     executed = torch_count.executed.total()
     rows = []
     if formula != executed:

@@ -140,10 +140,7 @@ def tried_point(
     request: PointRequest, available: int | None = None, *, try_all: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> ProfileRecord:  # fmt: skip
-    """Measure a point here if it fits, or with ``try_all``; else say why it is skipped.
-
-    ``before`` is called just before it is measured.
-    """
+    """Measure a point here if it fits, or with ``try_all``, after ``before``; else say why not."""
     reason, _ = fit(request, available)
     if reason and not try_all:
         return replace(predict_point(request), skipped=reason)

@@ -75,10 +75,7 @@ def _module_costs(module: UserModule, workload: Workload) -> CostTable:
 
 
 def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
-    """Return one run of a target as a cost table of one stage; notes name uncounted operations.
-
-    Raises what :func:`attnprof.trace.solve.count.count` raises.
-    """
+    """Return one run of a target as a table of one stage; notes name uncounted operations."""
     from attnprof.trace.events import KINDS, totals, uncounted
     from attnprof.trace.solve.count import count
 

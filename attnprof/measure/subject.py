@@ -89,10 +89,7 @@ def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[A
 def build_subject(
     request: PointRequest, device: str | None = None, *, compiled: bool = False
 ) -> Subject:
-    """Return the module and its call for the request's phase, on a device.
-
-    With ``compiled`` the call is compiled code.
-    """
+    """Return the module and its call for the request's phase; ``compiled``: compiled code."""
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":

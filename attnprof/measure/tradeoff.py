@@ -89,10 +89,7 @@ COPIES = 6
 
 @dataclass(frozen=True)
 class Terms:
-    """The conditions of all rows.
-
-    A mechanism made for one length is made for ``built_for`` tokens (None: the input's length).
-    """
+    """The conditions of all rows; ``built_for`` tokens, where a mechanism is made for one length."""
 
     causal: bool = False
     dtype: str = "float32"
@@ -284,10 +281,7 @@ def _with_times(
 
 
 def _mark_pareto(rows: Sequence[TradeoffRecord]) -> list[TradeoffRecord]:
-    """Return the rows marked ``pareto`` unless another row beats them.
-
-    A row beats one with no more FLOPs and no larger error if one of the two is less.
-    """
+    """Return the rows marked ``pareto`` unless another has no more FLOPs and no larger error."""
     costs = [(row.flops, _error_or_zero(row)) for row in rows if row.skipped is None]
 
     def beaten(one: tuple[Any, float]) -> bool:

@@ -188,10 +188,7 @@ def announce() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Run the body that loads torch under a notice, which a terminal then loses again.
-
-    Under a progress display the notice is one of its steps.
-    """
+    """Run the body under a notice, a terminal's line or a step of the progress, if any."""
     stream: Any = sys.stderr
     brief, progress = False, waited_for()
     if progress is not None and stream is not None and not stream.closed and stream.isatty():

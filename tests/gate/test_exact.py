@@ -76,17 +76,6 @@ def test_one_line_too_many_is_caught_and_named(compared, module, phase, slip, me
     assert record.place == f"new.py:{line}"
 
 
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_unchanged_code_gives_no_difference_however_often_it_is_counted(tmp_path, phase):
-    request = request_of(tmp_path, PLAIN, phase=phase)
-    first = count(request, formulas=False)
-    for _ in range(4):
-        records = compare("case", first, count(request, formulas=False))
-        assert {(record.verdict, record.why, record.place) for record in records} == {
-            ("ok", "", "")
-        }
-
-
 HARMLESS = {
     "lines shift": lambda text: "# one\n# two\n" + text.replace("    def f", "\n\n    def f"),
     "names change": lambda text: re.sub(r"\b([wy])\b", r"\1_new", text),

@@ -11,15 +11,9 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, point
 from attnprof.measure.batch import measure_apart
 from attnprof.measure.counters import count_derived, count_with_fvcore, derived_differences
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
-
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
-
-
-def request(mechanism="standard", seq_len=96, **changes):
-    given = {"num_heads": 2, "head_dim": 16, "budget": QUICK, **changes}
-    return PointRequest(mechanism, seq_len, **given)
+from tests.measure.samples import can, request
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,16 +22,6 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def can(mechanism, **changes):
-    """Whether a mechanism does not refuse this workload."""
-    asked = request(mechanism, **changes)
-    try:
-        asked.spec.check(asked.workload, "layer")
-    except RequestError:
-        return False
-    return True
 
 
 PHASES = [
