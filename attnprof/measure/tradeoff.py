@@ -89,7 +89,7 @@ COPIES = 6
 
 @dataclass(frozen=True)
 class Terms:
-    """The conditions of all rows; ``built_for`` tokens, where a mechanism is made for one length."""
+    """The conditions of all rows; ``built_for``: tokens of mechanisms made for one length."""
 
     causal: bool = False
     dtype: str = "float32"

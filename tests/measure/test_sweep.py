@@ -244,28 +244,24 @@ def filled(path, count, start=0):
     return path
 
 
-def test_every_record_is_a_line_that_comes_back(tmp_path):
-    path = filled(tmp_path / "r.jsonl", 3)
+def test_every_record_is_a_line_that_comes_back_and_is_written_once(tmp_path):
+    path = filled(filled(tmp_path / "r.jsonl", 3), 3)
     assert [entry["key"] for entry in read(path)] == ["p0", "p1", "p2"]
     with Journal(path) as journal:
         assert journal.done == {"p0", "p1", "p2"}
 
 
-def test_a_key_is_written_once(tmp_path):
-    path = filled(tmp_path / "r.jsonl", 2)
-    filled(path, 2)
-    assert len(read(path)) == 2
-
-
 @pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_torn_last_line_is_dropped_and_written_again(tmp_path, cut):
+def test_a_torn_last_line_is_kept_beside_and_written_again(tmp_path, cut):
     path = filled(tmp_path / "r.jsonl", 3)
     data = path.read_bytes()
-    path.write_bytes(data[:-cut])
-    assert len(read(path)) == 2
-    filled(path, 3)
-    assert [entry["key"] for entry in read(path)] == ["p0", "p1", "p2"]
-    assert path.read_bytes() == data
+    for number in (1, 2):
+        path.write_bytes(data[:-cut])
+        assert len(read(path)) == 2
+        filled(path, 3)
+        kept = tmp_path / f"r.jsonl.torn{number}"
+        assert data[:-cut].endswith(b"\n" + kept.read_bytes())
+        assert path.read_bytes() == data
 
 
 def test_a_file_cut_inside_its_first_line_starts_anew(tmp_path):
@@ -310,15 +306,6 @@ def test_two_writers_exclude_each_other(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("text", ["hello\n", '{"a": 1}\n', "[]\n", "hello", "a,b\n1,2\n"])
-def test_another_file_is_not_touched(tmp_path, text):
-    path = tmp_path / "notes.txt"
-    path.write_text(text)
-    with pytest.raises(RequestError), Journal(path):
-        pass
-    assert path.read_text() == text
-
-
 def test_a_folder_that_is_not_there_is_said(tmp_path):
     with pytest.raises(RequestError, match="folder"), Journal(tmp_path / "no" / "r.jsonl"):
         pass
@@ -336,6 +323,7 @@ PREFIX = '{"schema": "attnprof/1", "key": '
 @pytest.mark.parametrize(
     "text",
     [
+        "hello\n", '{"a": 1}\n', "[]\n", "hello", "a,b\n1,2\n",
         '{"a": 1}', '{"schema": "attnprof/1", "command": "cost", "records": []}', "{", '{"schema"',
         '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n",
         f'{{"x": 1, {PREFIX[1:]}"k"}}',
@@ -351,18 +339,6 @@ def test_nothing_is_cut_from_a_file_whose_first_line_is_no_journal_s(tmp_path, t
         read(path)
     assert path.read_text() == text
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_what_is_cut_is_kept_beside(tmp_path, cut):
-    path = filled(tmp_path / "r.jsonl", 3)
-    data = path.read_bytes()
-    for number in (1, 2):
-        path.write_bytes(data[:-cut])
-        filled(path, 3)
-        kept = tmp_path / f"r.jsonl.torn{number}"
-        assert data[:-cut].endswith(b"\n" + kept.read_bytes())
-        assert path.read_bytes() == data
 
 
 def test_a_torn_line_that_cannot_be_kept_is_not_cut(tmp_path, monkeypatch):
