@@ -73,11 +73,11 @@ def gives_up(spec: Mechanism) -> str:
     """Return what a mechanism does not do that softmax attention does."""
     kind, why = spec.to_softmax
     what = KINDS.get(kind, "another function")
-    said = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
+    parts = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
     can = spec.abilities
-    said += ["one length only"] * can.needs_seq_len
-    said += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
-    return "; ".join(said)
+    parts += ["one length only"] * can.needs_seq_len
+    parts += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
+    return "; ".join(parts)
 
 
 #: What a mechanism is to softmax attention, where it is not the same.
@@ -109,9 +109,9 @@ def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
         lengths = sorted({max(SHORTEST, round(request.seq_len * share)) for share in shares})
         if shares != (1.0,) and len(lengths) == 1:
             break
-        asked = lengths if len(lengths) > 1 else [request.seq_len]
+        lengths_to_ask = lengths if len(lengths) > 1 else [request.seq_len]
         try:
-            predictions = [predict(replace(request, seq_len=n), MOST_S) for n in asked]
+            predictions = [predict(replace(request, seq_len=n), MOST_S) for n in lengths_to_ask]
         except CannotRunError as refusal:
             refusals.append(refusal)
             continue
@@ -123,11 +123,11 @@ def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> 
     """Return a time that grows with a power of the length, by those of two shorter lengths."""
     growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
     seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
-    known = more.ci_high_s is not None and more.time_s
-    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if known else 1.0
+    bounded = more.ci_high_s is not None and more.time_s
+    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if bounded else 1.0
     return replace(
         predicted_record(request), time_s=seconds, bound=more.bound, ci_low_s=seconds / wide,
-        ci_high_s=seconds * wide if known else None,
+        ci_high_s=seconds * wide if bounded else None,
     )  # fmt: skip
 
 
@@ -193,14 +193,14 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     first = min(fit, key=_seconds) if exact is None else exact
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
-    said = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
-    said[0] += "that computes softmax attention" if exact else "; no exact attention fits"
+    parts = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
+    parts[0] += "that computes softmax attention" if exact else "; no exact attention fits"
     for what in ("an approximation", "another function"):
         of_kind = [row for row in fit if row.gives_up.startswith(what)]
         best = min(of_kind, key=_seconds, default=first)
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
-            said.append(f"{best.mechanism}, {what}, is {times} times as fast")
+            parts.append(f"{best.mechanism}, {what}, is {times} times as fast")
     turns = [one for one in stretches if one["exact"] not in (None, first.mechanism)]
     if exact and turns:
         ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
@@ -208,6 +208,6 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
             f"{one['exact']} ({' to '.join(lengths)} tokens)"
             for one, lengths in zip(turns, ends, strict=True)
         )
-        said.append(f"elsewhere the fastest exact one is {joined(sentences)}")
-    text = "; ".join(said)
+        parts.append(f"elsewhere the fastest exact one is {joined(sentences)}")
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."

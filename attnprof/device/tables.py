@@ -63,13 +63,13 @@ class TimeTable:
         if place in self.seconds:
             return self.seconds[place]
         below = [
-            known
-            for known in self.seconds
-            if all(a <= b for a, b in zip(known, place, strict=True))
+            measured
+            for measured in self.seconds
+            if all(a <= b for a, b in zip(measured, place, strict=True))
         ]
         if not below:
             return min(self.seconds.values())
-        nearest = max(below, key=lambda known: (prod(known), self.seconds[known]))
+        nearest = max(below, key=lambda measured: (prod(measured), self.seconds[measured]))
         return self.seconds[nearest] * prod(place) / prod(nearest)
 
     def fall(self, most: float) -> tuple[Sizes, Sizes] | None:

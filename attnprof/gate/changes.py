@@ -83,12 +83,12 @@ class Change(Work):
         often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}" if self.times else ""
         was = "was " if self.times < 0 and not self.gained else ""
         place = f" {was}at {self.line}" if self.line else ""
-        said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
+        parts = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
         if self.bytes_moved:
-            said.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
+            parts.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
         if self.flops:
-            said.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
-        return ", ".join(said)
+            parts.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
+        return ", ".join(parts)
 
     def _results(self, sizes: Mapping[str, int]) -> str:
         """Return the new results and, for as many calls as before, those that they replace."""
@@ -192,11 +192,11 @@ def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
             for row in rows:
                 lines_of_side.setdefault(_key(row), row.line)
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
-    known = {(_key(row), became.get(row.line)) for row in before}
-    lost = {key for key, line in known if line is None}
+    kept = {(_key(row), became.get(row.line)) for row in before}
+    lost = {key for key, line in kept if line is None}
     elsewhere: dict[tuple[str, str], list[str]] = {}  # lines that none of the baseline became
     for row in now:
-        if _key(row) not in lost and (_key(row), row.line) not in known:
+        if _key(row) not in lost and (_key(row), row.line) not in kept:
             elsewhere.setdefault(_key(row), []).append(row.line)
     return {key: [line] for key, line in {**gone, **new}.items()} | elsewhere
 
@@ -286,8 +286,8 @@ def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckReco
     metrics: dict[str, list[float | None]] = {}
     for part in parts:
         if part.metric != WHOLE and part.verdict != rules.OK:
-            known = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
-            metrics[part.metric] = [min(known, default=None), max(known, default=None)]
+            ratios = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
+            metrics[part.metric] = [min(ratios, default=None), max(ratios, default=None)]
     named = operations or place == TOGETHER
     why = [part.why for part in parts if part.metric.startswith(FORMULA) or not named]
     if len(parts) == 1:

@@ -177,9 +177,9 @@ def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
     ones = {name: size for name, size in counts.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
-    for given in ({}, ones) if ones else ({},):
+    for sizes in ({}, ones) if ones else ({},):
         try:
-            target = target_of(request).fixed(**given)
+            target = target_of(request).fixed(**sizes)
             new, left = _agreeing_formulas(_forms(target, counts.sizes, request.phase), counts)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))

@@ -49,8 +49,8 @@ def _verdict_without_counts(
 ) -> tuple[str, str] | None:
     """Return the verdict and reason for a case that a side cannot count; None if both can."""
     if current is None or current.missing:
-        said = f": {current.error}" if current and current.error else ""
-        return rules.MISSING, f"it is not there any more{said}"
+        reason = f": {current.error}" if current and current.error else ""
+        return rules.MISSING, f"it is not there any more{reason}"
     if current.error is not None:
         return rules.ERROR, current.error
     if baseline is None or baseline.missing:

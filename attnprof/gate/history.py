@@ -53,9 +53,9 @@ def history_report(
     """Return every run of the selected series; ``tell`` gets a line for a file left out."""
     runs, left_out = _runs(Path(folder))
     if not runs:
-        said = "; ".join(left_out) or "it has no .json files"
+        reason = "; ".join(left_out) or "it has no .json files"
         raise RequestError(
-            f"no results in {folder}: {said}; save some there: attnprof check … --output "
+            f"no results in {folder}: {reason}; save some there: attnprof check … --output "
             f"{Path(folder) / 'NAME.json'} --format json"
         )
     for run in left_out:
@@ -121,11 +121,11 @@ def _run(path: Path) -> SavedResult:
         if case and isinstance(value, int | float) and math.isfinite(value) and value >= 0
     }  # fmt: skip
     fingerprint = object_in(report.summary, "fingerprint", f"{path}: summary")
-    said = {name: value for name, value in fingerprint.items() if name != "attnprof"}
+    facts = {name: value for name, value in fingerprint.items() if name != "attnprof"}
     machine = f"not known ({path.name})"  # it is alone
-    if said:  # the device's name, and a few letters of all that was said
-        text = json.dumps(said, sort_keys=True).encode()
-        machine = f"{said.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
+    if facts:  # the device's name, and a few letters of all that was said
+        text = json.dumps(facts, sort_keys=True).encode()
+        machine = f"{facts.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
     return SavedResult(path.name, at, bool(date), commit, machine, values)
 
 

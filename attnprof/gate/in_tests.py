@@ -149,8 +149,8 @@ class TestGate:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
-        said = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
-        self.notes.append(said)
+        note = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
+        self.notes.append(note)
 
     def carried(self) -> dict[str, Any]:
         """Return the collected counts and notes of this process as plain values."""
@@ -172,8 +172,9 @@ def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
         if _NO_FORK not in (outcome.error or outcome.no_formula):
             return outcome
         return count(request, formulas)  # a test before has used autograd's threads
-    said = f": {answer.ended.last_line}" if answer.ended.last_line else ""
-    return Counted(error=f"the process that counted it {answer.ended.how}, without an answer{said}")
+    ended = answer.ended
+    reason = f": {ended.last_line}" if ended.last_line else ""
+    return Counted(error=f"the process that counted it {ended.how}, without an answer{reason}")
 
 
 _NO_FORK = "autograd's threading in combination with fork"
@@ -220,7 +221,7 @@ def place_of(attention: Any) -> str:
     return f"{module}:{name}"
 
 
-def _texts(given: _Texts | None, between: str) -> list[str]:
-    if isinstance(given, Mapping):
-        return [f"{name}{between}{value}" for name, value in given.items()]
-    return list(given or ())
+def _texts(texts: _Texts | None, between: str) -> list[str]:
+    if isinstance(texts, Mapping):
+        return [f"{name}{between}{value}" for name, value in texts.items()]
+    return list(texts or ())

@@ -200,8 +200,8 @@ def cause_text(cause: Cause) -> str:
     """Return ``my.py:15 +clone → bytes moved 1.55×``."""
     left = len(cause.operations) - MOST_NAMES
     names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
-    said = (", " if any(" " in name for name in names) else " ").join(names)
-    return " → ".join(filter(None, (f"{cause.place} {said}".strip(), effect_text(cause))))
+    operations = (", " if any(" " in name for name in names) else " ").join(names)
+    return " → ".join(filter(None, (f"{cause.place} {operations}".strip(), effect_text(cause))))
 
 
 def effects(cause: Cause) -> list[str]:
@@ -213,12 +213,12 @@ def effects(cause: Cause) -> list[str]:
 
 def effect_text(cause: Cause) -> str:
     """Return ``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
-    said, why = effects(cause), cause.why[:1]
+    parts, why = effects(cause), cause.why[:1]
     if [*cause.metrics] == [TIME] and len(cause.cases) == 1 and why:  # the ratio with its bounds
-        said, why = [f"time {why[0]}"], cause.why[1:]
-    left = len(cause.metrics) - len(said) - any(name.startswith(FORMULA) for name in cause.metrics)
+        parts, why = [f"time {why[0]}"], cause.why[1:]
+    left = len(cause.metrics) - len(parts) - any(name.startswith(FORMULA) for name in cause.metrics)
     more = f" and {plural(left, 'more metric')}" if left > 0 else ""
-    return ", ".join([*said, *why]) + more
+    return ", ".join([*parts, *why]) + more
 
 
 def span_text(low: float | None, high: float | None) -> str:

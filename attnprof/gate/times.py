@@ -258,21 +258,23 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     judgement = raced.judgement
     assert judgement is not None
     by_wall = judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
-    verdict, said = judgement.verdict, []
+    verdict, remarks = judgement.verdict, []
     if verdict == rules.INCONCLUSIVE:
-        said.append(f"undecided after {judgement.processes} processes of each side: too much noise")
+        count = judgement.processes
+        remarks.append(f"undecided after {count} processes of each side: too much noise")
     if raced.alarm and verdict != rules.REGRESSED:
-        said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
+        saw = f"{raced.alarm.ratio:.3f}×"
+        remarks.append(f"a first race saw {saw}, a second one did not confirm it")
     if by_wall.ratio / judgement.ratio > 1 + APART:
         waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
         verdict = rules.REGRESSED if waits else verdict
-        said.append(
+        remarks.append(
             f"by the wall clock {by_wall.ratio:.2f}× ({by_wall.low:.2f} to {by_wall.high:.2f}): "
             + ("it waits more than before (sleep, input, locks, other threads)"
                if waits else "it was interrupted, or waits; processor time is judged")
         )  # fmt: skip
     return time_record(
-        case, verdict, "; ".join(said), baseline=median(raced.baseline_s),
+        case, verdict, "; ".join(remarks), baseline=median(raced.baseline_s),
         current=median(raced.current_s), ratio=judgement.ratio, ci_low=judgement.low,
         ci_high=judgement.high, pairs=len(raced.log_ratios), noise=judgement.noise,
         wall_ratio=by_wall.ratio, log_ratios=[round(x, 5) for x in raced.log_ratios],

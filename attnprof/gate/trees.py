@@ -160,8 +160,8 @@ def _why_unrecorded(
     owner = _repository(file.parent)
     if owner is None:
         return ""
-    known = checkout.submodules if checkout else {}
-    if owner != top and not any(file.is_relative_to(top / path) for path in known):
+    submodules = checkout.submodules if checkout else {}
+    if owner != top and not any(file.is_relative_to(top / path) for path in submodules):
         around = _repository(owner.parent)  # it may record a commit of this one
         inside = str(owner.relative_to(around)) if around else ""
         listed = _git_output(around, "ls-files", "-s", "--", inside) if around else None
@@ -196,8 +196,8 @@ def tree_of(
     if (folder := here / text).is_dir():
         yield RunningTree(folder.resolve(), text, limit_s)
         return
-    known = f"--against {text}: no such folder"
-    commit = _commit_of(text, here, known)
+    problem = f"--against {text}: no such folder"
+    commit = _commit_of(text, here, problem)
     inside = git(here, "rev-parse", "--show-prefix")
     with temporary_folder() as temporary:
         place = temporary / "tree"
@@ -207,24 +207,24 @@ def tree_of(
         yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s, checkout)
 
 
-def _commit_of(text: str, here: Path, known: str) -> str:
-    """Return the commit that a revision names; ``known`` begins the error message."""
+def _commit_of(text: str, here: Path, problem: str) -> str:
+    """Return the commit that a revision names; ``problem`` begins the error message."""
     try:
         git(here, "rev-parse", "--git-dir")
     except OSError as error:
         raise CannotRunError(
-            f"{known}, and git cannot be run here to look for a revision: {why_of(error)}; "
+            f"{problem}, and git cannot be run here to look for a revision: {why_of(error)}; "
             "install git, or give a folder"
         ) from error
     except subprocess.SubprocessError as error:
         if "not a git repository" in (why := reason_of(error)):
-            raise RequestError(f"{known}, and {here} is not in a git repository") from error
-        raise CannotRunError(f"{known}, and git fails in {here}: {why}") from error
+            raise RequestError(f"{problem}, and {here} is not in a git repository") from error
+        raise CannotRunError(f"{problem}, and git fails in {here}: {why}") from error
     try:
         return git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
     except subprocess.SubprocessError as error:
         raise RequestError(
-            f"{known} and no git revision; a shallow clone lacks older ones "
+            f"{problem} and no git revision; a shallow clone lacks older ones "
             "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
         ) from error
 

@@ -80,8 +80,8 @@ def count(order: _Line, say: Say, _more: More) -> None:
         counts = import_module("attnprof.gate.counts")
     except ModuleNotFoundError:  # the file had another name in older trees
         counts = import_module("attnprof.gate.counting")
-    known = "alone" in signature(counts.count).parameters  # not in older trees
-    guesses = {"alone": order.get("alone", False)} if known else {}
+    guessing = "alone" in signature(counts.count).parameters  # not in older trees
+    guesses = {"alone": order.get("alone", False)} if guessing else {}
     counted = asdict(counts.count(_request(order), order["formulas"], **guesses))
     say({"counted": counted, "code": _code_of(order["request"]["mechanism"])})
 
@@ -119,8 +119,8 @@ def measure(order: _Line, say: Say, more: More) -> None:
 def _request(order: _Line) -> Any:
     """Return the request without fields that the attnprof of this tree does not know."""
     kind = import_module("attnprof.measure.request").PointRequest
-    known = {item.name for item in fields(kind)}
-    return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
+    names = {item.name for item in fields(kind)}
+    return kind.from_dict({k: v for k, v in order["request"].items() if k in names})
 
 
 def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:

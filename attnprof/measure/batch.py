@@ -40,27 +40,27 @@ from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 
 
-def resolve_device(asked: str) -> str:
+def resolve_device(device: str) -> str:
     """Return ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as the name of a device that exists.
 
     Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
     """
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", asked):
-        raise RequestError(f"unknown device '{asked}': possible are auto, cpu, cuda and cuda:1")
-    if asked == "auto":
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise RequestError(f"unknown device '{device}': possible are auto, cpu, cuda and cuda:1")
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cpu":
-        return asked
+    if device == "cpu":
+        return device
     if not torch.cuda.is_available():
         raise CannotRunError(
-            f"--device {asked}: no CUDA device here (torch {torch.__version__}); possible: "
+            f"--device {device}: no CUDA device here (torch {torch.__version__}); possible: "
             "--device cpu, or auto"
         )
     count = torch.cuda.device_count()
-    if int(asked.partition(":")[2] or 0) >= count:
+    if int(device.partition(":")[2] or 0) >= count:
         last = f"cuda:{count - 1}"
-        raise CannotRunError(f"--device {asked}: there are {count} CUDA devices; last is {last}")
-    return asked
+        raise CannotRunError(f"--device {device}: there are {count} CUDA devices; last is {last}")
+    return device
 
 
 def plan_points(
@@ -235,8 +235,8 @@ def _cause_of_death(ended: Ended, need: str) -> str:
     if ended.code < 0 and not ended.stopped:
         cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
         return f"{who} was killed by {signal_name(-ended.code)}{cause}" + (need and f": {need}")
-    said = f": {ended.last_line}" if ended.last_line else ""
-    return f"{who} {ended.how} and gave no record{said}"
+    message = f": {ended.last_line}" if ended.last_line else ""
+    return f"{who} {ended.how} and gave no record{message}"
 
 
 def preload(order: Mapping[str, Any]) -> None:

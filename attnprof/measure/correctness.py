@@ -216,8 +216,8 @@ def twin_of(request: PointRequest) -> PointRequest | None:
     if spec.same_as is None or (named and "same_as" not in vars(type(spec))):  # it is inherited
         return None
     name = named or request.mechanism
-    known = registry.get(name).params
-    params = {k: v for k, v in request.params.items() if k in known} | settings
+    parameters = registry.get(name).params
+    params = {k: v for k, v in request.params.items() if k in parameters} | settings
     if name == request.mechanism and registry.get(name, **params) == spec:
         return None
     return replace(request, mechanism=name, params=params)

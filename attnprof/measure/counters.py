@@ -353,8 +353,8 @@ def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> l
         held = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
         return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{held}"]
     causes = f"{_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory"
-    known = f" ({causes})" if peak.source.startswith("CUDA") else ""
-    return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{known}"]
+    causes_text = f" ({causes})" if peak.source.startswith("CUDA") else ""
+    return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{causes_text}"]
 
 
 def _same_peak(predicted: int, measured: int) -> bool:

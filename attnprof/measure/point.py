@@ -193,8 +193,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
     if actual != record.parameters:
-        said = f"the module has {actual:,} parameters, the closed form {record.parameters:,}"
-        notes.append(f"{request.mechanism}: {said}")
+        difference = f"the module has {actual:,} parameters, the closed form {record.parameters:,}"
+        notes.append(f"{request.mechanism}: {difference}")
     if request.compiled:
         seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
         subject.reset()

@@ -136,8 +136,8 @@ def compile_now(
         first: BaseException = error  # compilers wrap their errors
         while (inner := getattr(first, "inner_exception", None) or first.__cause__) is not None:
             first = inner
-        said = (str(first).strip().splitlines() or ["no message"])[0].strip()[:160]
-        raise CannotRunError(f"cannot be compiled: {type(first).__name__}: {said}") from error
+        reason = (str(first).strip().splitlines() or ["no message"])[0].strip()[:160]
+        raise CannotRunError(f"cannot be compiled: {type(first).__name__}: {reason}") from error
     del kept
     return time.perf_counter() - start, sum(counters["graph_break"].values())
 

@@ -315,8 +315,8 @@ def time_spent(records: Sequence[ProfileRecord]) -> dict[str, float | None]:
 
 
 def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
-    known = [value for record in records if (value := getattr(record, name)) is not None]
-    return math.fsum(known) if known else None
+    values = [value for record in records if (value := getattr(record, name)) is not None]
+    return math.fsum(values) if values else None
 
 
 def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:

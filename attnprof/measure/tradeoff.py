@@ -99,9 +99,9 @@ class Terms:
     built_for: int | None = None
 
 
-def workload_of(given: QueriesKeysValues, terms: Terms) -> Workload:
+def workload_of(qkv: QueriesKeysValues, terms: Terms) -> Workload:
     """Return the sizes of an input, as closed forms take them."""
-    (b, h, n, d), (_, g, m, dv) = given.q.shape, given.v.shape
+    (b, h, n, d), (_, g, m, dv) = qkv.q.shape, qkv.v.shape
     return Workload(
         n, h, d, b, num_kv_heads=None if g == h else g, value_head_dim=None if dv == d else dv,
         kv_seq_len=None if m == n else m, causal=terms.causal, dtype=terms.dtype,
@@ -154,7 +154,7 @@ def refusals(name: str) -> Iterator[None]:
 
 
 def times_of(
-    candidates: Sequence[Candidate], given: QueriesKeysValues, terms: Terms,
+    candidates: Sequence[Candidate], qkv: QueriesKeysValues, terms: Terms,
     budget: Budget,
 ) -> dict[Candidate, MedianEstimate]:  # fmt: skip
     """Return the time of a forward pass of every candidate's core, called in turns.
@@ -162,8 +162,8 @@ def times_of(
     They run in the number format and on the device of ``terms``; on a CPU it is the processor time
     of one thread.
     """
-    device, workload = terms.device, workload_of(given, terms)
-    tensors = [x.to(device, getattr(torch, terms.dtype)) for x in (given.q, given.k, given.v)]
+    device, workload = terms.device, workload_of(qkv, terms)
+    tensors = [x.to(device, getattr(torch, terms.dtype)) for x in (qkv.q, qkv.k, qkv.v)]
     subjects = []
     for candidate in candidates:
         core: Any = seeded(candidate, workload, terms, terms.seed, terms.dtype, device)
@@ -188,13 +188,13 @@ def tradeoff_report(
     """
     refused: list[AttnprofError] = []
     groups = []
-    for place, given in enumerate(inputs):
+    for place, qkv in enumerate(inputs):
         rows = []
-        exact = ExactAttention(given, causal=terms.causal)
+        exact = ExactAttention(qkv, causal=terms.causal)
         for number, candidate in enumerate(candidates, place * len(candidates)):
             total = len(inputs) * len(candidates)
-            tell(f"comparing {candidate.name} on {given.source}", number, total)
-            row = _blank_record(candidate, given, terms)
+            tell(f"comparing {candidate.name} on {qkv.source}", number, total)
+            row = _blank_record(candidate, qkv, terms)
             try:
                 row = replace(row, **_costs_and_errors(candidate, exact, terms))
             except (RequestError, CannotRunError) as error:
@@ -209,17 +209,17 @@ def tradeoff_report(
     groups = [_mark_pareto(rows) for rows in groups]
     records = [row for rows in groups for row in rows]
     relations = {c.name: list(c.mechanism.to_softmax) for c in candidates}
-    nearest = [line for rows, given in zip(groups, inputs, strict=True)
-               for line in _nearest(rows, workload_of(given, terms))]  # fmt: skip
+    nearest = [line for rows, qkv in zip(groups, inputs, strict=True)
+               for line in _nearest(rows, workload_of(qkv, terms))]  # fmt: skip
     summary = {"relations": relations, "nearest": nearest, "answer": " ".join(nearest)}
     return Report("tradeoff", records, summary, environment)
 
 
-def _blank_record(candidate: Candidate, given: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
-    b, h, n, d = given.q.shape
+def _blank_record(candidate: Candidate, qkv: QueriesKeysValues, terms: Terms) -> TradeoffRecord:
+    b, h, n, d = qkv.q.shape
     return TradeoffRecord(
-        mechanism=candidate.name, params=candidate.mechanism.params, input=given.source,
-        norms=given.norms, relation=candidate.mechanism.to_softmax[0], causal=terms.causal,
+        mechanism=candidate.name, params=candidate.mechanism.params, input=qkv.source,
+        norms=qkv.norms, relation=candidate.mechanism.to_softmax[0], causal=terms.causal,
         batch_size=b, seq_len=n, d_model=h * d, num_heads=h, head_dim=d, dtype=terms.dtype,
         device=terms.device, seeds=0,
     )  # fmt: skip
@@ -265,11 +265,11 @@ def _with_times(
     """Return the rows with times of every candidate that ran, on the first input of each size."""
     times: dict[Workload, dict[Candidate, MedianEstimate]] = {}
     timed_groups = []
-    for rows, given in zip(groups, inputs, strict=True):
-        workload = workload_of(given, terms)
+    for rows, qkv in zip(groups, inputs, strict=True):
+        workload = workload_of(qkv, terms)
         if workload not in times:
             runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
-            times[workload] = times_of(runs, given, terms, budget)
+            times[workload] = times_of(runs, qkv, terms, budget)
         timed = []
         for candidate, row in zip(candidates, rows, strict=True):
             time = None if row.skipped else times[workload].get(candidate)
