@@ -1,4 +1,4 @@
-"""Times between measured sizes, freed of what slows a processor, and what calls cost among others."""
+"""Times between measured sizes, freed of what slows a processor, and what calls cost in a row."""
 
 import math
 import random
