@@ -22,12 +22,12 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.environment import conditions_now
+from attnprof.measure.journal import Journal, read
 from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
-from attnprof.measure.journal import Journal, read
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.units import amount

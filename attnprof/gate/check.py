@@ -36,6 +36,7 @@ from attnprof.record import CheckRecord, Report, SelfTestRecord
 from attnprof.trace.request.alternatives import UNTRIED
 from attnprof.units import plural
 
+
 def check_against(
     cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions,
     stored: Baseline | None = None,

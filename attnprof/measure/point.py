@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure import counters
 from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
-from attnprof.measure import counters
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
 from attnprof.measure.request import PointRequest, UserModule

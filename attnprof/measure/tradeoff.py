@@ -225,9 +225,7 @@ def _blank_record(candidate: Candidate, qkv: QueriesKeysValues, terms: Terms) ->
     )  # fmt: skip
 
 
-def _costs_and_errors(
-    candidate: Candidate, exact: ExactAttention, terms: Terms
-) -> dict[str, Any]:
+def _costs_and_errors(candidate: Candidate, exact: ExactAttention, terms: Terms) -> dict[str, Any]:
     """Return a candidate's costs by closed form, and its distances over draws of the weights."""
     mechanism, workload = candidate.mechanism, workload_of(exact.given, terms)
     if not mechanism.abilities.attend:

@@ -15,8 +15,8 @@ import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import command_line
-from attnprof.measure.request import Budget
 from attnprof.measure.journal import Journal, read
+from attnprof.measure.request import Budget
 from attnprof.measure.sweep import (
     Grid,
     SweepOptions,
