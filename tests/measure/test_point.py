@@ -59,7 +59,7 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(
     mechanism, causal
 ):
-    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal)  # else as above
+    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
     found = point.measure_point(asked)
     near = abs(found.peak_bytes_measured / found.peak_bytes_predicted - 1) <= 1e-3
     rows = " ".join(found.differences)
