@@ -270,13 +270,13 @@ def gpu_state(torch: Any, device: str) -> dict[str, Any]:
         bits = import_module("pynvml").nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return [name for bit, name in THROTTLES.items() if bits & bit]
 
-    state: dict[str, Any] = {}
-    for name, ask in {
+    questions: dict[str, Callable[[], Any]] = {
         "gpu_clock_mhz": lambda: int(cuda.clock_rate(device)),
         "gpu_temperature_c": lambda: int(cuda.temperature(device)),
-        "gpu_power_w": lambda: cuda.power_draw(device) / 1000,
-        "gpu_throttled": throttled,
-    }.items():
+        "gpu_power_w": lambda: cuda.power_draw(device) / 1000, "gpu_throttled": throttled,
+    }  # fmt: skip
+    state: dict[str, Any] = {}
+    for name, ask in questions.items():
         try:
             state[name] = ask()
         except Exception:  # noqa: BLE001 - each of those raises its own kind
