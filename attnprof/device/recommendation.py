@@ -1,8 +1,8 @@
 """Which attention to take for a request: all mechanisms by their predicted time."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from itertools import groupby
 from math import log
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,13 @@ def recommend(
     most = memory
     if most is None and on is None:
         most = available_bytes(points[0].device)
-    rows = []
+    rows: list[RecommendRecord] = []
     for done, point in enumerate(points):
         tell(f"predicting {point.title}", done, len(points))
         rows.append(_row(point, chosen[point.mechanism], predict, most))
+    rows.sort(key=lambda row: (row.rank is None, not row.exact, _seconds(row)))
     ranked = [
-        replace(row, rank=rank) if row.rank is not None else row
-        for rank, row in enumerate(sorted(rows, key=_order), 1)
+        row if row.rank is None else replace(row, rank=rank) for rank, row in enumerate(rows, 1)
     ]
     fit = [row for row in ranked if row.rank]
     others = sorted((row for row in fit if not row.exact), key=_seconds)
@@ -104,19 +104,17 @@ def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | Non
 
 def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
     """Return a prediction; of very many operations, what two shorter calls let expect."""
-    refusals = list[CannotRunError]()
-    for shares in ((1.0,), *SHORTER):
-        lengths = sorted({max(SHORTEST, round(request.seq_len * share)) for share in shares})
-        if shares != (1.0,) and len(lengths) == 1:
-            break
-        lengths_to_ask = lengths if len(lengths) > 1 else [request.seq_len]
-        try:
-            predictions = [predict(replace(request, seq_len=n), MOST_S) for n in lengths_to_ask]
-        except CannotRunError as refusal:
-            refusals.append(refusal)
-            continue
-        return predictions[0] if len(predictions) == 1 else _farther(request, *predictions)
-    raise refusals[0]
+    try:
+        return predict(request, MOST_S)
+    except CannotRunError:
+        for shares in SHORTER:
+            lengths = [max(SHORTEST, round(request.seq_len * share)) for share in shares]
+            if len({*lengths}) == 1:
+                break
+            with suppress(CannotRunError):
+                few, more = (predict(replace(request, seq_len=n), MOST_S) for n in lengths)
+                return _farther(request, few, more)
+        raise
 
 
 def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> PredictRecord:
@@ -131,11 +129,6 @@ def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> 
     )  # fmt: skip
 
 
-def _order(row: RecommendRecord) -> tuple[bool, bool, float]:
-    """Return the sorting key: what fits first, exact before others, fast before slow."""
-    return row.rank is None, not row.exact, _seconds(row)
-
-
 def _seconds(row: RecommendRecord) -> float:
     return float("inf") if row.time_s is None else row.time_s
 
@@ -144,7 +137,7 @@ def _stretches(
     points: Sequence[PointRequest], predict: Point, most: int | None
 ) -> list[dict[str, Any]]:
     """Return the stretches of lengths over which the same two mechanisms are fastest."""
-    winners = []
+    stretches: list[dict[str, Any]] = []
     for done, multiple in enumerate(MULTIPLES):
         tell("predicting at other lengths", done, len(MULTIPLES))
         length = round(points[0].seq_len * multiple) if points else 0
@@ -158,20 +151,15 @@ def _stretches(
                     times[point.mechanism] = predict(at, MOST_S).time_s or 0.0
             except AttnprofError:
                 continue
-        exact = {name: times[name] for name in times if registry.get(name).to_softmax[0] == "same"}
-        if times:
-            fastest = min(times, key=times.__getitem__)
-            best = min(exact, key=exact.__getitem__) if exact else None
-            winners.append({"seq_len": length, "exact": best, "fastest": fastest})
-    stretches = [
-        list(stretch)
-        for _, stretch in groupby(winners, key=lambda one: (one["exact"], one["fastest"]))
-    ]
-    return [
-        {"from": stretch[0]["seq_len"], "to": stretch[-1]["seq_len"], "exact": stretch[0]["exact"],
-         "fastest": stretch[0]["fastest"]}
-        for stretch in stretches
-    ]  # fmt: skip
+        if not times:
+            continue
+        exact = [name for name in times if registry.get(name).to_softmax[0] == "same"]
+        best, fastest = (min(some, key=times.__getitem__, default=None) for some in (exact, times))
+        if stretches and (stretches[-1]["exact"], stretches[-1]["fastest"]) == (best, fastest):
+            stretches[-1]["to"] = length
+        else:
+            stretches.append({"from": length, "to": length, "exact": best, "fastest": fastest})
+    return stretches
 
 
 def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:

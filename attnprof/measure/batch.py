@@ -130,16 +130,15 @@ def answer(records: Sequence[ProfileRecord]) -> str:
     conditions = varying(records)
     for name, record in zip(names_of(records), records, strict=True):
         if record.median_s and record.skipped is None:
-            key = (record.seq_len, *(getattr(record, its) for its in conditions))
+            key = (record.seq_len, *(getattr(record, condition) for condition in conditions))
             groups[key].append((name, record))
     if not groups:
         return ""
-    sizes, group = max(groups.items(), key=lambda item: (len(item[1]), item[0][0]))
+    (length, *values), group = max(groups.items(), key=lambda item: (len(item[1]), item[0][0]))
     titles = {name: meta["title"] for name, meta in ProfileRecord.columns()}
-    others = zip(conditions, sizes[1:], strict=True)
-    where = joined(
-        [plural(sizes[0], "token"), *(f"{titles[n]} {setting_text(its)}" for n, its in others)]
-    )
+    settings = zip(conditions, values, strict=True)
+    texts = (f"{titles[name]} {setting_text(value)}" for name, value in settings)
+    where = joined([plural(length, "token"), *texts])
     return f"At {where}{',' * bool(conditions)} {_comparison(group)}."
 
 
