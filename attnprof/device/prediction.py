@@ -89,10 +89,10 @@ def pricing(
         return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
-        known = ", ".join(gpu.name for gpu in GPUS)
+        possible = ", ".join(gpu.name for gpu in GPUS)
         raise RequestError(
             f"--on {on}: it was not calibrated, and no ceilings are stated for it; possible: "
-            f"{known}, or --calibration with a file that calibrate wrote there"
+            f"{possible}, or --calibration with a file that calibrate wrote there"
         )
     return (
         lambda request, _: at_least(request, ceilings),
@@ -140,11 +140,10 @@ def calibration_of(
 ) -> Calibration:
     """Return the calibration of this device and threads, or of the device that ``on`` names."""
     if on is not None:
-        if (there := elsewhere(on, path)) is None:
-            raise CannotRunError(
-                f"--on {on}: {path or 'the cache folder'} has no calibration of it"
-            )
-        return there
+        if (calibration := elsewhere(on, path)) is None:
+            where = path or "the cache folder"
+            raise CannotRunError(f"--on {on}: {where} has no calibration of it")
+        return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
     if calibration is None:
@@ -189,33 +188,33 @@ class Predictor:
     @property
     def made_of(self) -> str:
         """The device and how well its calibration repeats itself."""
-        known, again = self.calibration, self.calibration.repeatability
-        how = "" if again is None else f", repeatable to ±{again:.0%}"
-        where = f"{known.ceilings.name}, {plural(known.threads, 'thread')}"
-        checks = [f"; {dtype} {check}" for dtype, check in known.checks.items()]
+        made, share = self.calibration, self.calibration.repeatability
+        how = "" if share is None else f", repeatable to ±{share:.0%}"
+        where = f"{made.ceilings.name}, {plural(made.threads, 'thread')}"
+        checks = [f"; {dtype} {check}" for dtype, check in made.checks.items()]
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
         """Return the times in a number format; RequestError where it was not calibrated."""
         import torch
 
-        known = self.calibration.tables
-        if dtype not in known:
-            have = ", ".join(known) or "none with the tables of this version"
+        tables = self.calibration.tables
+        if dtype not in tables:
+            have = ", ".join(tables) or "none with the tables of this version"
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
             device = self.calibration.device
             try:
-                check_tables(known[dtype], benchmarks(getattr(torch, dtype), device))
+                check_tables(tables[dtype], benchmarks(getattr(torch, dtype), device))
             except RequestError as error:
                 raise RequestError(
                     f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
                     f"--dtype {dtype}"
                 ) from error
             fault_s = 0.0 if self.kept else self.calibration.fault_s
-            key = known[dtype], fault_s, ITEM_SIZES[dtype]
+            key = tables[dtype], fault_s, ITEM_SIZES[dtype]
             on_gpu = device.startswith("cuda")
             self._times[dtype] = (
                 GpuTimes(*key, processors=self.calibration.processors) if on_gpu else Times(*key)
@@ -250,21 +249,21 @@ class Predictor:
 
 def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
     """Return the record of a point on an uncalibrated device: its roofline, a lower bound."""
-    known = predict_point(request)
+    counts = predict_point(request)
     rate = ceilings.rate(request.dtype)
-    flops = known.flops_formula if known.flops_formula is not None else known.flops_derived
-    record = predicted_record(request, known)
-    if rate is None or flops is None or known.bytes_moved is None:
+    flops = counts.flops_formula if counts.flops_formula is not None else counts.flops_derived
+    record = predicted_record(request, counts)
+    if rate is None or flops is None or counts.bytes_moved is None:
         return replace(record, skipped=f"{ceilings.name} has no stated rate for {request.dtype}")
-    seconds, bound = roofline(flops, known.bytes_moved, ceilings, rate)
+    seconds, bound = roofline(flops, counts.bytes_moved, ceilings, rate)
     return replace(record, time_s=seconds, ci_low_s=seconds, bound=bound)
 
 
-def predicted_record(request: PointRequest, known: ProfileRecord | None = None) -> PredictRecord:
-    """Return what was asked, and the peak by the closed form."""
-    known = known or predict_point(request)
-    shared = {field.name for field in fields(PredictRecord)} & set(asdict(known))
-    return PredictRecord(**{name: getattr(known, name) for name in shared})
+def predicted_record(request: PointRequest, counts: ProfileRecord | None = None) -> PredictRecord:
+    """Return a record of a request with the peak by the closed form."""
+    names = {field.name for field in fields(PredictRecord)}
+    values = asdict(counts or predict_point(request))
+    return PredictRecord(**{name: value for name, value in values.items() if name in names})
 
 
 def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
