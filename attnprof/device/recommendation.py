@@ -154,7 +154,8 @@ def _stretches(
         if not times:
             continue
         exact = [name for name in times if registry.get(name).to_softmax[0] == "same"]
-        best, fastest = (min(some, key=times.__getitem__, default=None) for some in (exact, times))
+        best = min(exact, key=times.__getitem__, default=None)
+        fastest = min(times, key=times.__getitem__)
         if stretches and (stretches[-1]["exact"], stretches[-1]["fastest"]) == (best, fastest):
             stretches[-1]["to"] = length
         else:

@@ -52,8 +52,8 @@ def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
 def blank_of(kind: type[Kind], request: PointRequest, skipped: str | None) -> Kind:
     """Return the same as a record of another kind."""
     names = {field.name for field in fields(kind)}
-    sizes: Any = {name: getattr(request, name) for name in _ASKED if name in names}
-    return kind(**sizes, params=dict(request.params), skipped=skipped)
+    values: dict[str, Any] = {n: getattr(request, n) for n in _ASKED if n in names}
+    return kind(**values | {"params": dict(request.params), "skipped": skipped})
 
 
 #: Fields that a record copies from its request.
