@@ -184,13 +184,10 @@ def test_code_that_fails_is_an_error_with_its_line(tmp_path, text, says):
     assert not counted.metrics
 
 
-def test_a_phase_that_a_module_does_not_have_is_an_error(tmp_path):
+def test_a_phase_that_a_module_lacks_and_a_run_that_is_too_long_are_errors(tmp_path, monkeypatch):
     counted = count(request_of(tmp_path, PLAIN, phase="decode"), formulas=False)
     assert not counted.missing
     assert counted.error
-
-
-def test_a_run_that_is_too_long_to_follow_is_an_error_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(counts, "OPERATIONS", 10)
     counted = count(request_of(tmp_path, PLAIN), formulas=False)
     assert "more than 10 operations" in counted.error

@@ -239,20 +239,21 @@ def test_budgets_that_cannot_be_met_are_refused(wrong):
         Budget(*wrong)
 
 
-class World:
-    """Time that passes only when a call says so; keeps who was called."""
+class World(FakeTime):
+    """Keeps who was called, too."""
 
     def __init__(self):
-        self.now, self.calls, self.threads = 0, [], set()
+        super().__init__()
+        self.calls, self.threads = [], set()
 
     def clock(self):
-        return Clock(now_ns=lambda: self.now, cpu_ns=lambda: 0)
+        return Clock(self, lambda: 0)
 
     def subject(self, name, seconds):
         def call():
             self.calls.append(name)
             self.threads.add(torch.get_num_threads())
-            self.now += round(seconds * 1e9)
+            self.spend(seconds)
 
         return Subject(None, lambda: None, lambda: None, call)
 
@@ -267,18 +268,15 @@ def test_each_round_calls_every_subject_and_every_other_round_backwards():
     assert "".join(world.calls) == "ab" + "abbaabbaabba"  # a warming call each comes first
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(7, 2), (60, 1), (100, 1), (3, 4), (4, 3)])
-def test_rounds_end_when_the_time_is_spent(seconds, rounds):
+@pytest.mark.parametrize(
+    ("seconds", "least", "rounds"),
+    [(7, 1, 2), (60, 1, 1), (100, 1, 1), (3, 1, 4), (4, 1, 3), (1000, 2, 2)],
+)
+def test_rounds_end_when_the_time_is_spent_and_there_are_enough(seconds, least, rounds):
     world = World()
-    budget = Budget(samples=6, min_time_s=0, max_time_s=10, warmup_s=0, least=1)
+    budget = Budget(samples=6, min_time_s=0, max_time_s=10, warmup_s=0, least=least)
     found = time_in_turns([world.subject("a", seconds)], budget, world.clock())
     assert len(found[0]) == rounds
-
-
-def test_the_least_number_of_rounds_is_made_however_long_they_take():
-    world = World()
-    found = time_in_turns([world.subject("a", 1000)], BUDGET, world.clock())
-    assert len(found[0]) == BUDGET.least
 
 
 def test_one_thread_computes_and_the_others_come_back():

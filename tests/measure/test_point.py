@@ -210,16 +210,10 @@ def test_a_containers_limit_is_respected(tmp_path):
     assert min(point._control_group_limits(tmp_path)) > 2**60
 
 
-@pytest.mark.parametrize(
-    ("device", "error"),
-    [("tpu", RequestError), ("cpu:1", RequestError), ("cuda:x", RequestError)],
-)
-def test_unknown_devices_are_refused(device, error):
-    with pytest.raises(error):
-        batch.resolve_device(device)
-
-
-def test_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
+def test_unknown_devices_are_refused_and_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
+    for device in ("tpu", "cpu:1", "cuda:x"):
+        with pytest.raises(RequestError):
+            batch.resolve_device(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CannotRunError, match="--device cpu"):
         batch.resolve_device("cuda")
@@ -239,19 +233,16 @@ def test_a_refusal_is_a_row_among_others_and_an_error_alone(monkeypatch):
         batch.measure_points([request("sdpa")])
 
 
-def test_running_out_of_memory_is_a_row(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
+def test_running_out_of_memory_is_a_row_and_any_other_failure_is_not_hidden(monkeypatch):
+    def failing(text):
+        def fail(*_, **__):
+            raise RuntimeError(text)
 
-    monkeypatch.setattr(point, "build_subject", fail)
+        monkeypatch.setattr(point, "build_subject", fail)
+
+    failing("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
     assert "out of memory on cpu" in point.measure_point(request()).skipped
-
-
-def test_any_other_failure_is_not_hidden(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(point, "build_subject", fail)
+    failing("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         point.measure_point(request())
 

@@ -12,17 +12,11 @@ from attnprof.measure.statistics import (
 )
 
 
-def test_the_median_of_an_even_count_is_the_mean_of_the_middle_two():
+def test_few_samples_promise_nothing_and_none_are_refused():
     assert estimate_median([4.0, 1.0, 3.0, 2.0]).median_s == 2.5
-
-
-def test_one_sample_is_its_own_interval_and_promises_nothing():
     found = estimate_median([3.0])
     assert (found.low_s, found.high_s, found.coverage) == (3.0, 3.0, 0.0)
     assert "only 1 sample:" in found.noisy
-
-
-def test_no_samples_are_refused():
     with pytest.raises(ValueError, match="no times"):
         estimate_median([])
 
