@@ -103,13 +103,10 @@ def elsewhere(tmp_path):
     return path
 
 
-def test_a_calibration_of_a_gpu_prices_as_one(elsewhere):
+def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     known = calibration.elsewhere("h200", elsewhere)
     assert isinstance(Predictor(known).times("float32"), GpuTimes)
     assert calibration.elsewhere("H100", elsewhere) is None
-
-
-def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     request = PointRequest("standard", 512, 2, 16)
     report = predict_points([request], path=elsewhere, on="H200")
     (record,) = report.records

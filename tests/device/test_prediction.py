@@ -135,7 +135,9 @@ def here(tmp_path):
 
 def test_a_point_has_time_interval_peak_and_what_takes_the_time(here):
     request = PointRequest("standard", 96, 2, 8, threads=1)
-    (record,) = predict_points([request], path=here).records
+    report = predict_points([request], path=here)
+    assert json.loads(report.to_json())["records"][0]["operations"]
+    (record,) = report.records
     assert record.ci_low_s < record.time_s < record.ci_high_s
     assert record.peak_bytes_predicted > 0
     assert record.operations[0]["time_s"] >= record.operations[-1]["time_s"]
@@ -168,11 +170,6 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
     assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
     with pytest.raises(RequestError, match=r"possible: .*H200"):
         predict_points([request], on="a toaster")
-
-
-def test_a_report_is_json(here):
-    report = predict_points([PointRequest("linear", 64, 1, 8, threads=1)], path=here)
-    assert json.loads(report.to_json())["records"][0]["operations"]
 
 
 def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):

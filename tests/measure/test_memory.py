@@ -25,18 +25,15 @@ def memory(at, size):
     return Event("[memory]", at, at, size)
 
 
-def test_the_peak_is_the_largest_running_sum():
+def test_the_peak_is_the_largest_running_sum_with_what_was_saved_before_the_mark():
     events = [memory(i, size) for i, size in enumerate([10, 20, -10, 5, -25])]
     assert peak_of(events).bytes == 30
-
-
-def test_what_was_saved_before_the_mark_counts_but_the_peak_before_it_does_not():
     before = [memory(1, 100), memory(2, -90)]
     during = [memory(11, 30), memory(12, -30)]
     assert peak_of([*before, Event(MARK, 10, 20), *during]).bytes == 40
 
 
-def test_scratch_of_a_fused_kernel_is_told_apart():
+def test_scratch_of_fused_kernels_and_products_is_told_apart_and_no_other():
     events = [
         memory(1, 100),
         Event(KERNEL, 2, 9),
@@ -48,9 +45,10 @@ def test_scratch_of_a_fused_kernel_is_told_apart():
     found = peak_of(events)
     assert (found.bytes, found.kernel, found.workspace) == (180, KERNEL, 30)
     assert found.without_workspace == 160
-
-
-def test_other_operations_own_no_workspace():
+    product = Event("aten::bmm", 0, 9)  # its result stays, too
+    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
+    found = peak_of(events)
+    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
     events = [Event("aten::softmax", 0, 9), memory(1, 8), memory(2, 4), memory(3, -4)]
     assert peak_of(events).workspace == 0
 
@@ -59,7 +57,7 @@ def subject_of(prepare, call, reset=lambda: None):
     return Subject(None, reset, prepare, call)
 
 
-def test_the_cpu_allocator_is_measured_to_the_byte():
+def test_the_cpu_allocator_is_measured_to_the_byte_and_its_lines_do_not_reach_stderr(capfd):
     def call():
         first = torch.empty(1000)
         second = torch.empty(500)
@@ -67,10 +65,6 @@ def test_the_cpu_allocator_is_measured_to_the_byte():
         return second, torch.empty(1, dtype=torch.uint8)
 
     assert measure_peak(subject_of(lambda: None, call), "cpu", torch).bytes == 6000
-
-
-def test_the_profilers_own_lines_do_not_reach_stderr(capfd):
-    measure_peak(subject_of(lambda: None, lambda: torch.empty(4)), "cpu", torch)
     assert capfd.readouterr().err == ""
 
 
@@ -181,13 +175,6 @@ def test_what_a_call_leaves_is_counted_on_a_gpu_as_on_a_cpu():
     assert measure_held(make, "cuda", fake_torch(cuda)) == 3072
     made = measure_held(lambda: [torch.zeros(100), torch.zeros(50).sum()], "cpu", torch)
     assert made == 404
-
-
-def test_scratch_of_a_product_is_told_apart_its_result_is_not():
-    product = Event("aten::bmm", 0, 9)
-    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
-    found = peak_of(events)
-    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
 
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
