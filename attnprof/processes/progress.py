@@ -24,7 +24,7 @@ class Step:
     """A piece of work: ``done`` of ``total``.
 
     ``start`` and ``first`` (time, pieces done) are where it and its count began, ``left_s`` the
-    forecast made at ``since``; an answer asked for at ``asked`` is given up after ``limit_s``.
+    forecast made at ``since``; an answer asked for at ``asked_at`` is given up after ``limit_s``.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Step:
     total: int | None = None
     first: tuple[float, int] = (0.0, 0)
     left_s: float | None = None
-    asked: float = 0.0
+    asked_at: float = 0.0
     limit_s: float | None = None
 
 
@@ -91,7 +91,7 @@ class Progress:
         parts.append(f"{seconds_text(self.so_far_s())} so far")
         if left := self._left_s(now):  # a forecast that has run out says nothing
             parts.append(f"about {seconds_text(left)} left")
-        if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
+        if step.limit_s is not None and (silent := now - step.asked_at) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
             parts.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
         return f"{step.text}: {', '.join(parts)}"
@@ -135,7 +135,7 @@ def tell(
 def asking(limit_s: float | None) -> None:
     """Tell that another process was asked for an answer, and when it is given up."""
     if (progress := waited_for()) is not None:
-        progress.step = replace(progress.step, asked=progress.clock(), limit_s=limit_s)
+        progress.step = replace(progress.step, asked_at=progress.clock(), limit_s=limit_s)
 
 
 @contextmanager
