@@ -20,10 +20,9 @@ from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.clocks import cuda_clock, time_in_turns
+from attnprof.measure.clocks import cuda_clock, memory_kept, time_in_turns
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.journal import Journal, read
-from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing

@@ -1,23 +1,100 @@
-"""A device as it was measured: its ceilings, and seconds of single operations by size."""
+"""A device as it was measured: ceilings, seconds of single operations by size, checked layers."""
 
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from math import exp, log, prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
 from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
-from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
 from attnprof.processes.folders import locked_folder
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
+
+
+@dataclass(frozen=True)
+class CheckedLayer:
+    """A layer that was predicted and timed; seconds."""
+
+    mechanism: str
+    phase: str
+    seq_len: int
+    num_heads: int
+    head_dim: int
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def residual(self) -> float:
+        """The logarithm of measured over predicted."""
+        return log(self.measured_s / self.predicted_s)
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What checked layers tell of predictions on their device."""
+
+    layers: tuple[CheckedLayer, ...]
+
+    def to_lists(self) -> list[list[Any]]:
+        """Return plain values, a list a layer."""
+        return [list(astuple(layer)) for layer in self.layers]
+
+    @classmethod
+    def from_lists(cls, rows: Sequence[Sequence[Any]]) -> "SelfCheck":
+        """Return what :meth:`to_lists` wrote."""
+        return cls(tuple(CheckedLayer(*row) for row in rows))
+
+    @staticmethod
+    def is_listed(rows: Any) -> bool:
+        """Return whether a value of a file is what :meth:`to_lists` writes."""
+        if not isinstance(rows, list) or len(rows) < 2:
+            return False
+        hints = list(CheckedLayer.__annotations__.values())
+        return all(
+            isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
+            and min(row[-2:]) > 0
+            for row in rows
+        )  # fmt: skip
+
+    @property
+    def bias(self) -> float:
+        """The median residual, by which predictions are corrected."""
+        return median(layer.residual for layer in self.layers)
+
+    @property
+    def scores(self) -> list[float]:
+        """How far each layer's residual lies from the median of the others, in order."""
+        residuals = [layer.residual for layer in self.layers]
+        return sorted(
+            abs(one - median(residuals[:place] + residuals[place + 1 :]))
+            for place, one in enumerate(residuals)
+        )
+
+    @property
+    def median_error(self) -> float:
+        """The median share by which a corrected prediction is off, as a factor minus one."""
+        return exp(median(self.scores)) - 1
+
+    @property
+    def reach(self) -> float:
+        """The half width of an interval of 95 %, in logarithms."""
+        return self.scores[-1]
+
+    def __str__(self) -> str:
+        return (
+            f"on this device median error {self.median_error:.0%}, at most "
+            f"{exp(self.reach) - 1:.0%} in {len(self.layers)} layers drawn at random"
+        )
+
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
 VERSION, GPU_VERSION = 6, 5

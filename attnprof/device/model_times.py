@@ -110,11 +110,7 @@ def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype
         return _decoding(whole, module, inputs)
     last = {whole.last_logits: 1} if whole.last_logits else {}
     call = torch.no_grad()(partial(module, **inputs, **last))
-    return Subject(module, _nothing, _nothing, call)
-
-
-def _nothing() -> None:
-    pass
+    return Subject(module, lambda: None, lambda: None, call)
 
 
 def _decoding(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject:

@@ -11,10 +11,9 @@ from typing import Any
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
-from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.roofline import roofline
-from attnprof.device.times import Times
+from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
 from attnprof.measure.environment import conditions_now

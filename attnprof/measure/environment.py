@@ -145,15 +145,6 @@ def device_name(device: str) -> str:
     return cpu_model()
 
 
-def processors(device: str) -> int | None:
-    """Return how many multiprocessors a GPU has, each of which runs blocks on its own."""
-    import torch
-
-    if not device.startswith("cuda"):
-        return None
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 @cache
 def git_state(here: Path | None = None) -> str | None:
     """Return a folder's commit, ``+changes`` if files differ from it; None outside git."""

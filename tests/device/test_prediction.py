@@ -13,15 +13,14 @@ from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
-from attnprof.device.kernel_calls import OUTER, KernelCall
-from attnprof.device.operations import Demand, operations_of
+from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
 from attnprof.device.prediction import predict_points
 from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.clocks import LARGEST_KEPT
 from attnprof.measure.environment import device_name
-from attnprof.measure.kept_memory import LARGEST_KEPT
 from attnprof.measure.request import PointRequest
 from attnprof.workload import Workload
 

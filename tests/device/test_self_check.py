@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from attnprof.device import calibration_run, self_check
-from attnprof.device.calibration import Calibration
+from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import LAYERS, checked, drawn_points
 from attnprof.errors import CannotRunError

@@ -12,7 +12,7 @@ from math import sqrt
 from typing import Any
 
 from attnprof.crossovers.time_search import TimeSearch
-from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.clocks import memory_kept
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median, student_quantile
 
