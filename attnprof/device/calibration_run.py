@@ -40,14 +40,12 @@ def measured_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock:
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copies = sample(clock, lambda: None, lambda: target.copy_(source), budget)
+    made_by = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     return Ceilings(
-        name=device_name(device),
-        flops_per_s={dtype: rate for dtype, rate in rates.items() if rate},
-        bytes_per_s=2 * COPY_BYTES / min(copy.wall_s for copy in copies),
-        source=f"attnprof calibrate: best square product and copy, {torch.get_num_threads()} "
-        f"threads, torch {torch.__version__}",
-        measured=True,
-    )
+        device_name(device), {dtype: rate for dtype, rate in rates.items() if rate},
+        2 * COPY_BYTES / min(copy.wall_s for copy in copies),
+        f"attnprof calibrate: best square product and copy, {made_by}", measured=True,
+    )  # fmt: skip
 
 
 def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> float:
@@ -104,30 +102,28 @@ def calibrate(
         )
     clock = _clock(device)
     tell("timing products and copies")
-    known = measured_ceilings(device, dtypes, seconds, clock)
+    ceilings = measured_ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
     differences: list[float] = []
     references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
-        for dtype in known.flops_per_s:
+        for dtype in ceilings.flops_per_s:
+            reference = reference_operation(device) if device == "cpu" else None
             bench = _Bench(
-                lambda one: _clock(device, host=one.host),
-                seconds,
-                benchmarks(getattr(torch, dtype), device),
-                reference_operation(device) if device == "cpu" else None,
-                known.flops_per_s[dtype],
-            )
+                lambda one: _clock(device, host=one.host), seconds,
+                benchmarks(getattr(torch, dtype), device), reference, ceilings.flops_per_s[dtype],
+            )  # fmt: skip
             tables[dtype], twice = bench.tables()
             differences += twice
             references += bench.references
     gpu = torch.cuda.get_device_properties(device) if device.startswith("cuda") else None
     calibration = Calibration(
-        known, device, torch.get_num_threads(), tables, fault_s,
+        ceilings, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if any(references) else None,
         reference_s=exp(usual_of(references)) if any(references) else None,
-        processors=gpu and int(gpu.multi_processor_count), conditions=conditions_now(),
+        processors=gpu.multi_processor_count if gpu else None, conditions=conditions_now(),
     )  # fmt: skip
     return replace(calibration, checks=_checks(calibration))
 

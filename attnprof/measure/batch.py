@@ -147,8 +147,8 @@ def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     base, first = group[0]
     theirs = first.peak_bytes_measured
     if len(group) == 1:
-        ends = (first.ci_low_s, first.ci_high_s)
-        span = " to ".join(format_time(end) for end in ends if end is not None)
+        interval = (first.ci_low_s, first.ci_high_s)
+        span = " to ".join(format_time(end) for end in interval if end is not None)
         memory = "" if theirs is None else f" and {format_bytes(theirs)} of memory at its peak"
         return f"{base} takes {format_time(first.median_s or 0.0)}{span and f' ({span})'}{memory}"
     name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)

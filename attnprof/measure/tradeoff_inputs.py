@@ -100,7 +100,7 @@ def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) 
 
 def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
     """Scale all rows of a head to the length of its typical one."""
-    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-300)
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-300)
     return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / norms
 
 
