@@ -56,10 +56,8 @@ class SelfCheck:
     @staticmethod
     def is_listed(rows: Any) -> bool:
         """Return whether a value of a file is what :meth:`to_lists` writes."""
-        if not isinstance(rows, list) or len(rows) < 2:
-            return False
         hints = list(CheckedLayer.__annotations__.values())
-        return all(
+        return isinstance(rows, list) and len(rows) > 1 and all(
             isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
             and min(row[-2:]) > 0
             for row in rows

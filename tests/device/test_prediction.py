@@ -309,7 +309,7 @@ def test_two_whose_intervals_overlap_are_both_named(found):
 
 
 def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
-    rows = ranked(known, Workload(256, 2, 16, causal=True), memory=400_000).records
+    rows = ranked(known, Workload(64, 2, 16, causal=True), memory=100_000).records
     left = [row for row in rows if row.rank is None]
     assert all(row.skipped for row in left)
     by_name = {row.mechanism: row for row in rows}
