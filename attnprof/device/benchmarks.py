@@ -85,20 +85,13 @@ STRIDES = (2, 16, 128, 1024, 8192)
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
     """Return everything that is measured for a number format."""
     made: Any = {"dtype": dtype, "device": device}
-    return [
-        *_products(made),
-        *_patterns(made),
-        *_entries(made),
-        *_rows(made),
-        *_moves(made),
-        *sequences(made),
-        *(fused_benchmarks(made) if device == "cpu" else ()),
-    ]
+    kinds = (_products, _patterns, _entries, _rows, _moves)
+    of_grids = [one for kind in kinds for one in kind(made, grids(device))]
+    return [*of_grids, *sequences(made), *(fused_benchmarks(made) if device == "cpu" else ())]
 
 
-def _products(made: Any) -> list[Benchmark]:
-    limits = grids(made["device"]).products
-    shapes = product_shapes(limits)
+def _products(made: Any, sizes: Grids) -> list[Benchmark]:
+    limits = sizes.products
 
     def matrix(batch: int, rows: int, columns: int, by_columns: bool) -> Tensor:
         size = (batch, columns, rows) if by_columns else (batch, rows, columns)
@@ -113,14 +106,13 @@ def _products(made: Any) -> list[Benchmark]:
 
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
     return [
-        Benchmark("product", (), call, limits.work, HOT, scattered=shapes, flops=2),
+        Benchmark("product", (), call, limits.work, HOT, scattered=product_shapes(limits), flops=2),
         Benchmark("vector product", vectors, partial(call, 1), 2**25, HOT, flops=2),
     ]
 
 
-def _patterns(made: Any) -> list[Benchmark]:
+def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
     """Return benchmarks of memory: how it is gone through, with the cheapest arithmetic."""
-    sizes = grids(made["device"])
 
     def ones(n: int) -> Tensor:
         return torch.ones(n, **made)
@@ -177,7 +169,7 @@ def _in_runs(x: Tensor) -> Tensor:
     return torch.arange(len(x), device=x.device) % RUN < RUN // 2
 
 
-def _entries(made: Any) -> list[Benchmark]:
+def _entries(made: Any, sizes: Grids) -> list[Benchmark]:
     def of(prepare: Callable[[Tensor], Call]) -> Callable[[int], Call]:
         return lambda n: prepare(torch.rand(n, **made) + 0.5)
 
@@ -193,7 +185,6 @@ def _entries(made: Any) -> list[Benchmark]:
         return broadcast(max(BLOCK, n // PIECE), PIECE)
 
     prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
-    sizes = grids(made["device"])
     single = [Benchmark(f"of {name}", (sizes.few,), of(prepare), sizes.few[-1])
               for name, prepare in prepared.items()]  # fmt: skip
     if made["device"] == "cpu":
@@ -213,9 +204,7 @@ PIECE = 8
 WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 
 
-def _rows(made: Any) -> list[Benchmark]:
-    sizes = grids(made["device"])
-
+def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
     def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
         """Return rows with entries next to each other, or else a row apart, and their dimension.
 
@@ -264,7 +253,7 @@ def _rows(made: Any) -> list[Benchmark]:
     ]
 
 
-def _moves(made: Any) -> list[Benchmark]:
+def _moves(made: Any, sizes: Grids) -> list[Benchmark]:
     def sort(rows: int, columns: int) -> Call:
         return partial(torch.rand(rows, columns, **made).sort, -1)
 
@@ -293,7 +282,6 @@ def _moves(made: Any) -> list[Benchmark]:
         layers, x = torch.nn.Sequential(*[_Layer() for _ in range(CHAIN)]), torch.ones(1, 1, 1)
         return lambda: layers(x)
 
-    sizes = grids(made["device"])
     return [
         Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.most // 16),
         Benchmark("gather", (sizes.pieces, (1, 16, 256)), gather, sizes.most, NEAR),
