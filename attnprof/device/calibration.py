@@ -261,7 +261,9 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """Return the devices of a calibration; :class:`RequestError` for a file that is none."""
     if not path.exists():
         return []
-    advice = _advice(path)
+    advice = "name another file, or move it away and run attnprof calibrate"
+    if "calibrate --file" in writers_of(path):  # only one of ours may be deleted
+        advice = f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
     data = read_json(path, REPORT_LIMIT, advice)
     listed = data.get("ceilings") if isinstance(data, dict) else None
     if not isinstance(listed, list) or data.get("schema") != SCHEMA:
@@ -270,13 +272,6 @@ def entries(path: Path) -> list[dict[str, Any]]:
         if why := _why_no_entry(entry):
             raise RequestError(f"{path} is no calibration: ceilings[{number}] {why}; {advice}")
     return listed
-
-
-def _advice(path: Path) -> str:
-    """Return what to do about a file that is no calibration: only one of ours may be deleted."""
-    if "calibrate --file" in writers_of(path):
-        return f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
-    return "name another file, or move it away and run attnprof calibrate"
 
 
 def _why_no_entry(entry: Any) -> str:
