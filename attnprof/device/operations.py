@@ -96,9 +96,9 @@ def kernel_call(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
     name = func._schema.name.split("::")[1]  # noqa: SLF001 - the operation's public name
     call = _Dispatched(name, args, tensors_of((args, kwargs)), tensors_of(out))
     form, sizes, runs = _form(call)
-    given = {id(x) for x in call.inputs}
+    inputs = {id(x) for x in call.inputs}
     looks = form == "view" and not call.name.startswith(_MAKES_ROOM)
-    new = [] if looks else [x for x in call.results if id(x) not in given]
+    new = [] if looks else [x for x in call.results if id(x) not in inputs]
     shown = (call.results or call.inputs)[:1]
     return KernelCall(
         name, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
@@ -136,8 +136,8 @@ def _rows(call: _Dispatched) -> Form:
     table = ROWS[call.name]
     x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
     count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
-    given = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
-    dims = next((arg for arg in given if isinstance(arg, (int, list, tuple))), -1)
+    arguments = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
+    dims = next((arg for arg in arguments if isinstance(arg, (int, list, tuple))), -1)
     over = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
             if isinstance(dim, int)}  # fmt: skip
     outer = x.dim() and not any(x.stride(dim) == 1 for dim in over or range(x.dim()))

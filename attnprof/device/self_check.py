@@ -97,8 +97,8 @@ def measure_here(request: PointRequest, clock: Clock) -> float:
 
 def measure_in_new_process(request: PointRequest, threads: int) -> float:
     """Return the same, in a process of its own; :class:`CannotRunError` where it has no end."""
-    asked = replace(request, counts=False, check=False, threads=threads)
-    record = measure_apart(asked)
+    unchecked = replace(request, counts=False, check=False, threads=threads)
+    record = measure_apart(unchecked)
     if record.median_s is None:
         raise CannotRunError(record.skipped or "no time")
     return record.median_s

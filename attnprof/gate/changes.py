@@ -111,8 +111,8 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
         before, now = _without_results(before), _without_results(now)
-    known = set(map(_key, before))
-    first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
+    earlier = set(map(_key, before))
+    first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in earlier}
     lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
     result = []

@@ -60,8 +60,8 @@ def _gate(config: pytest.Config) -> "TestGate":
         from attnprof.gate.in_tests import TestGate
 
         home = config.inipath.parent if config.inipath else config.rootpath
-        asked = config.getoption("--attnprof-baseline")
-        file = Path(asked) if asked else home / config.getini("attnprof_baseline")
+        file_option = config.getoption("--attnprof-baseline")
+        file = Path(file_option) if file_option else home / config.getini("attnprof_baseline")
         update, against = map(config.getoption, ("--attnprof-update", "--attnprof-against"))
         config.stash[_GATE] = TestGate(file, config.rootpath, bool(update), against)
     return config.stash[_GATE]

@@ -118,8 +118,8 @@ def built(module: UserModule, workload: Workload) -> Any:
             self.inner = inner
 
         def forward(self, *tensors: Any, causal: bool = False) -> Any:
-            given, named = target.placed({**plain, **dict(zip(names, tensors, strict=True))})
-            return first_tensor(self.inner(*given, **named))
+            arguments, named = target.placed({**plain, **dict(zip(names, tensors, strict=True))})
+            return first_tensor(self.inner(*arguments, **named))
 
     return Called().train(workload.phase in ("backward", "train"))
 
@@ -143,8 +143,8 @@ def configured(
             f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"
         )
     specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
-    given = {"args": list(args or ()), "inputs": list(inputs or ())}
-    params = {name: values for name, values in given.items() if values}
+    texts = {"args": list(args or ()), "inputs": list(inputs or ())}
+    params = {name: values for name, values in texts.items() if values}
     return [UserModule(name, params) if name in modules else specs[name] for name in names]
 
 
