@@ -32,8 +32,7 @@ from attnprof.papers.checks import (
 )  # fmt: skip
 from attnprof.papers.documents import DOCUMENTS, claims
 from attnprof.papers.replay import committed
-from tests.papers.perturbing import perturbed
-from tests.papers.table_cells import cell, decides, forget, tables
+from tests.papers.table_cells import cell, decides, forget, perturbed, tables
 
 MOST_READINGS = 50
 
