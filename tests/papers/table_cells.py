@@ -179,17 +179,18 @@ def decides(number: str, check: Check, place: Place, found: ReproduceRecord) -> 
 
 #: Modules of which nothing remembered rests on a table.
 _WITHOUT_TABLES = {
-    "checks_parameters", "checks_formulas", "checks_costs", "checks_sizes",
+    "better_attention.checks_parameters", "better_attention.checks_formulas", "extractors.checks",
+    "approximation.checks", "taylorshift.checks_costs", "taylorshift.checks_sizes",
 }  # fmt: skip
 
 
 @cache
 def _cached(folder: str) -> list[Callable[[], None]]:
     """How to forget what a document's modules remember of their tables."""
-    names = {item.name for item in iter_modules([str(documents.HERE / folder)])}
+    names = {f"{folder}.{item.name}" for item in iter_modules([str(documents.HERE / folder)])}
     found = []
     for name in names - _WITHOUT_TABLES:
-        module = import_module(f"attnprof.papers.{folder}.{name}")
+        module = import_module(f"attnprof.papers.{name}")
         own = (item for item in vars(module).values() if item.__class__.__module__ == "functools")
         found += [item.cache_clear for item in own if item.__module__ == module.__name__]
     return found
