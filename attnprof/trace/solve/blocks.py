@@ -17,11 +17,10 @@ from attnprof.algebra.maxima import covered
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.accounts import terms
-from attnprof.trace.solve.budget import Runs
-from attnprof.trace.solve.columns import key_of
+from attnprof.trace.solve.accounts import key_of, terms
 from attnprof.trace.solve.lattice import rows_of
 from attnprof.trace.solve.mixture import Mixture, Solved, turns_of
+from attnprof.trace.solve.verification import Runs
 
 #: Runs of whole blocks that have to confirm a line through two of them.
 _CONFIRMED = 3
@@ -98,7 +97,7 @@ class Writer:
     _whole: Solved | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        ran = ((shape, self.runs.tried(shape)) for shape in self.shapes)
+        ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
         self._traces = [(shape, trace) for shape, trace in ran if trace]
         mixture, usual = self.solved.mixture, keys_of(self.solved.runs[0].trace)
         if self.solved.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
