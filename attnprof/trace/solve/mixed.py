@@ -21,10 +21,10 @@ from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
-    Formulas,
     NoFormulaError,
     OutOfBudgetError,
     Runs,
+    Solution,
     differences,
 )
 
@@ -53,7 +53,7 @@ _FAR, _DRAWN = 9, 60
 
 
 @dataclass
-class Mixed(Formulas):
+class Mixed(Solution):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
     A number is from ``least`` to ``ends``, by ``strides`` (step and a number on it). A size in

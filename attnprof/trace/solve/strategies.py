@@ -54,11 +54,11 @@ from attnprof.trace.solve.verification import (
     HELD_OUT,
     MOST,
     ContradictedError,
-    Formulas,
     NoFormulaError,
     OutOfBudgetError,
     PhaseCounts,
     Runs,
+    Solution,
     compare_calls,
 )
 
@@ -69,7 +69,7 @@ _MIXING, _MIXING_LAYERS = 90_000, 500_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, their domain and trace; or what a run at one shape shows.
-FoundForms = SymbolicRun | Mixed | SimpleNamespace
+AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 
 class PartialError(NoFormulaError):
@@ -110,7 +110,7 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    def verified(self, method: str, formulas: FoundForms, shapes: list[dict[str, int]]) -> Forms:
+    def verified(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
         Raises :class:`PartedError` if the code does something else on real tensors.
@@ -149,7 +149,7 @@ class Attempt:
     def phase_forms(
         self,
         method: str,
-        result: FoundForms,
+        result: AnySolution,
         shapes: Sequence[Sizes],
         notes: Sequence[str],
         values: PhaseCounts | None,
@@ -321,7 +321,7 @@ def in_class(attempt: Attempt) -> Forms:
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _require_all_counts(formulas: Formulas, forms: Forms) -> Forms:
+def _require_all_counts(formulas: Solution, forms: Forms) -> Forms:
     """Return the forms; raise PartialError if a count has no formula."""
     gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:

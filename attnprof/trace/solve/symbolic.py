@@ -14,7 +14,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
 from attnprof.trace.solve.domain import Domain, SizeConditions
-from attnprof.trace.solve.verification import Formulas, NoFormulaError, check_patience
+from attnprof.trace.solve.verification import NoFormulaError, Solution, check_patience
 from attnprof.user_code import error_text
 
 #: Most operations of a symbolic run, of up to a millisecond each: where some sizes are numbers and
@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SymbolicRun(Formulas):
+class SymbolicRun(Solution):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
     ``most`` ends the ranges of sizes that the code makes floats of, or values that decide what

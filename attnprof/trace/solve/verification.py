@@ -1,6 +1,6 @@
 """Verify formulas by runs at concrete shapes, within a budget: what a run contradicts is withheld.
 
-:meth:`Runs.verify` holds :class:`Formulas` against runs; ``parting`` says at which operation and
+:meth:`Runs.verify` holds a :class:`Solution` against runs; ``parting`` says at which operation and
 line a formula and a run differ first; ``compare_calls`` compares calls of one module.
 """
 
@@ -139,7 +139,7 @@ class Runs:
 
     def verify(
         self,
-        formulas: "Formulas",
+        formulas: "Solution",
         shapes: Iterable[Mapping[str, int]],
         most: int = MOST,
         *,
@@ -199,7 +199,7 @@ def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, in
 
 
 # -- formulas, and where they and a run differ --------------------------------------------
-class Formulas:
+class Solution:
     """The result of a strategy: ``forms`` by phase and quantity, and the ``trace`` they sum up.
 
     ``withheld`` says, by phase and quantity, why a quantity has no formula although others do.
