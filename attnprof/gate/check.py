@@ -37,7 +37,7 @@ from attnprof.gate.trees import RunningTree, TreeError, why_incomparable
 from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
 from attnprof.processes.progress import tell
 from attnprof.record import CheckRecord, Report
-from attnprof.trace.request.alternatives import UNTRIED
+from attnprof.trace.request.lookup import UNTRIED
 
 #: Metrics that are sums over operations: what each line adds is known.
 _SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}

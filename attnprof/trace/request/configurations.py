@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter
@@ -18,7 +18,7 @@ from attnprof.trace.request.signatures import (
     parameters_of,
     parameters_of_class,
 )
-from attnprof.trace.request.target import Expression, Sized, Sizes, at
+from attnprof.trace.request.target import Sized, Sizes, at, names_used
 from attnprof.trace.request.texts import as_size
 from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
@@ -37,27 +37,25 @@ class Fields(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Configuration(Sized):
     """A configuration still to be made: its class, and its fields, some of which are sizes."""
 
     kind: Any
     fields: Mapping[str, Any]
 
-    def __str__(self) -> str:
-        values = {name: getattr(value, "text", value) for name, value in self.fields.items()}
-        fields = ", ".join(f"{name}={value}" for name, value in values.items())
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value}" for name, value in self.fields.items())
         return f"{self.kind.__name__}({fields})"
 
     @property
-    def parts(self) -> Iterable[Expression]:
-        """The fields that are sizes."""
-        sized = [value for value in self.fields.values() if isinstance(value, Sized)]
-        return [part for value in sized for part in value.parts]
+    def names(self) -> tuple[str, ...]:
+        """The symbols that the fields use."""
+        return tuple(names_used([*self.fields.values()]))
 
     def at(self, sizes: Sizes) -> Any:
         """Return the object; fields that its constructor does not take are set afterwards."""
-        values = {name: at(value, sizes) for name, value in self.fields.items()}
+        values = at(dict(self.fields), sizes)
         try:
             return self.kind(**values)  # some take more than they say
         except TypeError:
@@ -96,6 +94,14 @@ def names_around(owner: Any) -> dict[str, Any]:
     """Return the names defined in the file of a class or function."""
     module = sys.modules.get(getattr(owner, "__module__", ""))
     return vars(module) if module else {}
+
+
+def source_of(function: Any) -> str:
+    """Return the source of a function, class or file; "" for built-in ones."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
 
 
 def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
@@ -141,11 +147,7 @@ def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
 
 def _fields_read(parameter: str, code: Any) -> list[str]:
     """Return the fields of a configuration that code reads: ``config.hidden_size``."""
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError):
-        return []
-    return re.findall(rf"\b{parameter}(?:\.|\[[\"'])(\w+)(?!\w*\()", text)
+    return re.findall(rf"\b{parameter}(?:\.|\[[\"'])(\w+)(?!\w*\()", source_of(code))
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
@@ -184,7 +186,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
         return pair
     widths = []
     for width in (32, 64):
-        sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
+        sizes = {**dict.fromkeys(config.names, 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
             given = kinds[0](config.at(sizes))(x, positions)
@@ -255,6 +257,20 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     more = {"batch_first": True, "depth": 2}
     more = {name: value for name, value in more.items() if name in fields}
     return Configuration(kinds[0], guessed(fields, more, item.name) | more)
+
+
+def compared(name: str, owner: Any) -> str:
+    """Return the first text that a class's file compares an argument with: ``norm == "rms"``."""
+    code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
+    pairs = re.findall(r"\b(\w+) == ['\"](\w+)['\"]", code)
+    alike = (text for word, text in pairs if name == word or name.endswith(f"_{word}"))
+    return next(alike, "")
+
+
+def may_be_none(name: str, owner: Any) -> bool:
+    """Return whether a constructor tests if an argument of this name is None."""
+    code = source_of(getattr(owner, "__init__", owner))
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
 
 
 def read_file(path: str) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from inspect import Parameter
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any
 
 from attnprof.errors import RequestError, closest
@@ -105,38 +105,39 @@ def sizes_at_default(
     for name, item in parameters.items():
         size, default = ARGUMENTS.get(name.lower(), "N"), item.default
         least = 8 if size == "h*d" else 1  # dim=-1 or dim=2 is an axis
-        number = isinstance(default, int) and not isinstance(default, bool)
-        if size != "N" and name not in passed and number and default >= least:
+        if size != "N" and name not in passed and type(default) is int and default >= least:
             sizes[name] = size
     return sizes
 
 
-def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, str]:
+def model_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, str]:
     """Return the model's sizes by arguments or defaults: ``{"width": "h*d", "head": "d"}``.
 
     ``whole`` is the input of a model of images or words, ``=context`` that of an argument
     ``context``.
     """
+    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
     texts: dict[str, str] = {}
-    for name, value in chain(*map(_fields, _values(arguments, parameters))):
-        size = REQUIRED.get(name.lower(), "")
-        wide = name.lower() in WIDTHS or (size == "h*d" and name in arguments)
-        key = "width" if wide else {"d": "head", "h": "heads"}.get(size, "")
-        if isinstance(value, Expression):
-            texts.setdefault(key, value.text)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            texts.setdefault(key, str(value))
+    # the usual names of a width first; of a configuration its fields
+    for argument in sorted(values.items(), key=lambda pair: pair[0].lower() not in WIDTHS):
+        fields = getattr(argument[1], "fields", None)
+        for name, value in fields.items() if isinstance(fields, Mapping) else [argument]:
+            size = REQUIRED.get(name.lower(), "")
+            wide = name.lower() in WIDTHS or (size == "h*d" and name in arguments)
+            key = "width" if wide else {"d": "head", "h": "heads"}.get(size, "")
+            if text := _size_text(value):
+                texts.setdefault(key, text)
     width, heads = texts.get("width", "h*d"), texts.get("heads", "h")
     head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
     if width.isdecimal() and heads.isdecimal():
         head = str(int(width) // max(int(heads), 1))
-    taken = _picture(arguments, parameters) or _words(parameters)
-    known = {"width": width, "head": texts.get("head", head)}
-    if not taken:
-        return known
-    widths = context_widths({n: arguments.get(n, x.default) for n, x in parameters.items()})[:1]
+    whole = _picture(values) or _words(parameters)
+    sizes = {"width": width, "head": texts.get("head", head)}
+    if not whole:
+        return sizes
+    widths = context_widths(values)[:1]
     others = {f"={name}": f"B, N, {size}" for name in CONTEXTS for size in widths}
-    return {**known, "whole": taken, **others}
+    return {**sizes, "whole": whole, **others}
 
 
 def _words(parameters: Parameters) -> str:
@@ -145,37 +146,29 @@ def _words(parameters: Parameters) -> str:
     return "B, N int64" if any(REQUIRED.get(name) == WORDS for name in must) else ""
 
 
-def _picture(arguments: Mapping[str, Any], parameters: Parameters) -> str:
+def _size_text(value: Any) -> str:
+    """Return a size, a number or an expression, as text; "" for other values."""
+    return value.text if isinstance(value, Expression) else str(value) if type(value) is int else ""
+
+
+def _picture(values: Mapping[str, Any]) -> str:
     """Return an image as a model's input if it has channels and sides, else ""."""
-    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
     channels = next((values[name] for name in CHANNELS if name in values), None)
     side = next((values[name] for name in SIDES if name in values), None)
     sides = side if isinstance(side, tuple | list) and len(side) == 2 else (side, side)
-    texts = [getattr(x, "text", str(x) if type(x) is int else "") for x in (channels, *sides)]
+    texts = [_size_text(x) for x in (channels, *sides)]
     return ", ".join(["B", *texts]) if all(texts) and channels in _CHANNELS else ""
 
 
-def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:
-    """Yield arguments in the order of a call, with defaults, the usual names of a width first."""
-    values = {name: arguments.get(name, item.default) for name, item in parameters.items()}
-    yield from sorted(values.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
-
-
-def _fields(argument: tuple[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return an argument, or the fields of a configuration."""
-    fields = getattr(argument[1], "fields", None)
-    return fields.items() if isinstance(fields, Mapping) else [argument]
-
-
-def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
+def by_name(inputs: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
     """Return the inputs to pass by name: keyword-only ones, and those after a gap.
 
     A callable with ``*args`` gets its tensors in order.
     """
     if takes_any(parameters):
         named = only_named(parameters)
-        return frozenset(base_of(n) for n, x in found.items() if x.literal or base_of(n) in named)
-    found = {base_of(name): item for name, item in found.items()}
+        return frozenset(base_of(n) for n, x in inputs.items() if x.literal or base_of(n) in named)
+    inputs = {base_of(name): item for name, item in inputs.items()}
     others = (Parameter.KEYWORD_ONLY, *_VARIADIC)
-    before = takewhile(lambda n: n in found and parameters[n].kind not in others, parameters)
-    return frozenset(found) - set(before)
+    before = takewhile(lambda n: n in inputs and parameters[n].kind not in others, parameters)
+    return frozenset(inputs) - set(before)
