@@ -136,7 +136,11 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
         others += [{name: 3 * size for name, size in base.items()}]
         with suppress(_UnlikeCallsError):
             first = _first_call(owner, target, base)
-            use = _fitted_call(base, first, [_first_call(owner, target, x) for x in others])
+            calls = [_first_call(owner, target, sizes) for sizes in others]
+            use = Use(
+                _fitted_each(base, first.arguments, [call.arguments for call in calls]),
+                _fitted_each(base, first.inputs, [call.inputs for call in calls]),
+            )
             if use not in known:
                 known.append(use)
                 yield use
@@ -177,14 +181,6 @@ def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
         if not type(ended).__module__.startswith("torch."):
             break
     raise _UnlikeCallsError
-
-
-def _fitted_call(base: Mapping[str, int], first: Use, others: list[Use]) -> Use:
-    """Return the first run's call with expressions for sizes that differ in the others."""
-    return Use(
-        _fitted_each(base, first.arguments, [other.arguments for other in others]),
-        _fitted_each(base, first.inputs, [other.inputs for other in others]),
-    )
 
 
 @contextmanager
