@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -123,19 +124,19 @@ def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
 def _best_class(owner: Any, parameter: str) -> Any:
     """Return the configuration class of the owner's file that fits best, by fields and name."""
     classes = {
-        n: v
-        for n, v in names_around(owner).items()
-        if isinstance(v, type) and _CONFIG_CLASSES.fullmatch(n)
+        name: kind
+        for name, kind in names_around(owner).items()
+        if isinstance(kind, type) and _CONFIG_CLASSES.fullmatch(name)
+        if name.lower() != _BASE_CLASS
     }
-    name = getattr(owner, "__name__", "")
 
-    def alike(one: str) -> int:
-        pairs = zip(one, name, strict=False)
-        return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
+    def fit(name: str) -> tuple[bool, bool, int, int]:
+        pairs = zip(name, getattr(owner, "__name__", ""), strict=False)
+        alike = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        return *_fit(classes[name], owner, parameter), alike
 
-    plain = [one for one in classes if one.lower() != _BASE_CLASS]
-    best = max(plain, key=lambda x: (*_fit(classes[x], owner, parameter), alike(x)), default=None)
-    return classes[best] if best else None
+    best = max(classes, key=fit, default="")
+    return classes.get(best)
 
 
 def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
@@ -207,7 +208,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     return f"(B, N, {head}), (B, N, {head})"
 
 
-def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return guesses for fields that are sizes or have no default.
 
     Fields that are None by default are left to the class. Raises :class:`RequestError` for a
@@ -216,7 +217,7 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
     guesses: dict[str, Any] = {}
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
-        number = isinstance(item.default, int) and not isinstance(item.default, bool)
+        number = type(item.default) is int
         few = size == FEW and number and item.default <= int(FEW)
         if name in given or few or not (required or (size and number)):
             continue
@@ -256,7 +257,7 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     fields = parameters_of_class(kinds[0], item.name)
     more = {"batch_first": True, "depth": 2}
     more = {name: value for name, value in more.items() if name in fields}
-    return Configuration(kinds[0], guessed(fields, more, item.name) | more)
+    return Configuration(kinds[0], guessed_fields(fields, more, item.name) | more)
 
 
 def compared(name: str, owner: Any) -> str:

@@ -72,7 +72,7 @@ class Failed:
     def left_out(self) -> signatures.Parameters:
         """Parameters of the constructor and its configuration that were not typed."""
         every = all_parameters(self.subject)
-        return {name: item for name, item in every.items() if name not in self.request.given}
+        return {name: item for name, item in every.items() if name not in self.request.args}
 
     @property
     def guessed_args(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from attnprof.trace.request.configurations import (
     Configuration,
     compared,
     fields_of,
-    guessed,
+    guessed_fields,
     may_be_none,
     module_of,
     read_file,
@@ -69,7 +69,7 @@ class Request:
     """What was typed for one target, and what was guessed."""
 
     name: str
-    given: dict[str, Any]
+    args: dict[str, Any]
     inputs: dict[str, Input]
     causal: bool
     dtype: str
@@ -94,7 +94,7 @@ class Request:
         bases = {base_of(name) for name in inputs}
         kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
         return replace(
-            self, given={**self.given, **args}, inputs={**kept, **inputs}, notes=[],
+            self, args={**self.args, **args}, inputs={**kept, **inputs}, notes=[],
             guessed_args=dict(args), guessed_inputs=dict(inputs),
         )  # fmt: skip
 
@@ -137,7 +137,7 @@ class Request:
             how += " returns the module, like def make(d_model, num_heads)"
             takes = ", ".join(map(str, parameters.values()))
             raise UnguessedError(f"{self.what}({takes})", how, unknown)
-        if "batch_first" in parameters and "batch_first" not in self.given:
+        if "batch_first" in parameters and "batch_first" not in self.args:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             arguments["batch_first"] = True
         sizes = signatures.model_sizes(arguments, parameters)
@@ -149,7 +149,7 @@ class Request:
 
     def _configured(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
         """Return the typed arguments, with a configuration of typed and guessed fields."""
-        given, file = dict(self.given), {}
+        given, file = dict(self.args), {}
         if isinstance(given.get("config"), str):
             file = read_file(given.pop("config"))
         given = folded(given)
@@ -161,7 +161,7 @@ class Request:
         if not isinstance(config, dict):
             return given  # an object, from Python
         config = file | config
-        more = {} if file else guessed(fields_of(kind, owner, name), config, name)
+        more = {} if file else guessed_fields(fields_of(kind, owner, name), config, name)
         self.guess({f"{name}.{field}": value for field, value in more.items()})
         if hasattr(kind, "_attn_implementation") and "attn_implementation" not in config:
             more["attn_implementation"] = "eager"
@@ -238,10 +238,10 @@ class Request:
         """Pass ``--causal`` to the constructor or to the call, whichever takes it."""
         if not self.causal:
             return
-        argument = next((n for n in _CAUSAL if n in parameters and n not in self.given), None)
+        argument = next((n for n in _CAUSAL if n in parameters and n not in self.args), None)
         flag = next((n for n in _CAUSAL if n in forward and n not in self.inputs), None)
         if argument:
-            self.given[argument] = True
+            self.args[argument] = True
         elif flag:
             self.pass_values({flag: True})
         else:
@@ -256,7 +256,7 @@ class Request:
         tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
         if tensors or signatures.takes_any(parameters):
             return False
-        known = {*self.given, *(taken_by(function, parameters) or ())[:1]}
+        known = {*self.args, *(taken_by(function, parameters) or ())[:1]}
         required = [name for name, item in parameters.items() if signatures.is_required(item)]
         return all(name in known or name.lower() in ARGUMENTS for name in required)
 
@@ -317,7 +317,7 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
 
     from attnprof.trace.run.worlds import current_mode, faked
 
-    if request.given:
+    if request.args:
         raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
     what = f"{request.what}.forward"
     forward = signatures.parameters_of(module.forward, what)
@@ -365,8 +365,8 @@ def of_function(function: Any, request: Request) -> Target:
     if signatures.takes_any(parameters) and not request.inputs:
         parameters = signatures.documented(function) | parameters
     request.place_causal(parameters, {})
-    signatures.checked_names(request.given, parameters, "--arg", request.what)
-    request.pass_values(request.given)
+    signatures.checked_names(request.args, parameters, "--arg", request.what)
+    request.pass_values(request.args)
     needed = {  # beside its tensors
         name: Expression(ARGUMENTS[name.lower()])
         for name, item in parameters.items()

@@ -286,7 +286,7 @@ def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> st
     unset = [
         name
         for name, item in signatures.parameters_of(subject, "").items()
-        if item.default is None and name not in request.given and name not in ("device", "dtype")
+        if item.default is None and name not in request.args and name not in ("device", "dtype")
     ]
     if "'NoneType' object is not callable" not in str(error) or not unset:
         return ""
@@ -298,7 +298,7 @@ def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> st
 
 def _command(request: Request, target: Target) -> str:
     """Return the command that derives a request with the inputs of its target."""
-    args = {**request.guessed_args, **request.given}
+    args = {**request.guessed_args, **request.args}
     options = [f"--arg {quote(f'{name}={value}')}" for name, value in args.items()]
     options += [f'--input "{text}"' for text in target.spelled_inputs]
     return f"attnprof derive {request.name} {' '.join(options)}"

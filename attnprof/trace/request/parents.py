@@ -93,7 +93,7 @@ def uses(
 def _request_for(model: Any, request: Request) -> Request:
     """Return the request for a model, with the typed arguments of its part that it takes, too."""
     taken = signatures.parameters_of_class(model, model.__name__)
-    given = {name: x for name, x in request.given.items() if re.split(r"[.\[]", name)[0] in taken}
+    given = {name: x for name, x in request.args.items() if re.split(r"[.\[]", name)[0] in taken}
     return Request(model.__name__, given, {}, causal=False, dtype=request.dtype)
 
 
@@ -351,7 +351,7 @@ def _repair(owner: Any, request: Request, use: Use) -> Repair:
     """Return a call as guesses for all that was not typed."""
     parameters = signatures.parameters_of_class(owner, owner.__name__)
     config = (taken_by(owner, parameters) or ("",))[0]
-    given = {*map(base_of, request.given), config}
+    given = {*map(base_of, request.args), config}
     args = {n: _as_argument(x) for n, x in folded(use.arguments).items() if n not in given}
     kept = {*map(base_of, request.inputs)}
     inputs = {n: _as_input(x) for n, x in use.inputs.items() if base_of(n) not in kept}

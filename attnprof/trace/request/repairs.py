@@ -50,7 +50,7 @@ Build = Callable[[Request], Target]
 def _named(failed: Failed) -> Iterator[Repair]:
     """Yield values for optional arguments that the message names as missing."""
     names = re.findall(r"[`'](\w+)[`']", failed.text)
-    names = [name for name in names if name not in failed.request.given]
+    names = [name for name in names if name not in failed.request.args]
     taken = failed.parameters
     known = {name: REQUIRED.get(name.lower()) for name in names}
     plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
@@ -132,7 +132,7 @@ def _plain_sizes(failed: Failed) -> Iterator[Repair]:
 
 def _twos(failed: Failed) -> Iterator[Repair]:
     """Yield 2 for arguments that are 1 by default, as scales: some code needs several."""
-    given = failed.request.given
+    given = failed.request.args
     ones = [name for name, item in failed.parameters.items()
             if item.default == 1 and type(item.default) is int and name not in given]  # fmt: skip
     for name in sorted(ones, key=lambda name: name not in failed.line):
@@ -188,7 +188,7 @@ def _wider(failed: Failed) -> Iterator[Repair]:
 
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
     """Return the text of an input, as wide as an argument says that belongs to it by its name."""
-    values = {**failed.guessed_args, **failed.request.given, **failed.change.args}
+    values = {**failed.guessed_args, **failed.request.args, **failed.change.args}
     numbers = {n: values.get(n, x.default) for n, x in failed.parameters.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
     widths = [x for n, x in numbers.items() if n.startswith((name, name.removesuffix("s")))]
@@ -203,7 +203,7 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
     for name, item in failed.parameters.items():
         usual = plain_value("resolution", item)
         guess = usual if name in failed.guessed_args else item.default
-        side = failed.change.args.get(name, failed.request.given.get(name, guess))
+        side = failed.change.args.get(name, failed.request.args.get(name, guess))
         while isinstance(side, tuple) and side:
             side = side[0]
         if failed.floats and isinstance(side, int) and plain_value(name, item) == usual:
