@@ -104,7 +104,7 @@ def _models(owner: Any) -> list[Any]:
     while users := [n for n in names if n not in using and names[n] & {*users}]:
         using += users
     order = sorted(using, key=lambda name: (not name.endswith("Model"), -using.index(name)))
-    kinds = [kind for kind in map(around.get, order) if _is_module(kind)]
+    kinds = [around[name] for name in order if _is_module(around.get(name))]
     kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
     return kinds[:_MODELS]
 

@@ -149,8 +149,9 @@ def cost_of(
     """
     full = name_of(func)
     fields = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **fields}
-    workspace, known = 0, False
+    workspace: Size = 0
     counts: Counts | None = None
+    known = False
     if full in HIGHER:
         counts, moved = HIGHER[full](args, out)
     elif isinstance(func, HigherOrderOperator):
