@@ -14,14 +14,17 @@ from typing import Any, get_args
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.record.files import read_json, read_toml, why_of
 from attnprof.trace.request.signatures import (
+    FEW,
+    REQUIRED,
+    WIDTHS,
     Parameters,
     is_required,
     parameters_of,
     parameters_of_class,
+    plain_value,
 )
 from attnprof.trace.request.target import Sized, Sizes, at, names_used
 from attnprof.trace.request.texts import as_size
-from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
 #: Names of parameters that take a configuration.
 _CONFIG_NAMES = re.compile(

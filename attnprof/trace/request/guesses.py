@@ -25,7 +25,20 @@ from attnprof.trace.request.configurations import (
     taken_by,
 )
 from attnprof.trace.request.decoding import with_step
-from attnprof.trace.request.signatures import Parameters
+from attnprof.trace.request.signatures import (
+    ARGUMENTS,
+    FIRST,
+    HEADS,
+    NEEDED,
+    PLACES,
+    TOKENS,
+    WIDTHS,
+    Parameters,
+    form_of_several,
+    input_text,
+    plain_value,
+    size_of,
+)
 from attnprof.trace.request.target import (
     DEFAULT,
     Expression,
@@ -38,19 +51,6 @@ from attnprof.trace.request.target import (
     hints_for,
 )
 from attnprof.trace.request.texts import as_size, symbols_in
-from attnprof.trace.request.usual import (
-    ARGUMENTS,
-    FIRST,
-    HEADS,
-    NEEDED,
-    PLACES,
-    TOKENS,
-    WIDTHS,
-    form_of_several,
-    input_text,
-    plain_value,
-    size_of,
-)
 from attnprof.user_code import contained, error_text
 
 _CAUSAL = ("causal", "is_causal")

@@ -13,9 +13,7 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.request.failures import UNSET, Failed, Repair, in_widths, ranks
 from attnprof.trace.request.guesses import Request
-from attnprof.trace.request.target import EVEN, Target, at, base_of
-from attnprof.trace.request.texts import Named, as_size, parse_inputs
-from attnprof.trace.request.usual import (
+from attnprof.trace.request.signatures import (
     CHANNELS,
     CONTEXTS,
     HEADS,
@@ -28,6 +26,8 @@ from attnprof.trace.request.usual import (
     input_text,
     plain_value,
 )
+from attnprof.trace.request.target import EVEN, Target, at, base_of
+from attnprof.trace.request.texts import Named, as_size, parse_inputs
 
 #: Messages about one number where a pair is needed.
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
