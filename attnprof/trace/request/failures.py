@@ -75,14 +75,9 @@ class Failed:
         return {name: item for name, item in every.items() if name not in self.request.args}
 
     @property
-    def guessed_args(self) -> dict[str, Any]:
-        """Arguments that were guessed at first."""
-        return self.request.guessed_args
-
-    @property
     def guessed_numbers(self) -> dict[str, int]:
         """Arguments that were guessed to be numbers."""
-        return {n: value for n, value in self.guessed_args.items() if type(value) is int}
+        return {n: value for n, value in self.request.guessed_args.items() if type(value) is int}
 
     @property
     def guessed_inputs(self) -> dict[str, Input]:

@@ -78,7 +78,7 @@ def _lists(failed: Failed) -> Iterator[Repair]:
 
 def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
     """Yield defaults of a configuration that takes some fields as they are alone."""
-    every = {n: x.default for n, x in failed.left_out.items() if n in failed.guessed_args}
+    every = {n: x.default for n, x in failed.left_out.items() if n in failed.request.guessed_args}
     numbers = {n: default for n, default in every.items() if type(default) is int}
     for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
         yield Repair({name: numbers[name]})
@@ -101,14 +101,14 @@ def _pairs(failed: Failed) -> Iterator[Repair]:
 
 def _one_of_pairs(failed: Failed) -> Iterator[Repair]:
     """Yield numbers for guessed pairs."""
-    for name, value in failed.guessed_args.items():
+    for name, value in failed.request.guessed_args.items():
         if isinstance(value, tuple):
             yield Repair({name: value[0]})
 
 
 def _divisors(failed: Failed) -> Iterator[Repair]:
     """Yield other numbers, that divide lengths or sides."""
-    lengths = [name for name, size in failed.guessed_args.items() if str(size) == "N"]
+    lengths = [name for name, size in failed.request.guessed_args.items() if str(size) == "N"]
     yield from (Repair({name: 8}) for name in lengths)
     for name, value in failed.guessed_numbers.items():
         yield Repair({name: 16 if value != 16 else 8})
@@ -116,14 +116,14 @@ def _divisors(failed: Failed) -> Iterator[Repair]:
 
 def _batch_norms(failed: Failed) -> Iterator[Repair]:
     """Yield BatchNorm2d for a guessed LayerNorm."""
-    for name, value in failed.guessed_args.items():
+    for name, value in failed.request.guessed_args.items():
         if str(value) == "torch.nn:LayerNorm":
             yield Repair({name: Named("torch.nn:BatchNorm2d")})
 
 
 def _plain_sizes(failed: Failed) -> Iterator[Repair]:
     """Yield numbers for all guessed arguments that are sizes."""
-    sizes = {name: value for name, value in failed.guessed_args.items()
+    sizes = {name: value for name, value in failed.request.guessed_args.items()
              if re.fullmatch(r"[\w*]*[hdN]", str(value))}  # fmt: skip
     same = failed.target.spelled_inputs == failed.first.spelled_inputs  # others have the old width
     if sizes and same and "." not in "".join(sizes):
@@ -188,7 +188,7 @@ def _wider(failed: Failed) -> Iterator[Repair]:
 
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
     """Return the text of an input, as wide as an argument says that belongs to it by its name."""
-    values = {**failed.guessed_args, **failed.request.args, **failed.change.args}
+    values = {**failed.request.guessed_args, **failed.request.args, **failed.change.args}
     numbers = {n: values.get(n, x.default) for n, x in failed.parameters.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
     widths = [x for n, x in numbers.items() if n.startswith((name, name.removesuffix("s")))]
@@ -202,7 +202,7 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with as many tokens or pixels as an argument's default says."""
     for name, item in failed.parameters.items():
         usual = plain_value("resolution", item)
-        guess = usual if name in failed.guessed_args else item.default
+        guess = usual if name in failed.request.guessed_args else item.default
         side = failed.change.args.get(name, failed.request.args.get(name, guess))
         while isinstance(side, tuple) and side:
             side = side[0]
