@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import define_norm, normed
+from attnprof.blocks.layer_rows import define_norm, normed
 from attnprof.blocks.softmax import KeyValueState, causal_mask, score_products
 from attnprof.costs import Cost, Number, ceil_div, is_plain
 from attnprof.errors import RequestError

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import define_norm, normed
+from attnprof.blocks.layer_rows import define_norm, normed
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import Sdpa
+from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.ops.pointwise import SIGMOID
 from attnprof.published import Published
 from attnprof.workload import Workload, rows
 

@@ -5,8 +5,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.kernel_attention import kernel_attention
-from attnprof.blocks.scan import FeatureMap, State, absorb, numerators, read
+from attnprof.blocks.kernel_attention import (
+    FeatureMap,
+    State,
+    absorb,
+    kernel_attention,
+    numerators,
+    read,
+)
 from attnprof.costs import Cost, Number, is_plain, more_than_one
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat

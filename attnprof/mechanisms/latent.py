@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import angles, define_norm, normed, turned
+from attnprof.blocks.layer_rows import angles, define_norm, normed, turned
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
 from attnprof.errors import RequestError

@@ -61,7 +61,7 @@ def dense_over(layer, x, places):
     spec, t = layer.spec, places[-1]
     turns = None
     if spec.rope_dim:
-        from attnprof.blocks.norms import angles
+        from attnprof.blocks.layer_rows import angles
         from attnprof.ops.functional import wide_positions
 
         turns = angles(x, wide_positions(x, len(x)), spec.rope_dim)

@@ -8,7 +8,7 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.recurrence import recurrence, unit_rows
-from attnprof.blocks.short_convolution import convolved_step, short_convolution
+from attnprof.blocks.layer_rows import convolved_step, short_convolution
 from attnprof.errors import RequestError
 from tests.oracles.aten import count_layer
 
