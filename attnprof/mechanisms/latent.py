@@ -264,10 +264,8 @@ class Latent(Mechanism):
         new = self.step_tokens if w.phase == "decode" else rows(w)
         tokens, (c, key, value) = w.batch_size * new, self.widths(w.head_dim)
         maps = self.layer_maps(sizes)
-        last = maps.pop("o_proj")
-        maps["up"] = c, w.num_heads * (key + value)
-        for name, (inner, outer) in maps.items():
-            writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        last = maps["o_proj"]
+        writer.maps({**maps, "up": (c, w.num_heads * (key + value))}, tokens)
         for width in (c, *([] if self.q_rank is None else [self.q_rank])):
             define_norm(writer, tokens, width)
         if self._turns:
