@@ -16,6 +16,7 @@ from attnprof.blocks.gathered import (
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
 from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.ops.caches import in_sight
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, repeat_heads
 from attnprof.workload import Workload, rows
 
@@ -129,8 +130,7 @@ class Neighbours(Mechanism):
 
     def seen(self, t: Number) -> Number:
         """Tokens the new token number t sees: globals, and the window before it."""
-        g = self.first
-        return minimum(t, g) + minimum(maximum(t - g, 0), self.reach + 1)
+        return in_sight(t, self.first, self.reach + 1)
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of the tokens that can still be seen."""

@@ -13,14 +13,15 @@ from tests.mechanisms.cases import (
     SHAPES,
     WORKSPACE,
     built,
+    causals,
     inputs,
     names,
     params,
     phases,
     workload,
 )
+from tests.mechanisms.checks import check_peak, close, held
 from tests.oracles.evaluate import Evaluator
-from tests.oracles.memory import allocator_peak
 
 SYMBOLS = dict(
     zip(
@@ -29,8 +30,6 @@ SYMBOLS = dict(
         strict=True,
     )
 )
-#: bytes of Python numbers that torch wraps on the way, 4 or 8 each; nothing relative on top
-SCALARS = 16
 
 
 def scopes(name):
@@ -110,7 +109,7 @@ def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
 
 @pytest.mark.parametrize("name", registry.names())
 def test_training_is_forward_and_backward_together(name):
-    for causal in {causal for causal, _ in phases(name)}:
+    for causal in causals(name):
         forward, backward, train = (
             attnprof.cost(name, workload(SHAPES[1], causal=causal, phase=phase), **params(name))
             for phase in ("forward", "backward", "train")
@@ -119,52 +118,26 @@ def test_training_is_forward_and_backward_together(name):
         assert train.peak() >= max(forward.peak(), backward.live_before)
 
 
-def held(run):
-    run()
-    return allocator_peak(run)
-
-
-@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (1, 129, 2, 16), (2, 64, 1, 32)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "phase"),
+    [((1, 129, 2, 16), "forward"),
+     *((shape, phase) for shape in ((3, 65, 4, 8), (2, 64, 1, 32))
+       for phase in ("forward", "train"))],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
-def test_the_forward_peak_is_the_allocators(name, shape):
+def test_the_peak_is_the_allocators(name, shape, phase):
     layer, x = built(name, shape), inputs(shape)
-    for causal in {causal for causal, _ in phases(name)}:
-        with torch.no_grad():
-            seen = held(lambda causal=causal: layer(x, causal=causal))
-        cost = attnprof.cost(name, workload(shape, causal=causal), **params(name))
-        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
-
-
-@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
-@pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
-def test_the_training_peak_is_the_allocators(name, shape):
-    layer, x = built(name, shape), inputs(shape).requires_grad_()
-    ones = torch.ones_like(x)
-
-    def step(causal):
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        y = layer(x, causal=causal)
-        y.backward(ones)
-        return y
-
-    for causal in {causal for causal, _ in phases(name)}:
-        step(causal)
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        seen = allocator_peak(lambda causal=causal: step(causal))
-        cost = attnprof.cost(name, workload(shape, causal=causal, phase="train"), **params(name))
-        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
+    for causal in causals(name):
+        cost = attnprof.cost(name, workload(shape, causal=causal, phase=phase), **params(name))
+        check_peak(cost, layer, x, phase, causal=causal)
 
 
 @pytest.mark.parametrize("name", WORKSPACE)
 def test_a_peak_that_leaves_out_a_workspace_says_so_and_is_below(name):
     shape = (2, 65, 4, 8)
-    layer, x = built(name, shape), inputs(shape)
-    with torch.no_grad():
-        seen = held(lambda: layer(x))
     table = attnprof.cost(name, workload(shape))
-    assert table.peak() <= seen
+    assert table.peak() <= held(built(name, shape), inputs(shape))
     assert any("workspace" in note for note in table.notes)
 
 
@@ -177,7 +150,7 @@ def test_no_row_moves_when_a_later_token_changes(name):
         changed[:, t:] = torch.randn_like(changed[:, t:])
         with torch.no_grad():
             before, after = layer(x, causal=True), layer(changed, causal=True)
-        torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-12)
+        close(after[:, :t], before[:, :t])
         assert not torch.allclose(after[:, t], before[:, t])
 
 
@@ -189,7 +162,7 @@ def test_no_sample_moves_when_another_sample_changes(name):
     changed[1] = torch.randn_like(changed[1])
     with torch.no_grad():
         before, after = layer(x), layer(changed)
-    torch.testing.assert_close(after[::2], before[::2], rtol=0, atol=1e-12)
+    close(after[::2], before[::2])
     assert not torch.allclose(after[1], before[1])
 
 

@@ -6,25 +6,14 @@ import torch
 import attnprof
 from attnprof import registry
 from tests.mechanisms.cases import SHAPES, built, inputs, names, params, workload
+from tests.mechanisms.checks import check_steps, decoded
 from tests.oracles.memory import allocator_peak
-
-
-def decoded(layer, x):
-    """Outputs of ``step`` for every token, and the last state."""
-    state, outputs = layer.init_state(x.shape[0]), []
-    for token in x.unbind(1):
-        y, state = layer.step(token, state)
-        outputs.append(y)
-    return torch.stack(outputs, 1), state
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 70, 2, 4)], ids=str)
 @pytest.mark.parametrize("name", names(decode=True))
 def test_steps_are_the_rows_of_the_causal_forward_pass(name, shape):
-    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
-    with torch.no_grad():
-        rows, _ = decoded(layer, x)
-        torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-10)
+    check_steps(built(name, shape, torch.float64), inputs(shape, torch.float64), 1e-10)
 
 
 @pytest.mark.parametrize("name", names(decode=True))
@@ -41,10 +30,8 @@ def test_a_token_keeps_its_shape(name):
 @pytest.mark.parametrize("name", names(decode=True, grouped_kv=True))
 def test_grouped_key_heads_decode_too(name):
     shape = (3, 6, 4, 4)
-    layer, x = built(name, shape, torch.float64, num_kv_heads=2), inputs(shape, torch.float64)
-    with torch.no_grad():
-        rows, _ = decoded(layer, x)
-        torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-10)
+    layer = built(name, shape, torch.float64, num_kv_heads=2)
+    check_steps(layer, inputs(shape, torch.float64), 1e-10)
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 1, 16), (3, 33, 4, 8)], ids=str)
@@ -66,19 +53,13 @@ def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
     assert spec.cost(asked).peak() == seen
 
 
-def caches(state):
-    """Distinct caches of a softmax mechanism's state."""
-    return {id(cache): cache for cache in vars(state).values()}.values()
-
-
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 @pytest.mark.parametrize("name", ["standard", "sdpa", "optimised", "efficient", "super"])
 def test_state_entries_are_what_the_caches_hold(name, shape):
-    layer, x = built(name, shape), inputs(shape)
-    with torch.no_grad():
-        _, state = decoded(layer, x)
+    _, state = decoded(built(name, shape), inputs(shape))
     expected = attnprof.cost(name, workload(shape, phase="decode")).state_entries
-    assert sum(cache.seen.numel() for cache in caches(state)) == expected
+    caches = {id(cache): cache for cache in vars(state).values()}.values()
+    assert sum(cache.seen.numel() for cache in caches) == expected
 
 
 @pytest.mark.parametrize("heads", [1, 4])
