@@ -16,14 +16,8 @@ from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexed(Mechanism):
-    """A row attends to the ``top`` tokens of highest score, the same ones for all heads.
-
-    Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k).
-    Equal scores go to the earlier token. ``impl=gathered`` copies the picked rows and multiplies
-    only these, ``dense-mask`` masks the products of all. Choosing has no gradient, so the indexer
-    is trained by a loss of its own.
-    """
+class Indexed:
+    """What mechanisms share whose rows attend to the tokens that an indexer ranks highest."""
 
     top: int = 2048
     index_heads: int = 64
@@ -37,7 +31,7 @@ class Indexed(Mechanism):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
-    same_as = ("", {"impl": "dense-mask"})
+    same_as: ClassVar[tuple[str, dict[str, Any]] | None] = ("", {"impl": "dense-mask"})
     allowed: ClassVar[dict[str, Any]] = {
         "top": 1,
         "index_heads": 1,
@@ -79,10 +73,14 @@ class IndexedState(KeyValueState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(Indexed):
-    """Softmax attention over picked tokens; the indexer's queries, key and shares are maps of x.
+class TopK(Indexed, Mechanism):
+    """A row attends to the ``top`` tokens of highest score, the same ones for all heads.
 
-    Norms, turns and latents of the published layer are not in it.
+    Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k),
+    of q, k and w mapped from x. Equal scores go to the earlier token. ``impl=gathered`` copies the
+    picked keys and multiplies only these, ``dense-mask`` masks the products of all. Choosing has no
+    gradient, so the indexer is trained by a loss of its own. Norms, turns and latents of the
+    published layer are not in it.
     """
 
     name: ClassVar[str] = "topk"
@@ -169,7 +167,9 @@ class IndexedLatent(Indexed, Latent):
     """Absorbed latent attention of a row to the ``top`` latents that an indexer ranks highest.
 
     Its queries are maps of what the others' are, its one key a token a layer-normed map of x, the
-    shares of its heads a map of x; turns of theirs are left out. The indexer has no gradient here.
+    shares of its heads a map of x; scores are those of ``topk``, and turns of theirs left out.
+    ``impl=gathered`` copies the picked latents and multiplies only these, ``dense-mask`` masks the
+    products of all. The indexer has no gradient here.
     """
 
     name: ClassVar[str] = "dsa"
