@@ -103,10 +103,10 @@ def _scanned(
     for part in in_blocks(x, n, rows):
         if states is not None:
             states[part.start // rows] = state
-        given = [rows_of[:, :, part] for rows_of in (x, dt, b, c)]
+        operands = [rows_of[:, :, part] for rows_of in (x, dt, b, c)]
         block = out[:, :, part]
         for at in in_blocks(x, block.shape[-1], 1):
-            values, steps, keys, queries = _at(at, *given)
+            values, steps, keys, queries = _at(at, *operands)
             _advance(state, (steps * a).exp_(), values * steps, keys)
             block[:, :, at] = (state * queries.transpose(1, 2)).sum(-1, keepdim=True)
     return out, (x, dt, a, b, c, states)
@@ -117,18 +117,18 @@ def _scan_grads(saved: tuple[Any, ...], grad: Any, *, rows: int, **_: Any) -> tu
     into = [empty_like(rows_of, in_rows=True) for rows_of in (x, dt, b, c)]
     of_a, later = zeros_like(wide(a)), wide_zeros(x, x.shape[0], *a.shape)
     for part in in_blocks(x, x.shape[-1], rows, backwards=True):
-        given = [rows_of[:, :, part] for rows_of in (x, dt, b, c, grad)]
-        length = given[0].shape[-1]
+        operands = [rows_of[:, :, part] for rows_of in (x, dt, b, c, grad)]
+        length = operands[0].shape[-1]
         inside = states.new_empty(length + 1, *later.shape)
         inside[0] = states[part.start // rows]
         for at in in_blocks(x, length, 1):
-            values, steps, keys, _, _ = _at(at, *given)
+            values, steps, keys, _, _ = _at(at, *operands)
             inside[at.start + 1] = inside[at.start]
             _advance(inside[at.start + 1], (steps * a).exp_(), values * steps, keys)
         for at in in_blocks(x, length, 1, backwards=True):
             places = [rows_of[:, :, part][:, :, at] for rows_of in into]
             around = inside[at.start], inside[at.start + 1]
-            _token_grads(_at(at, *given), a, around, (of_a, later), places)
+            _token_grads(_at(at, *operands), a, around, (of_a, later), places)
     to_x, to_dt, to_b, to_c = into
     return to_x, to_dt, of_a, to_b, to_c
 

@@ -143,9 +143,9 @@ class Recurrence(Mechanism):
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
         """All tokens, by the chosen form."""
-        given = self.operands(q, k, v, weights, gates)
+        operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
-            *given, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
+            *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
         )
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
@@ -172,8 +172,8 @@ class Recurrence(Mechanism):
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
         """The new token enters the state, in place, and reads it."""
-        given = self.operands(q, k, v, weights, gates)
-        row = token_row(state.sums, *(None if x is None else wide(x) for x in given))
+        operands = self.operands(q, k, v, weights, gates)
+        row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
         return self.finished(row, weights, gates), state
 

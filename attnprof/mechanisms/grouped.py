@@ -61,10 +61,10 @@ class GroupedQuery(Sdpa):
         return self.num_kv_heads
 
     def _fitted(self, workload: Workload) -> Workload:
-        asked = workload.num_kv_heads
-        if asked is not None and self.num_kv_heads not in (None, asked):
+        groups = workload.num_kv_heads
+        if groups is not None and self.num_kv_heads not in (None, groups):
             raise RequestError(
-                f"{self.name} has num_kv_heads={self.num_kv_heads}, and the workload {asked}: "
+                f"{self.name} has num_kv_heads={self.num_kv_heads}, and the workload {groups}: "
                 "leave one of them out"
             )
         return super()._fitted(workload)

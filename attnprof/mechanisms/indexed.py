@@ -211,15 +211,15 @@ class IndexedLatent(Indexed, Latent):
         return normed(centred, layer.index_norm) + layer.index_shift
 
     def _picked(
-        self, layer: Any, asked: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
+        self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
     ) -> Any:
         """The heads' outputs of queries over the rows (b, m, c + shared) at their places."""
-        h, width = asked[0].shape[1], asked[0].shape[-1] + self.rope_dim
+        h, width = q[0].shape[1], q[0].shape[-1] + self.rope_dim
         if self.impl == "dense-mask":
             mask = unpicked(places, h, rows.shape[1], rows, causal=causal)
-            return self._absorbed(layer, *asked, rows, latent, mask)
+            return self._absorbed(layer, *q, rows, latent, mask)
         mixed = picked_attention(
-            self._absorbing(layer, *asked), rows.unsqueeze(1), latent.unsqueeze(1), places,
+            self._absorbing(layer, *q), rows.unsqueeze(1), latent.unsqueeze(1), places,
             top=self.top, causal=causal, width=width,
         )  # fmt: skip
         return self._outputs(layer, mixed)

@@ -22,8 +22,8 @@ def square_root(size: Any, over: Any = 1) -> float:
 
     What a tensor is scaled by changes no count.
     """
-    known = isinstance(size, int | float) and isinstance(over, int | float)
-    return math.sqrt(size / over) if known else 1.0
+    plain = isinstance(size, int | float) and isinstance(over, int | float)
+    return math.sqrt(size / over) if plain else 1.0
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:

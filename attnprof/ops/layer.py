@@ -330,10 +330,10 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
         state = _first_state(spec, host.sizes, CountedCaches(counter, w, tokens), scope)
         out, _ = host.step(*_inputs(counter, w, scope, tokens, tokens), state)
     else:
-        given = _inputs(counter, w, scope, w.seq_len, w.keys)
+        inputs = _inputs(counter, w, scope, w.seq_len, w.keys)
         first = 3 if scope == "core" else 1  # what stands before the mask
-        out = host.forward(*given[:first], w.causal, *given[first:])
-        del given
+        out = host.forward(*inputs[:first], w.causal, *inputs[first:])
+        del inputs
     if not counter.grad:
         return (counter.table(weights.count),)
     out.backward()

@@ -71,8 +71,8 @@ class Tensor(Shaped):
                 f"the counter has no torch.{function.__name__}; it has the methods of "
                 "attnprof.ops.tensor.Tensor"
             )
-        given = {key: value for key, value in (named or {}).items() if key not in _WITHOUT}
-        return getattr(cls, name)(*args, **given)
+        options = {key: value for key, value in (named or {}).items() if key not in _WITHOUT}
+        return getattr(cls, name)(*args, **options)
 
     @staticmethod
     def join(parts: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
