@@ -45,28 +45,24 @@ def definition(layer, x):
 
 
 # -- the function -------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "shape", [(3, 7, 4), (1, 1, 1), (2, 1, 3), (1, 17, 1), (3, 67, 2)], ids=str
-)
-@pytest.mark.parametrize(("name", "impl"), IMPLS)
-def test_each_implementation_is_the_definition(name, impl, shape):
-    layer, x = built(name, *shape, impl=impl)
+#: names, parameters, sizes (the window may be longer than the input)
+CASES = [
+    *((name, {"impl": impl}, shape) for name, impl in IMPLS for shape in (
+        (3, 7, 4), (1, 1, 1), (2, 1, 3), (1, 17, 1), (3, 67, 2), (2, 5, 3, 9),
+    )),
+    *((name, {part: True}, (2, 9, 3)) for name in ("she", "he", "we")
+      for part in ("extract_only", "bias")),
+    *((name, {"output": False}, (2, 9, 3)) for name in ("she", "he", "we")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "params", "sizes"), CASES, ids=str)
+def test_each_implementation_is_the_definition(name, params, sizes):
+    layer, x = built(name, *sizes, **params)
     close(layer(x), definition(layer, x), 1e-10)
-
-
-@pytest.mark.parametrize("params", [{"output": False}, {"extract_only": True}, {"bias": True}])
-@pytest.mark.parametrize("name", ["she", "he", "we"])
-def test_variants_leave_parts_out_or_add_biases(name, params):
-    layer, x = built(name, 2, 9, 3, **params)
-    close(layer(x), definition(layer, x), 1e-10)
-    spec = registry.get(name, **params)
-    assert spec.parameters(Workload(9, 1, 3)) == sum(p.numel() for p in layer.parameters())
-
-
-@pytest.mark.parametrize(("name", "impl"), IMPLS)
-def test_an_input_shorter_than_the_window_uses_the_first_weights(name, impl):
-    layer, x = built(name, 2, 5, 3, window=9, impl=impl)
-    close(layer(x), definition(layer, x), 1e-10)
+    asked = Workload(len(layer.weight), 1, x.shape[-1])
+    entries = sum(p.numel() for p in layer.parameters())
+    assert registry.get(name, **params).parameters(asked) == entries
 
 
 @pytest.mark.parametrize("name", NAMES)
