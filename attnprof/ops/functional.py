@@ -80,9 +80,7 @@ def empty_like(x: Any, *, in_rows: bool = False) -> Any:
     """Memory for as many entries, laid out as they are or row by row."""
     if isinstance(x, Tensor):
         return shapes.empty(variable("empty"), x, x.shape, None if in_rows else x.layout)
-    torch = _torch()
-    kept = torch.contiguous_format if in_rows else torch.preserve_format
-    return torch.empty_like(x, memory_format=kept)
+    return _torch().empty_like(x, memory_format=_memory_format(in_rows))
 
 
 def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
@@ -90,9 +88,12 @@ def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
     if isinstance(x, Tensor):
         layout = None if in_rows else x.layout
         return x.result(variable("zeros"), x.shape, Cost(), [], layout=layout)
+    return _torch().zeros_like(x, memory_format=_memory_format(in_rows))
+
+
+def _memory_format(in_rows: bool) -> Any:
     torch = _torch()
-    kept = torch.contiguous_format if in_rows else torch.preserve_format
-    return torch.zeros_like(x, memory_format=kept)
+    return torch.contiguous_format if in_rows else torch.preserve_format
 
 
 def put_product(to: Any, a: Any, b: Any) -> None:
@@ -342,9 +343,7 @@ def rfft(x: Any) -> Any:
         shape, cost = (*before, exact_div(points, 2) + 1), _cost(product(before), points)
         out = x.result(variable("FFT"), shape, cost, [x], item_size=2 * x.item_size)
         return Spectrum(x.counter, shape, out.layout, out.held, out.item_size)
-    import torch
-
-    return torch.fft.rfft(x)
+    return _torch().fft.rfft(x)
 
 
 def irfft(x: Any, points: Any) -> Any:
@@ -354,9 +353,7 @@ def irfft(x: Any, points: Any) -> Any:
         cost, size = _cost(product(shape[:-1]), points), x.item_size // 2
         out = x.result(variable("inverse FFT"), shape, cost, [x], item_size=size)
         return Tensor(x.counter, shape, out.layout, out.held, size)
-    import torch
-
-    return torch.fft.irfft(x, n=points)
+    return _torch().fft.irfft(x, n=points)
 
 
 def _cost(rows: Number, points: Number) -> Cost:
