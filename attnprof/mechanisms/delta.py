@@ -32,6 +32,7 @@ class Recurrence(Mechanism):
     ``conv`` tokens of queries, keys and values, channel by channel, before they are mixed.
     """
 
+    conv: ClassVar[int | None] = None  # a parameter, the first one, of those that convolve
     impl: str = "auto"
     chunk: int = 64
 
@@ -40,7 +41,6 @@ class Recurrence(Mechanism):
     abilities: ClassVar[Abilities] = Abilities(value_width=True)
     same_as = ("", {"impl": "recurrent"})
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
-    conv: ClassVar[int | None] = None
     gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
     #: whether a token writes what the state does not know of it, or its value as it is
     delta: ClassVar[bool] = False
