@@ -89,9 +89,9 @@ class Recurrence(Mechanism):
         if self.conv is None:
             return {}
         channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
-        for letter in channels:
+        for letter, width in channels.items():
             fewer = self.projected_heads(letter)
-            channels[letter] *= sizes.num_heads if fewer is None else fewer
+            channels[letter] = width * (sizes.num_heads if fewer is None else fewer)
         return channels
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
