@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from attnprof.costs import Cost, Number, maximum, minimum
+from attnprof.costs import Cost, Number, ceil_div, maximum, minimum
 from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
@@ -27,6 +27,27 @@ class Cache:
         self.length = self.length + row.shape[1]
         seen = in_sight(self.length, self.first, self.latest)
         return Tensor.given(self.counter, (self.batch, seen, self.width))
+
+
+@dataclass
+class BlockSums:
+    """Sums of each ``block`` rows that a decoder was given: what one more row adds."""
+
+    counter: Counter
+    batch: Number
+    width: Number
+    length: Number
+    block: int
+
+    def append(self, row: Tensor) -> Tensor:
+        """The row is added to the last sum, or begins one; all sums."""
+        cost = Cost(additions=row.count, bytes_moved=3 * row.size_bytes)
+        self.counter.operations += 1
+        self.counter.record("add to block", row.shape, cost)
+        self.length = self.length + row.shape[1]
+        return Tensor.given(
+            self.counter, (self.batch, ceil_div(self.length, self.block), self.width)
+        )
 
 
 def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
@@ -64,6 +85,11 @@ class CountedCaches:
         return Cache(self.counter, heads, width, w.seq_len - self.step_tokens, first, latest)
 
     window = newest_first = __call__
+
+    def block_sums(self, heads: Number, width: Number, block: int) -> BlockSums:
+        """Sums of each ``block`` rows of these tokens."""
+        before = self.workload.seq_len - self.step_tokens
+        return BlockSums(self.counter, self.batch_size * heads, width, before, block)
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Sums of these tokens, in float32 at least if ``wide``."""
