@@ -73,7 +73,7 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
     picked = empty_int32(q, many, n, minimum(top, blocks))
     for rows in in_blocks(q, n, ROWS):
         count = rows.stop - rows.start
-        asked = q[:, rows].reshape(groups, -1, d)
+        asked = copy_in_rows(q[:, rows]).view(groups, -1, d)
         scores = asked.bmm(sums.transpose(1, 2)).view(many, count, blocks)
         token = (arange(q, count) + (rows.start + start)).unsqueeze(1)
         own = token - token % block
