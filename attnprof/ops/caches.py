@@ -30,7 +30,7 @@ class Cache:
 
 
 @dataclass
-class BlockSums:
+class CountedSums:
     """Sums of each ``block`` rows that a decoder was given: what one more row adds."""
 
     counter: Counter
@@ -86,10 +86,10 @@ class CountedCaches:
 
     window = newest_first = __call__
 
-    def block_sums(self, heads: Number, width: Number, block: int) -> BlockSums:
+    def block_sums(self, heads: Number, width: Number, block: int) -> CountedSums:
         """Sums of each ``block`` rows of these tokens."""
         before = self.workload.seq_len - self.step_tokens
-        return BlockSums(self.counter, self.batch_size * heads, width, before, block)
+        return CountedSums(self.counter, self.batch_size * heads, width, before, block)
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Sums of these tokens, in float32 at least if ``wide``."""
