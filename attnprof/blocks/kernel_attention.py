@@ -274,7 +274,7 @@ def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: State) -> 
     keys, scale = keys_of(s.k[:, part], s.maps)
     rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
-    tops = None if s.tops is None else s.tops[:, part]
+    tops: Any = None if s.tops is None else s.tops[:, part]
     factors = None if scale is None else decay(scale, tops)
     weights_grad = masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
     del factors
@@ -294,7 +294,7 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
     scale = None if top is None else key_scale(s.k[:, part], top)
     rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
-    tops = None if s.tops is None else s.tops[:, part]
+    tops: Any = None if s.tops is None else s.tops[:, part]
     before = s.top_before(part, later.top)
     sums = later.like(rows)
     rows_grad = keys.bmm(sums)

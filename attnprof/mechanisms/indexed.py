@@ -31,7 +31,6 @@ class Indexed:
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
-    same_as: ClassVar[tuple[str, dict[str, Any]] | None] = ("", {"impl": "dense-mask"})
     allowed: ClassVar[dict[str, Any]] = {
         "top": 1,
         "index_heads": 1,
@@ -86,6 +85,7 @@ class TopK(Indexed, Mechanism):
     name: ClassVar[str] = "topk"
     title: ClassVar[str] = "Top-k attention over an indexer (DSA)"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, attend=False)
+    same_as = ("", {"impl": "dense-mask"})
     to_softmax = ("untrained", "softmax over the tokens that an indexer picks, once it is trained")
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
@@ -174,6 +174,7 @@ class IndexedLatent(Indexed, Latent):
 
     name: ClassVar[str] = "dsa"
     title: ClassVar[str] = "Top-k latent attention over an indexer (DeepSeek sparse attention)"
+    same_as = ("", {"impl": "dense-mask"})
     to_softmax = ("untrained", "keys and values are made from latents, that an indexer picks")
     allowed: ClassVar[dict[str, Any]] = {**Latent.allowed, **Indexed.allowed}
 
