@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, partial
 from itertools import pairwise
+from typing import Any
 
 import sympy
 
@@ -18,7 +19,7 @@ from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
 from attnprof.mechanism import Mechanism
 from attnprof.models import preset
-from attnprof.papers.checks import Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -150,6 +151,16 @@ def least_memory(task: str, name: str) -> float:
     if name != "dot":
         return size_of_c(task, name, batch)
     return float(batch * layers * sizes.num_heads * sizes.seq_len**2 * sizes.item_size / 1e9)
+
+
+def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
+    whole, batch = {n: least_memory("nlp", n) for n in ours}, int(settings("nlp")["batch"])
+    return {
+        "one": ", ".join(f"{size / batch:.2f}" for size in whole.values()),
+        "c": ", ".join(f"{size:.2f}" for name, size in whole.items() if name != "dot"),
+        "softmax": whole["dot"],
+    }
 
 
 @cache
@@ -325,3 +336,4 @@ OURS: Ours = {
     "001-MANIFOLD": graph_dimensions,
     "001-ON2": growth,
 }
+FACTS: Facts = {"001-MEM": _batch_and_sample}
