@@ -87,8 +87,8 @@ def test_a_published_value_stands_in_one_place():
 
 def test_each_gap_of_a_text_has_a_value():
     """A reason and a note can be written whatever the verdict is that they are needed for."""
-    for check, text in [(each, text) for each in CHECKS for text in (each.why, each.note)]:
-        if "{" in text:
+    for check in CHECKS:
+        for text in (its for its in (check.why, check.note, check.lacking) if "{" in its):
             found = ours(check.claim)
             facts = check.facts(check.published, found)
             filled = text.format(published=check.published, ours=found, **facts)
@@ -240,7 +240,7 @@ def test_the_committed_verdict_is_what_comes_out_with_its_reason():
             assert json.loads(json.dumps(value)) == plain(value), check.claim
         # a difference needs its reason
         assert found.verdict == MATCH or len(found.why) > 20, check.claim
-        assert not check.lacking or check.lacking in found.why, check.claim
+        assert check.lacking.partition("{")[0] in found.why, check.claim
         assert found.verdict == NOT_REPRODUCIBLE or not check.lacking, check.claim
         assert len(found.how) > 10, check.claim
         assert "\n" not in found.how, check.claim

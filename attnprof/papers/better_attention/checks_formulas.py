@@ -220,7 +220,7 @@ def _by_excess() -> list[str]:
     return [str(h) for h in sorted(PANELS, reverse=bool(slope.is_positive))]
 
 
-def _fitting_grids(said: Mapping[str, float], _: Any) -> dict[str, Any]:
+def _fitting_grids(said: Mapping[str, float], ours: Mapping[str, float]) -> dict[str, Any]:
     """Which grids have the quoted means: powers of two in a row, three at least on a side."""
     sides = [slice(a, b + 1) for a, b in combinations(range(LARGEST + 1), 2) if b - a >= 2]
     powers = 2.0 ** np.arange(LARGEST + 1)
@@ -232,7 +232,8 @@ def _fitting_grids(said: Mapping[str, float], _: Any) -> dict[str, Any]:
         if all(round(cells[h][grid].mean()) == mean for h, mean in said.items())
     ]
     others = (" by ".join(grid) for grid in fitting if grid != (f"1 to {SIZES[-1]}",) * 2)
-    return {"largest": LARGEST, "grids": len(fitting), "other": next(others, "no other")}
+    means = {f"h{h}": mean for h, mean in ours.items()}
+    return {"largest": LARGEST, "grids": len(fitting), "other": next(others, "no other"), **means}
 
 
 def largest_excess(heads: int) -> float:

@@ -5,7 +5,7 @@ feed-forward width, the second hidden layer, biases, the class token.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -151,6 +151,11 @@ def least_memory(task: str, name: str) -> float:
     if name != "dot":
         return size_of_c(task, name, batch)
     return float(batch * layers * sizes.num_heads * sizes.seq_len**2 * sizes.item_size / 1e9)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}"
 
 
 def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,4 +341,14 @@ OURS: Ours = {
     "001-MANIFOLD": graph_dimensions,
     "001-ON2": growth,
 }
-FACTS: Facts = {"001-MEM": _batch_and_sample}
+FACTS: Facts = {
+    "001-MEM": _batch_and_sample,
+    "001-PAR-base": lambda _, ours: {"counts": f"{round(ours * MILLION):,}"},
+    "001-PAR-h-two": lambda _, ours: {
+        "counts": _listed(f"{round(size * MILLION):,}" for size in ours.values())
+    },
+    "001-SPEED": lambda said, ours: {
+        f"{whose}_more": _listed(f"{times[n] - times['dot']:.1f}" for n in times if n != "dot")
+        for whose, times in (("printed", said), ("ours", ours))
+    },
+}
