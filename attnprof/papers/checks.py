@@ -5,8 +5,8 @@ computes. Give a check another published value and its verdict changes with it.
 
 What is said of a claim is data: ``claims.toml`` in its document's folder holds the fields of its
 :class:`Check`. Modules hold what is computed, by claim: ``OURS``, ``PRINTED`` where the published
-value stands in a table, and ``FACTS``, the numbers that ``why`` and ``note`` have gaps for.
-:func:`load_checks` puts both together.
+value stands in a table, and ``FACTS``, the numbers that ``why``, ``note`` and ``lacking`` have
+gaps for. :func:`load_checks` puts both together.
 """
 
 import tomllib
@@ -174,7 +174,7 @@ class Check:
         otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
             rests on something the document does not give (``why`` says what is missing).
         lacking: What ours takes from elsewhere because the document does not give it. Then even
-            an agreement is ``not-reproducible``.
+            an agreement is ``not-reproducible``. With gaps, too.
         part: What of the tables' numbers it tests where a last digit decides nothing; in ``how``.
         unchecked: Names in a printed dict that are not compared, with the reason; in ``how``.
         basis: ``measured`` where ``ours`` reads a measurement, ``reading`` where it rests on what
@@ -203,12 +203,12 @@ class Check:
         agrees = self.agree(self._checked(said), self._checked(ours))
         matches = agrees and not self.lacking
         verdict, why = (MATCH, self.note) if matches else (self.otherwise, self.why)
-        if "{" in why:
-            why = why.format(published=said, ours=ours, **self.facts(said, ours))
         if self.lacking:
             words = "is what is printed" if agrees else "is not what is printed"
             gap = f"the document does not give {self.lacking}; that {words}"
             verdict, why = NOT_REPRODUCIBLE, f"{gap}; {why}" if why else gap
+        if "{" in why:
+            why = why.format(published=said, ours=ours, **self.facts(said, ours))
         return ReproduceRecord(
             claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
             why=why, how=self._told(),

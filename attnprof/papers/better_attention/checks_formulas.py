@@ -1,8 +1,9 @@
 """000: its counts in l, d_m and h (Sections 3.1 to 3.3, Eq 24), Figure 2, and Figure 3's ratio."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache, partial
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,14 @@ import sympy
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.costs import CostTable
-from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANISMS, value
-from attnprof.papers.checks import Ours, Printed, formula
+from attnprof.papers.better_attention.checks_parameters import (
+    DOCUMENT,
+    EXPERIMENTS,
+    MECHANISMS,
+    implied_length,
+    value,
+)
+from attnprof.papers.checks import Facts, Ours, Printed, formula
 from attnprof.papers.documents import number
 from attnprof.record import Report
 from attnprof.workload import Workload
@@ -111,9 +118,22 @@ def _saved_by_super() -> dict[str, Any]:
     return {**_saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
 
 
-def _share_saved() -> str:
+def _cifar_layers() -> tuple[int, int]:
     full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
+    return full, fewer
+
+
+def _share_saved() -> str:
+    full, fewer = _cifar_layers()
     return str(1 - Fraction(fewer, full))
+
+
+def _share_in_numbers(_: Any, ours: str) -> dict[str, Any]:
+    (full, fewer), width = _cifar_layers(), EXPERIMENTS["CIFAR100"].d_model
+    return {
+        "full": full, "own": fewer, "less": full - fewer, "share": float(Fraction(ours)),
+        "quarter": full // 4, "tokens": implied_length(fewer, width), "width": width,
+    }  # fmt: skip
 
 
 @cache
@@ -163,6 +183,8 @@ def _kernels() -> dict[str, Any]:
 PANELS = (1, 2, 4, 8)
 #: Sizes on both its axes, which the document does not give: with these its means come out.
 SIZES = tuple(2**exponent for exponent in range(11))
+#: Grids up to this power of two are tried for the quoted means.
+LARGEST = 13
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
 
 
@@ -196,6 +218,22 @@ def _by_excess() -> list[str]:
     slope = sympy.factor(ratio(eq24).diff(HEADS))
     assert slope.is_negative or slope.is_positive
     return [str(h) for h in sorted(PANELS, reverse=bool(slope.is_positive))]
+
+
+def _fitting_grids(said: Mapping[str, float], ours: Mapping[str, float]) -> dict[str, Any]:
+    """Which grids have the quoted means: powers of two in a row, three at least on a side."""
+    sides = [slice(a, b + 1) for a, b in combinations(range(LARGEST + 1), 2) if b - a >= 2]
+    powers = 2.0 ** np.arange(LARGEST + 1)
+    of_sizes = sympy.lambdify(SYMBOLS, 100 * (ratio(eq24) - 1), "numpy")
+    cells = {h: of_sizes(powers[:, None], powers, int(h)) for h in said}
+    fitting = [
+        tuple(f"{powers[side][0]:.0f} to {powers[side][-1]:.0f}" for side in grid)
+        for grid in product(sides, sides)
+        if all(round(cells[h][grid].mean()) == mean for h, mean in said.items())
+    ]
+    others = (" by ".join(grid) for grid in fitting if grid != (f"1 to {SIZES[-1]}",) * 2)
+    means = {f"h{h}": mean for h, mean in ours.items()}
+    return {"largest": LARGEST, "grids": len(fitting), "other": next(others, "no other"), **means}
 
 
 def largest_excess(heads: int) -> float:
@@ -260,4 +298,9 @@ OURS: Ours = {
     "000-FIG3-grid": lambda: excess("mean"),
     "000-FIG3-max": lambda: dict.fromkeys(("caption", "text"), largest_excess(1)),
     "000-FIG3-all": lambda: {str(h): int(largest_excess(h)) for h in PANELS},
+}
+FACTS: Facts = {
+    "000-OPT-EQUIV": lambda *_: {"sliced": reachable(8, 2, True), "mapped": reachable(8, 2, False)},
+    "000-REM3-CIFAR": _share_in_numbers,
+    "000-FIG3-grid": _fitting_grids,
 }

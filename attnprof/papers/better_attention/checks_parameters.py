@@ -3,14 +3,15 @@
 A layer's are printed in Tables 1, 3, 5, 6, 8, 9 and 10, whole models' in Table 7.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache, partial
-from typing import NamedTuple
+from math import isqrt
+from typing import Any, NamedTuple
 
 from attnprof import registry
 from attnprof.costs import exact_div
-from attnprof.papers.checks import Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document, number
 from attnprof.workload import Workload
 
@@ -73,6 +74,12 @@ def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -
     return int(registry.get(mechanism).parameters(sizes))
 
 
+def implied_length(count: int, d_model: int) -> int | None:
+    """The length at which Super's layer has that many parameters; None where no length has."""
+    length = isqrt(max(count - parameters("efficient", d_model), 0))
+    return length if length and parameters("super", d_model, length) == count else None
+
+
 def expected(row: dict[str, str]) -> int:
     """A layer's parameters at the row's number of heads and the length that the text states.
 
@@ -113,6 +120,36 @@ def _by_heads(count: Callable[[dict[str, str]], int], table: str, name: str) -> 
     return {f"h={row['h']}": count(row) for row in rows(table, name)}
 
 
+def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str]:
+    """What a layer has where a table prints another number, and the length that this needs."""
+    width, _, length = EXPERIMENTS[dataset]
+    heads = max(ours, key=lambda name: said.get(name) != ours[name])  # the first that differs
+    printed, count = said.get(heads, 0), ours[heads]
+    needed = implied_length(printed, width) if mechanism == "super" else None
+    if needed is None or length is None:
+        return {"told": f"a layer of width {width} has {count:,}"}
+    token = ": its patches and a class token" if needed == length + 1 else ""
+    stated = f"the stated context length {length} gives {count:,}"
+    return {"told": f"{stated}; {printed:,} needs l = {needed}{token}"}
+
+
+def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
+    """Units of a hidden layer of the classifier that gives all totals of Table 7, cut off."""
+    models = [(w, rest, round(100 * said[name])) for name, w, rest in encoders()]
+    fitting = [
+        str(n)
+        for n in range(500, 4001)
+        if all((rest + (w + 1) * n + (n + 1) * CLASSES) // 10_000 == to for w, rest, to in models)
+    ]
+    return {"units": ", ".join(fitting) or "no number of"}
+
+
+def _on_imagenet(*lengths: int) -> dict[str, Any]:
+    """Super's parameters at the stated length and at ours, and Table 1's, in millions."""
+    counts = [parameters("super", EXPERIMENTS["ImageNet"].d_model, length) for length in lengths]
+    return {"counts": counts, "printed": value("1", "params", "super", dataset="ImageNet") / 1e6}
+
+
 def _table_1(count: Callable[[dict[str, str]], int]) -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for row in rows("1"):
@@ -133,15 +170,15 @@ def _mixing() -> float:
     return layers * extra / 1e6
 
 
-#: Claims of a layer's parameters by head count: table and mechanism.
+#: Claims of a layer's parameters by head count: dataset, table and mechanism.
 LAYERS = {
-    f"000-PAR-T{table}_{dataset}-{mechanism}": (table, mechanism)
+    f"000-PAR-T{table}_{dataset}-{mechanism}": (dataset, table, mechanism)
     for dataset, table in BY_HEADS.items()
     for mechanism in MECHANISMS
     if rows(table, mechanism)
 }
 PRINTED: Printed = {
-    **{claim: _by_heads(lambda row: int(row["params"]), *its) for claim, its in LAYERS.items()},
+    **{claim: _by_heads(lambda row: int(row["params"]), *its[1:]) for claim, its in LAYERS.items()},
     "000-PAR-T1-abbrev": _table_1(lambda row: int(row["params"])),
     "000-PAR-T3-abbrev": {row["attention"]: number(row["params"]) for row in rows("3")},
     "000-CTX-ImageNet": EXPERIMENTS["ImageNet"].seq_len,
@@ -151,11 +188,16 @@ PRINTED: Printed = {
     ),
 }
 OURS: Ours = {
-    **{claim: partial(_by_heads, expected, *its) for claim, its in LAYERS.items()},
+    **{claim: partial(_by_heads, expected, *its[1:]) for claim, its in LAYERS.items()},
     "000-PAR-T1-abbrev": lambda: _table_1(lambda row: abbreviated(expected(row))),
     "000-PAR-T3-abbrev": lambda: {row["attention"]: round(expected(row), -5) for row in rows("3")},
     "000-CTX-ImageNet": lambda: IMAGENET_PATCHES,
     "000-CAP-T3T10": _shares,
     "000-TABLE7": totals,
     "000-TABLE7-WA": _mixing,
+}
+FACTS: Facts = {
+    **{claim: partial(_stated, its[0], its[2]) for claim, its in LAYERS.items()},
+    "000-CTX-ImageNet": _on_imagenet,
+    "000-TABLE7": _hidden_layers,
 }

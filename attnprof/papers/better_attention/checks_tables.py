@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
+from attnprof.papers.better_attention.checks_formulas import LENGTH, eq24, multiply_adds, ratio
 from attnprof.papers.better_attention.checks_parameters import (
     BY_HEADS,
     DOCUMENT,
@@ -17,7 +18,7 @@ from attnprof.papers.better_attention.checks_parameters import (
     rows,
     value,
 )
-from attnprof.papers.checks import Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import number
 
 RANK = "_rank"
@@ -89,18 +90,44 @@ def _printed_again() -> Nested:
     return values
 
 
+def _differences(said: Nested, ours: Nested) -> dict[str, str]:
+    """The cells in which what is printed and ours differ."""
+    cells = (
+        f"{row}, {column}: printed {said.get(row, {}).get(column)}, ours {value}"
+        for row, values in ours.items()
+        for column, value in values.items()
+        if said.get(row, {}).get(column) != value
+    )
+    return {"differences": "; ".join(cells)}
+
+
 # -- more heads ------------------------------------------------------------------------
+def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
+    return sorted(rows(table, mechanism), key=lambda row: int(row["h"]))
+
+
 def _improves_with_heads(table: str) -> dict[str, bool]:
     """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
     return {
         name: all(
             number(more["acc_pct"]) > number(less["acc_pct"])
             and number(more["loss"]) < number(less["loss"])
-            for less, more in pairwise(sorted(rows(table, name), key=lambda row: int(row["h"])))
+            for less, more in pairwise(_by_heads(table, name))
         )
         for name in MECHANISMS
         if rows(table, name)
     }
+
+
+def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
+    """Accuracy and loss by head count of the mechanisms that do not improve."""
+    lines = []
+    for name in (name for name, improves in ours.items() if not improves):
+        of_name = _by_heads(table, name)
+        accuracy, loss = (", ".join(row[key] for row in of_name) for key in ("acc_pct", "loss"))
+        lines.append(f"{name}: accuracy {accuracy}, loss {loss}")
+    heads = sorted({int(row["h"]) for row in rows(table)})
+    return {"heads": ", ".join(map(str, heads)), "lines": "; ".join(lines)}
 
 
 # -- percentages -----------------------------------------------------------------------
@@ -154,6 +181,14 @@ def _mnist_lead(over: str = "") -> float:
     return super_points - (points[over] if over else max(points.values()))
 
 
+def _digits_exchanged(_: Any, ours: Mapping[str, float]) -> dict[str, float]:
+    """A percentage with the last two digits of its b exchanged, and as a share of a."""
+    a, b = ours["a"], f"{ours['b']:.2f}"
+    swapped = float(f"{b[:-2]}{b[:-3:-1]}")
+    exchanged, of_a = (100 * (a - x) / y for x, y in ((swapped, swapped), (ours["b"], a)))
+    return {"swapped": swapped, "exchanged": exchanged, "of_a": of_a}
+
+
 QUOTATIONS = {quote: Quotation(**its) for quote, its in LABELS["quotations"].items()}
 #: By quotation: the percentage (or points) from the tables, and the decimals that are printed.
 RECOMPUTED: dict[str, tuple[Callable[[], float], int]] = {
@@ -172,22 +207,34 @@ def _recomputed(quotes: Mapping[str, str]) -> dict[str, float]:
 MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 
 
-def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> list[float]:
-    """Standard attention's time over the mechanism's, for each two times of the same conditions."""
-    return [
-        number(row[column]) / number(other[column])
+def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
+    """Standard attention's time over the mechanism's, by the place of the two times."""
+    datasets = {f"{name.lower()}_s": name for name in EXPERIMENTS}
+    return {
+        f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (
+            number(row[column]) / number(other[column])
+        )
         for table in tables
         for row, other in product(rows(table, "standard"), rows(table, mechanism))
         if all(row[key] == other[key] for key in ("dataset", "h"))
         for column in row
         if column.endswith("_s")
-    ]
+    }
 
 
 def _savings(mechanism: str) -> dict[str, float]:
     """Smallest and largest saving of training and inference time in percent, Tables 1 to 4."""
-    saved = [100 * (1 - 1 / times) for times in _time_ratios(mechanism, MAIN)]
+    saved = [100 * (1 - 1 / times) for times in _time_ratios(mechanism, MAIN).values()]
     return {"from": min(saved), "to": max(saved)}
+
+
+def _reached(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[str, Any]:
+    """Where the ratio is least and most, and what the counts allow: limits for short contexts."""
+    ratios = _time_ratios(mechanism, tables)
+    places = sorted(ratios, key=ratios.__getitem__)
+    counts = {"eq24": eq24, "counted": multiply_adds}
+    limits = {name: float(ratio(its, mechanism).subs(LENGTH, 0)) for name, its in counts.items()}
+    return {"least": places[0], "most": places[-1], "ratio": ratios[places[-1]], **limits}
 
 
 #: Tables by the claims of their ranks and head counts; quotations and mechanisms by others.
@@ -220,6 +267,14 @@ OURS: Ours = {
     },
     **{claim: partial(_recomputed, quotes) for claim, quotes in SEVERAL.items()},
     **{claim: partial(_savings, mechanism) for claim, mechanism in SAVED.items()},
-    "000-SUP-45": lambda: 100 * (max(_time_ratios("super", ALL)) - 1),
-    "000-EFF-2x": lambda: max(_time_ratios("efficient", ALL)),
+    "000-SUP-45": lambda: 100 * (max(_time_ratios("super", ALL).values()) - 1),
+    "000-EFF-2x": lambda: max(_time_ratios("efficient", ALL).values()),
+}
+FACTS: Facts = {
+    **dict.fromkeys((*RANKS, "000-XTAB"), _differences),
+    **{claim: partial(_with_heads, table) for claim, table in HEADS.items()},
+    "000-PCT-5.86": _digits_exchanged,
+    **{claim: partial(_reached, mechanism, MAIN) for claim, mechanism in SAVED.items()},
+    "000-SUP-45": partial(_reached, "super", ALL),
+    "000-EFF-2x": partial(_reached, "efficient", ALL),
 }

@@ -13,7 +13,7 @@ import sympy
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.papers.checks import Ours, Printed, formula
+from attnprof.papers.checks import Facts, Ours, Printed, formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -183,6 +183,28 @@ def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _For
     return forms
 
 
+def _misprint(row: _Row, said: Any, ours: Any) -> dict[str, str]:
+    """What a closed form has too few, and whether the terms printed above it are right."""
+    missing, terms = sympy.factor(formula(ours) - formula(said)), terms_of(row)
+    right = f", though the terms printed above it add up to {terms}"
+    return {"missing": missing, "terms": right if same_formula(terms, ours) else ""}
+
+
+def _other_sums(said: _Forms, ours: _Forms) -> dict[str, str]:
+    """Which sums are not the training's, in numbers of Table 7 with its most heads, too."""
+    heads = max(heads for _, heads in COLUMNS.values())
+    at, sums = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, heads), strict=True)), []
+    for name, quantity in ((name, quantity) for name, forms in ours.items() for quantity in forms):
+        printed, derived = (formula(forms[name][quantity]) for forms in (said, ours))
+        if not same_formula(printed, derived):
+            values = " instead of ".join(f"{int(x.subs(at)):,}" for x in (derived, printed))
+            sums.append(
+                f"{name} {quantity}: the steps come to {derived} instead of {printed}, {values} "
+                f"at d = l = {SIZE}, n = {heads}"
+            )
+    return {"sums": "; ".join(sums)}
+
+
 def _ratio_of_me(quantity: str) -> float:
     return column("me")[quantity] / column("self_attention_1_head")[quantity]
 
@@ -289,3 +311,11 @@ OURS: Ours = {
     "002-ME-least": more_than_me,
     "002-CRIT": _paths_compared,
 }  # fmt: skip
+FACTS: Facts = {
+    **{claim: partial(_misprint, row) for claim, row in CLOSED.items()},
+    "002-TELESCOPE": _other_sums,
+    "002-HE-params": lambda *_: {
+        name: column(name)["params"] for name in ("he", "self_attention_32_heads")
+    },
+    "002-PPL": lambda *_: {"words": SETTINGS["vocabulary_size"], "guess": uniform()},
+}

@@ -5,9 +5,10 @@ feed-forward width, the second hidden layer, biases, the class token.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from itertools import pairwise
+from typing import Any
 
 import sympy
 
@@ -18,7 +19,7 @@ from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
 from attnprof.mechanism import Mechanism
 from attnprof.models import preset
-from attnprof.papers.checks import Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -150,6 +151,21 @@ def least_memory(task: str, name: str) -> float:
     if name != "dot":
         return size_of_c(task, name, batch)
     return float(batch * layers * sizes.num_heads * sizes.seq_len**2 * sizes.item_size / 1e9)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}"
+
+
+def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
+    """GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
+    whole, batch = {n: least_memory("nlp", n) for n in ours}, int(settings("nlp")["batch"])
+    return {
+        "one": ", ".join(f"{size / batch:.2f}" for size in whole.values()),
+        "c": ", ".join(f"{size:.2f}" for name, size in whole.items() if name != "dot"),
+        "softmax": whole["dot"],
+    }
 
 
 @cache
@@ -324,4 +340,15 @@ OURS: Ours = {
     "001-PAR-cifar": _vision_sizes,
     "001-MANIFOLD": graph_dimensions,
     "001-ON2": growth,
+}
+FACTS: Facts = {
+    "001-MEM": _batch_and_sample,
+    "001-PAR-base": lambda _, ours: {"counts": f"{round(ours * MILLION):,}"},
+    "001-PAR-h-two": lambda _, ours: {
+        "counts": _listed(f"{round(size * MILLION):,}" for size in ours.values())
+    },
+    "001-SPEED": lambda said, ours: {
+        f"{whose}_more": _listed(f"{times[n] - times['dot']:.1f}" for n in times if n != "dot")
+        for whose, times in (("printed", said), ("ours", ours))
+    },
 }

@@ -14,7 +14,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
 from attnprof.crossovers.sides import Meeting, contests
 from attnprof.crossovers.solve import solved
-from attnprof.papers.checks import Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -283,3 +283,4 @@ OURS: Ours = {
     "004-h0-onlyreal": lambda: {"real solutions": len(real_solutions())},
     "004-h0-root": _flat_heads,
 }
+FACTS: Facts = {"004-STD-higher": lambda *_: {"price": dearer_from()}}

@@ -8,7 +8,7 @@ from statistics import mean, median, mode
 from typing import Any
 
 from attnprof.measure.statistics import student_quantile
-from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.checks import Facts, Ours, Printed, within
 from attnprof.papers.documents import measured, number
 from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, published, quoted
 from attnprof.workload import Workload
@@ -37,6 +37,21 @@ def ahead_of(model: str) -> list[str]:
     """Datasets on which TaylorShift's printed accuracy is higher."""
     theirs, other = accuracies()[MODEL], accuracies()[model]
     return [name for name in other if theirs[name] > other[name]]
+
+
+def _fewest_wins(*_: Any) -> dict[str, str]:
+    """The linear model that TaylorShift is ahead of on the fewest datasets, and how."""
+    model = min(LINEAR_MODELS, key=lambda name: len(ahead_of(name)))
+    theirs, other = accuracies()[MODEL], accuracies()[model]
+    ties = (f"{name} ({points} both)" for name, points in other.items() if theirs[name] == points)
+    return {"model": model, "ahead": ", ".join(ahead_of(model)), "level": ", ".join(ties)}
+
+
+def _losses(*_: Any) -> dict[str, str]:
+    """Datasets on which TaylorShift is below the Transformer, and by how much."""
+    apart = {name: x - accuracies()[MODEL][name] for name, x in accuracies()[BASELINE].items()}
+    below = (f"{points:.1f} points on {name}" for name, points in apart.items() if points > 0)
+    return {"losses": " and ".join(below)}
 
 
 def column(name: str) -> dict[int, float]:
@@ -108,6 +123,24 @@ def beside_entries() -> float:
 def memory(form: str, heads: int) -> float:
     """MiB of a form's entries, and of what is there beside them."""
     return _mebibytes(form, heads) + beside_entries()
+
+
+def _direct_entries(said: Any, _: Any) -> dict[str, float]:
+    one, two = (_mebibytes("direct", heads) for heads in (1, 2))
+    return {"a_head": two - one, "one": one, "printed": said["1"], "beside": beside_entries()}
+
+
+def _box_products(said: Any, ours: Any) -> dict[str, Any]:
+    """Which of the efficient form's memory its entries account for, and which its box products."""
+    near, on_line = within(absolute=2.5), within(relative=0.02)
+    alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2 / MIB
+    others = [h for h in ours if on_line(said[h], alone + boxes / int(h))]
+    by_entries = [h for h in ours if near(said[h], ours[h])]
+    return {
+        "beside": beside_entries(), "by_entries": ", ".join(by_entries),
+        "others": ", ".join(others), "alone": alone, "boxes": boxes,
+        "most_heads": said["64"],
+    }  # fmt: skip
 
 
 def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -225,6 +258,10 @@ OURS: Ours = {
     "004-1500": _memory_shares,
 }
 FACTS: Facts = {
+    "004-T3-four": _fewest_wins,
+    "004-ABS-nodeg": _losses,
+    "004-T6-dirmem": _direct_entries,
+    "004-T6-effmem": _box_products,
     "004-06": lambda said, ours: {"worst": max(abs(ours[d] / said[d] - 1) for d in ours)},
     "004-18d": _delays,
     "004-1500": lambda _, ours: {
