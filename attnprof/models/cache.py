@@ -57,9 +57,7 @@ def cache_bytes(
     """
     if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
         return result
-    target = subject.cache()
-    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
-    forms = _formulas(target, _sizes_of(target, sizes), shares)
+    numbers, forms = _by_layer_and_formulas(subject.cache(), sizes, shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -79,9 +77,7 @@ def _by_first_layers(
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
-    target = repeated.few.cache()
-    numbers = _by_layer(count(target, _sizes_of(target, sizes), "forward"))
-    forms = _formulas(target, _sizes_of(target, sizes), shares)
+    numbers, forms = _by_layer_and_formulas(repeated.few.cache(), sizes, shares)
     formulas = forms.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
     expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
@@ -109,20 +105,21 @@ def _by_first_layers(
     return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], forms
 
 
-def _sizes_of(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
-    return {name: sizes[name] for name in target.symbols}
-
-
-def _formulas(target: Target, asked: Mapping[str, int], shares: Shares) -> CacheForms:
-    """Return formulas that further runs confirm, or none with the reason."""
+def _by_layer_and_formulas(
+    target: Target, sizes: Mapping[str, int], shares: Shares
+) -> tuple[dict[str, Any], CacheForms]:
+    """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
+    asked = {name: sizes[name] for name in target.symbols}
+    numbers = _by_layer(count(target, asked, "forward"))
     near = {name: size for name, size in asked.items() if size > 1}
     with shares.next() as share:
         if not share:
-            return CacheForms(missing=shares.late(share))
+            return numbers, CacheForms(missing=shares.late(share))
         try:
-            return _by_symbols(target, near) or _derived(target, near)
+            return numbers, _by_symbols(target, near) or _derived(target, near)
         except (NoFormulaError, AttnprofError, TooLongError) as error:
-            return CacheForms(missing=str(error) if is_patient() else shares.late(share))
+            why = str(error) if is_patient() else shares.late(share)
+            return numbers, CacheForms(missing=why)
 
 
 def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, Mask, summed, times
-from attnprof.models.mfu_images import ImageShape
+from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, ImageShape, Mask, summed, times
 from attnprof.units import plural
 
 #: Roles of weights: matrices that every token is multiplied with, and others.

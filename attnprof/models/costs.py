@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.models.kind_names import distinct_names, layer_names
-from attnprof.models.parts import PARTS, ModulePlace
+from attnprof.models.parts import PARTS, ModulePlace, distinct_names, layer_names, layers_of
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.columns import unnumbered
@@ -35,6 +34,11 @@ class LayerKind:
         return len(self.layers)
 
 
+def kind_of_layer(kinds: Sequence[LayerKind]) -> dict[str, LayerKind]:
+    """Return the kind of each layer, by its path."""
+    return {path: kind for kind in kinds for path in kind.layers}
+
+
 def by_kind(
     model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
@@ -45,7 +49,7 @@ def by_kind(
     what differs comes after if costs of layers of one name do.
     """
     modules = dict(model.named_modules())
-    layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
+    layers = layers_of(places)
     stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
     alike = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
@@ -83,7 +87,7 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
 
     Backward, the last layer may have less to add up.
     """
-    calls = _by_layer(trace.part("forward"), places)
+    calls = calls_by_layer(trace.part("forward"), places)
     held = defaultdict[str, list[Size]](list)
     for name, entries in trace.modules.items():
         held[place_of(name, places).layer].append(entries)
@@ -91,7 +95,9 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
     return {path: (flops_of(calls.get(path, [])), added(held[path])) for path in layers}
 
 
-def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
+def calls_by_layer(
+    calls: Iterable[Call], places: Mapping[str, ModulePlace]
+) -> dict[str, list[Call]]:
     """Return the calls in each layer, by its path."""
     by_layer = defaultdict[str, list[Call]](list)
     for call in calls:
@@ -112,36 +118,31 @@ def of_all_layers(
 
     None if such a name is of several parts or kinds.
     """
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    of_layer = kind_of_layer(kinds)
     alike = defaultdict[str, list[ModulePlace]](list)
     for name, place in places.items():
         alike[unnumbered(name)].append(place)
-    names = {*(call.module for call in trace.calls), *trace.modules}
-    for name in filter(_all_layers, names):
-        same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
-        if len({(of_layer[place.layer], place.part) for place in same}) != 1:
-            return None
-    return {**places, **{name: same[0] for name, same in alike.items() if _all_layers(name)}}
-
-
-def _all_layers(name: str) -> bool:
-    return "*" in name.split(".")
+    for name in {*(call.module for call in trace.calls), *trace.modules}:
+        if "*" in name.split("."):
+            same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
+            if len({(of_layer[place.layer], place.part) for place in same}) != 1:
+                return None
+    named = {name: same[0] for name, same in alike.items() if "*" in name.split(".")}
+    return {**places, **named}
 
 
 def by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
     """Return costs and parameters of a phase by kind of layer (all layers of it) and part."""
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
-    calls = calls_by_part(trace, phase, places, kinds)
+    of_layer, calls = kind_of_layer(kinds), calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
     for name, number in trace.modules.items():
         place = place_of(name, places)
         entries[of_layer[place.layer], place.part].append(number)
-    keys = [(kind, part) for kind in kinds for part in PARTS]
     return {
         key: {**_sums(calls[key]), "parameters": added(entries[key])}
-        for key in keys
+        for key in ((kind, part) for kind in kinds for part in PARTS)
         if calls[key] or added(entries[key])
     }
 
@@ -150,7 +151,7 @@ def calls_by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], list[Call]]:
     """Return the operations of a phase by kind of layer and part."""
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    of_layer = kind_of_layer(kinds)
     calls = defaultdict[tuple[LayerKind, str], list[Call]](list)
     for call in trace.part(phase):
         place = place_of(call.module, places)

@@ -3,13 +3,14 @@
 Every convention for the FLOPs of a model is a whole number for each token plus whole numbers for
 each pair of a query and a key that its mask leaves, or that the convention pretends it leaves. A
 :class:`Mask` counts such pairs; :data:`Count` is a sum of them, exact at every length, as sympy
-expression and as plain Python.
+expression and as plain Python. :class:`ImageShape` counts the patches of images beside the text.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import floor
 from typing import Any
 
 
@@ -27,21 +28,7 @@ class Mask:
 
     def pairs(self, n: int) -> int:
         """Return the number of pairs of ``n`` tokens."""
-        kind, size = self.kind, self.size
-        if kind == "token":
-            return n
-        if kind == "full":
-            return n * n
-        if kind == "capped":
-            return n * min(n, size)
-        if kind == "chunk":
-            whole, rest = divmod(n, size)
-            return (whole * size * (size + 1) + rest * (rest + 1)) // 2
-        if kind == "around":
-            near = min(n - 1, size)
-            return n * (2 * near + 1) - near * (near + 1)
-        seen = min(n, size) if kind == "window" else n
-        return n * seen - seen * (seen - 1) // 2
+        return int(n * self._keys_seen(Fraction(n), min, floor)) if n else 0
 
     def mean(self) -> Any:
         """Return the pairs divided by the tokens as a sympy expression in N."""
@@ -49,19 +36,23 @@ class Mask:
 
         from attnprof.algebra.expressions import symbol
 
-        n, size, kind = symbol("N"), sympy.Integer(self.size), self.kind
+        return self._keys_seen(symbol("N"), sympy.Min, sympy.floor)
+
+    def _keys_seen(self, n: Any, minimum: Callable[..., Any], floor: Callable[..., Any]) -> Any:
+        """Return the keys that each of n queries sees on average, for numbers and symbols."""
+        kind, size = self.kind, self.size
         if kind in ("token", "full", "causal"):
-            return {"token": sympy.Integer(1), "full": n, "causal": (n + 1) / 2}[kind]
+            return {"token": n / n, "full": n, "causal": (n + 1) / 2}[kind]
         if kind == "capped":
-            return sympy.Min(n, size)
+            return minimum(n, size)
         if kind == "chunk":
-            whole = sympy.floor(n / size)
+            whole = floor(n / size)
             rest = n - size * whole
             return (whole * size * (size + 1) + rest * (rest + 1)) / (2 * n)
         if kind == "around":
-            near = sympy.Min(n - 1, size)
+            near = minimum(n - 1, size)
             return 2 * near + 1 - near * (near + 1) / n
-        seen = sympy.Min(n, size)
+        seen = minimum(n, size)
         return seen - seen * (seen - 1) / (2 * n)
 
     def python(self) -> str:
@@ -121,3 +112,34 @@ def expression(count: Count) -> Any:
     plain = [term for term in terms if not term.has(sympy.Min, sympy.floor)]
     others = [term for term in terms if term.has(sympy.Min, sympy.floor)]
     return sympy.Add(sympy.expand(sympy.Add(each, *plain)), *others)
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """A vision transformer: multiply-adds a patch before merging and of merging, layers, width.
+
+    ``merged`` patches become one token, so merging is done once for so many.
+    """
+
+    products: int
+    merging: int
+    merged: int
+    layers: int
+    width: int
+
+    def flops(self, lengths: Sequence[int], convention: str, phase: str) -> int:
+        """Return the FLOPs of images of so many patches each, attention full within each.
+
+        ``verl`` merges once for every patch; ``executed`` once for each token, and has the fused
+        kernel's recomputation. Other conventions have no images.
+        """
+        executed = convention == "executed"
+        if convention not in ("verl", "executed"):
+            return 0
+        patches, pairs = sum(lengths), sum(n * n for n in lengths)
+        merges = patches // self.merged if executed else patches
+        each = 6 * (self.products * patches + self.merging * merges)
+        attention = (14 if executed else 12) * pairs * self.layers * self.width
+        if phase == "train":
+            return each + attention
+        return each // 3 + 4 * pairs * self.layers * self.width

@@ -1,7 +1,7 @@
 """Closed forms of a model of many layers, from formulas of models with its first few layers.
 
 A cost is a sum over layers by kind, so that a few models tell it for any number of layers
-(:mod:`.stacks`); a peak is put together from their steps (:mod:`.stitched`). Runs of all layers
+(:mod:`.stacks`); a peak is put together from their steps (:mod:`.few_layers`). Runs of all layers
 confirm the result. :class:`Repeated` is the entry point.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from attnprof.algebra.expressions import symbol
 from attnprof.models.borders import derived_beside, on_symbols, reached
 from attnprof.models.costs import LayerKind, by_part, of_all_layers, place_of
+from attnprof.models.few_layers import fewest, stitched_peak, walked
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
-from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, left_out, peak
 from attnprof.trace.report.derivation import PhaseForms
@@ -284,11 +284,8 @@ class _Sampled:
             for stack in self.samples.stacks
         }
         return stitched_peak(
-            trace, self.phase, self._layer_of, self.samples.stacks, longest, longer
+            trace, self.phase, self.model.places, self.samples.stacks, longest, longer
         )
-
-    def _layer_of(self, module: str) -> str:
-        return place_of(module, self.model.places).layer
 
     def held_against(
         self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...],

@@ -1,9 +1,10 @@
-"""Memory of a model: a training step's, and what a decoding step has to read.
+"""Memory of a model: a training step's, what a decoding step reads, and what a peak consists of.
 
 A training step holds weights, gradients, optimizer and activations. A decoding step reads shared
 weights, and those of experts that it meets.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,12 +12,16 @@ from itertools import accumulate
 from math import ceil
 from typing import Any
 
+from attnprof.models.forms import ModelForms
+from attnprof.models.parts import above
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
-from attnprof.trace.events import Trace, peak
+from attnprof.trace.events import Call, Trace, peak
+from attnprof.trace.report.records import text
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
+from attnprof.trace.sizes import chosen
 from attnprof.trace.solve.columns import unnumbered
 
 #: Modules without gradients that a note names, at most.
@@ -53,23 +58,15 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
     """Yield which weights a training step gives no gradient, as those of a part it leaves out."""
     if not trace.ungraded:
         return
-    import torch
-
-    with torch.device("meta"):
-        named = dict(subject.build().named_parameters())
-    met = {path for name in named.keys() - trace.ungraded for path in _paths(name)}
+    named = dict(subject.on_meta().named_parameters())
+    met = {path for name in named.keys() - trace.ungraded for path in above(name)}
     out = [name for name in named if name in trace.ungraded]
-    tops = list(dict.fromkeys(next(x for x in _paths(name) if x not in met) for name in out))
+    tops = list(dict.fromkeys(next(x for x in above(name) if x not in met) for name in out))
     yield (
         f"{sum(named[name].numel() for name in out):,} parameters get no gradient in this training "
         "step, and so no state in the optimizer: those of "
         f"{', '.join(tops[:_MOST_NAMED])}{', …' if len(tops) > _MOST_NAMED else ''}"
     )
-
-
-def _paths(name: str) -> Iterator[str]:
-    """Yield the modules that a parameter is inside of, the outermost first, then its own name."""
-    return accumulate(name.split("."), "{}.{}".format)
 
 
 def _optimizer(
@@ -154,3 +151,79 @@ def weights_met(
 def _is_read(name: str, ran: set[str]) -> bool:
     """Return whether a module ran, or the one that holds it, which may use its weights itself."""
     return name in ran or name.rpartition(".")[0] in ran
+
+
+#: Kinds of tensors that are named.
+_MOST_TENSORS = 3
+#: The least share of a peak of a kind of tensors that is named.
+_LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class HeldTensors:
+    """Results of one operation of alike modules that are alive together: how many, and bytes."""
+
+    module: str
+    op: str
+    part: str
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    bytes: int
+
+
+def peak_fields(
+    trace: Trace, phase: str, forms: ModelForms | None, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the peak's ``formula`` at these sizes, its other branches left out, and ``tensors``.
+
+    ``tensors`` are the largest held then, each a table of :class:`HeldTensors`; without formulas,
+    ``formula`` is None.
+    """
+    whole = None if forms is None else forms.whole.get("peak_bytes")
+    at = {**sizes, **(forms.layers if forms else {})}
+    branch = chosen(whole, at) if hasattr(whole, "free_symbols") else whole
+    held = [vars(one) for one in largest_at_peak(trace, phase)]
+    return {"formula": text(branch), "tensors": held}
+
+
+def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
+    """Return the kinds of tensors that take most of a phase's peak, the largest first.
+
+    Empty for a phase that replaces what was there before, as a cache by a longer copy.
+    """
+    counts: Counter[Any] = Counter()
+    for call, size, count in _live_at_peak(trace.calls, phase):
+        module = unnumbered(call.module.removeprefix("module").removeprefix("."))
+        counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += count
+    held = [
+        HeldTensors(module, op, part, dtype, shape, count, count * size)
+        for (module, op, part, dtype, shape, size), count in counts.items()
+    ]
+    held.sort(key=lambda one: -one.bytes)
+    whole = sum(one.bytes for one in held)
+    if whole > peak(trace, phase):  # of a cache that was there before
+        return []
+    least = _LEAST_SHARE * whole
+    return [one for one in held[:_MOST_TENSORS] if one.bytes >= least]
+
+
+def _live_at_peak(calls: Sequence[Call], phase: str) -> Iterator[tuple[Call, int, int]]:
+    """Yield the calls of which results are alive at the peak, with bytes of one and how many.
+
+    A run that stands for all layers by its first few has several storages of one number.
+    """
+    counted = [call for call in calls if phase != "forward" or call.part == "forward"]
+    held = list(accumulate(call.takes - call.gives for call in counted))
+    most = [
+        now + call.workspace if phase != "backward" or call.part == phase else 0
+        for call, now in zip(counted, held, strict=True)
+    ]
+    last = max(range(len(most)), key=most.__getitem__, default=-1)
+    live: dict[int, list[Any]] = {}
+    for call in counted[: last + 1]:
+        for number in call.died:
+            live[number][2] -= 1
+        for number, size in call.born:
+            live[number] = [call, size, 1 + (live[number][2] if number in live else 0)]
+    return ((call, size, count) for call, size, count in live.values() if count)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.hub import hub_subject
 from attnprof.models.parts import parts, places
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count

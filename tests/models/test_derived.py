@@ -12,10 +12,9 @@ from attnprof.algebra.expressions import symbol
 from attnprof.models import ModelConfig, borders, build, cache, forms, phases
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
-from attnprof.models.hub import hub_subject
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
-from attnprof.models.sources import config_subject, subject_of
+from attnprof.models.sources import config_subject, hub_subject, subject_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.request.lookup import target_of

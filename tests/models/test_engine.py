@@ -7,9 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.models.engine import engine_subject
-from attnprof.models.engine_latent import saved_flops
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine_cache import saved_flops
 from attnprof.models.hub_config import class_of, configuration
+from attnprof.models.sources import hub_subject
 from attnprof.trace.events import Trace
 from attnprof.trace.solve.count import counted
 

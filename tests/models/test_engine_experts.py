@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from attnprof.models.engine import engine_subject
-from attnprof.models.hub import hub_subject
 from attnprof.models.names import config_of
 from attnprof.models.phases import run_of
+from attnprof.models.sources import hub_subject
 
 pytest.importorskip("transformers")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.engine_latent import absorb, absorbed, latent_modules, note, saved_flops
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine_cache import absorb, absorbed, latent_modules, latent_note, saved_flops
 from attnprof.models.hub_config import class_of, configuration
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import run_symbolically
@@ -176,7 +176,7 @@ def test_products_of_a_decoded_token_are_a_formula_in_the_cached_tokens():
 
 def test_the_note_says_the_flops_of_both_forms():
     model = model_of("deepseek_v3", CASES["deepseek_v3"], "eager")
-    told = note(model)
+    told = latent_note(model)
     assert f"{2 * (2 * RANK + ROPE)} FLOPs a head" in told
     assert f"{2 * (NOPE + ROPE + VALUE) + 2 * RANK * (NOPE + VALUE)}" in told
-    assert not note(torch.nn.Linear(2, 2))
+    assert not latent_note(torch.nn.Linear(2, 2))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnprof.models.engine_mixers import notes, unrecognised
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine import mixer_classes, notes
+from attnprof.models.sources import hub_subject
 
 pytest.importorskip("transformers")
 
@@ -37,7 +37,7 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     model_type, fields, classes
 ):
     model = built(model_type, fields)
-    assert unrecognised(model) == classes
+    assert mixer_classes(model)[1] == classes
     expected = [f"{name} is counted as torch runs it" for name in classes]
-    told = [line.partition(",")[0] for line in notes(model)]
+    told = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]
     assert [line for line in told if "as torch runs it" in line] == expected

@@ -7,9 +7,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from attnprof.blocks.mixers import MIXERS
 from attnprof.errors import RequestError
 from attnprof.models.engine import engine_subject
-from attnprof.models.engine_mixer_kernel import mixer, mixer_backward, mixer_step
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine_kernels import mixer, mixer_backward, mixer_step
 from attnprof.models.phases import run_of
+from attnprof.models.sources import hub_subject
 from attnprof.trace.rules.mixers import played
 from attnprof.trace.rules.units import flops_in
 from attnprof.trace.solve.count import counted

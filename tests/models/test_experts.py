@@ -7,9 +7,9 @@ import pytest
 import sympy
 
 from attnprof.models.borders import on_symbols
-from attnprof.models.hub import hub_subject
 from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 

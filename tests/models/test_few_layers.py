@@ -7,11 +7,10 @@ from attnprof.errors import CannotRunError
 from attnprof.models import ModelConfig, phases
 from attnprof.models.costs import by_kind, by_part
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.hub import hub_subject
 from attnprof.models.parts import places
 from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
-from attnprof.models.sources import config_subject
+from attnprof.models.sources import config_subject, hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted

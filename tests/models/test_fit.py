@@ -11,16 +11,15 @@ import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import RequestError
 from attnprof.models.fit import fit_report
+from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
 from attnprof.models.fit_parts import (
-    FitOptions,
+    activation_bytes_per_token,
     cache_bytes,
     entries_of_rank,
-    fit_model,
     page_tokens,
     weight_bytes,
 )
 from attnprof.models.fit_speed import token_scores
-from attnprof.models.fit_training import TrainingOptions, activation_bytes_per_token
 from attnprof.models.storage import finer_layers
 
 LLAMA = {

@@ -11,11 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import ModelConfig, build
 from attnprof.models.borders import on_symbols
-from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import read_configuration
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
-from attnprof.models.sources import config_subject, subject_of
+from attnprof.models.sources import config_subject, hub_subject, subject_of
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count

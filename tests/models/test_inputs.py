@@ -9,10 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.models.config import preset
-from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import configuration
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
+from attnprof.models.sources import hub_subject, subject_of
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 

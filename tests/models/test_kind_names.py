@@ -5,9 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from attnprof.models.hub import hub_subject
-from attnprof.models.kind_names import distinct_names, layer_names
-from attnprof.models.parts import places
+from attnprof.models.parts import distinct_names, layer_names, places
+from attnprof.models.sources import hub_subject
 
 pytest.importorskip("transformers")
 

@@ -16,8 +16,8 @@ from attnprof.models.embeddings import (
     sinusoids,
     strides,
 )
-from attnprof.models.layers import FeedForward
 from attnprof.models.parts import ModulePlace, layer_kinds, parts, places
+from attnprof.models.transformer import FeedForward
 from tests.models.shrunken import SMALL
 
 TINY = {**SMALL, "num_heads": 2, "num_layers": 2}

@@ -8,10 +8,10 @@ import transformers as hf
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
-from attnprof.models.fits import with_memory
-from attnprof.models.hub import hub_subject
+from attnprof.models.comparison import with_memory
 from attnprof.models.memory import training_memory
 from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.render.formats import render
 from attnprof.trace.events import bound, peak

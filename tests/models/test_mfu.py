@@ -10,8 +10,7 @@ import attnprof
 from attnprof.errors import RequestError
 from attnprof.models.conventions import NAMES_OF_CONVENTIONS, PHASES, count, dropped, terms
 from attnprof.models.flops_terms import TOKEN, Mask, expression, per_token, sequence_flops
-from attnprof.models.mfu import flops_of, mfu_report
-from attnprof.models.mfu_python import python_file
+from attnprof.models.mfu import flops_of, mfu_report, python_file
 from attnprof.models.mfu_sizes import sizes_of
 from attnprof.trace.sizes import evaluate
 from tests.models.test_mfu_counted import CASES, TINY

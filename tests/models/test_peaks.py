@@ -3,10 +3,10 @@
 import pytest
 
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.hub import hub_subject
-from attnprof.models.peaks import largest_at_peak, peak_fields
+from attnprof.models.memory import largest_at_peak, peak_fields
 from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
 from attnprof.trace.events import peak
 
 LLAMA = {

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from attnprof.models import prompts
+from attnprof.models import whole
 from attnprof.models.cache import cache_bytes
-from attnprof.models.hub import hub_subject
-from attnprof.models.prompts import Growth
 from attnprof.models.report import model_report
-from attnprof.models.whole import cache_in, tensors_by_layer
+from attnprof.models.sources import hub_subject
+from attnprof.models.whole import Growth, cache_in, tensors_by_layer
 from attnprof.trace.events import totals, trains
 from attnprof.trace.run.limits import Shares
 from attnprof.trace.run.runs import record
@@ -26,7 +25,7 @@ _SIZES = {
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Prompts that tell of longer ones have at most 64 tokens."""
-    monkeypatch.setattr(prompts, "_SHORTEST", 64)
+    monkeypatch.setattr(whole, "_SHORTEST", 64)
 
 
 def hybrid(layers=2):
@@ -64,7 +63,7 @@ def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monke
 
     def noted(self, least, most):
         with torch.device("meta"):
-            lengths.append(sum(1 for _ in self._build().modules()))
+            lengths.append(sum(1 for _ in self.subject.build().modules()))
         return run(self, least, most)
 
     monkeypatch.setattr(Growth, "_prompts", noted)

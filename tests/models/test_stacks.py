@@ -5,8 +5,8 @@ import pytest
 from attnprof.algebra.expressions import symbol
 from attnprof.models.costs import half_length
 from attnprof.models.forms import at_layers
-from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
 from attnprof.models.stacks import LayerStack, samples_of
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.

@@ -15,9 +15,8 @@ from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models import ModelConfig
-from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
+from attnprof.models.sources import hub_subject, subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.models.whole import tensors_by_layer
 from attnprof.trace.events import totals

@@ -4,17 +4,16 @@ import re
 
 import pytest
 
-from attnprof.models.engine import engine_subject
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine import difference, engine_subject
 from attnprof.models.report import model_report
-from attnprof.models.views import difference
+from attnprof.models.sources import hub_subject
 from attnprof.record import ModelRecord
 from attnprof.render.formats import render
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
 from tests.models.test_engine import CASES, TINY
-from tests.models.test_engine_recurrence import CASES as RECURRENT
 from tests.models.test_engine_recurrence import SIZES
+from tests.models.test_engine_recurrence import CASES as RECURRENT
 
 pytest.importorskip("transformers")
 
