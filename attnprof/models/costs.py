@@ -185,7 +185,7 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
     difference = sympy.expand((2 * part - whole).subs(symbol("B"), 1))
     if difference.free_symbols - {n}:
         return None
-    length = _last_root(difference, n)
+    length = _last_turn(lambda tokens: bool(evaluate(difference, {n.name: tokens}) >= 0))
     if length is None:
         return None
     below = range(max(1, length - _NEAR), length) if length > 1 else [1]
@@ -193,23 +193,10 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
     return length if met else None
 
 
-def _last_root(difference: Any, n: Any) -> int | None:
-    """Return the first length from which on a difference is 0 or more; None if it ends below."""
-    import sympy
-
-    if not difference.is_polynomial(n):
-        return _last_turn(lambda length: bool(evaluate(difference, {n.name: length}) >= 0))
-    poly = sympy.Poly(difference, n)
-    if poly.LC() <= 0:
-        return None
-    roots = [root for root in poly.real_roots() if root > 0]
-    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1
-
-
 def _last_turn(is_half: Callable[[int], bool]) -> int | None:
     """Return where a condition on lengths turns true for the last time, by powers of two.
 
-    Windows and chunks make minima and roundings of lengths, so that there is no polynomial.
+    Lengths are not solved for: windows and chunks make minima and roundings of them.
     """
     if not is_half(2**_LONGEST):
         return None

@@ -67,18 +67,14 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
     except Exception:  # noqa: BLE001 - its first run says what is wrong
         return seen
     recurrent, others = mixer_classes(model)
-    if not (_asks_registry(model) or (recurrent and not others)):
+    parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
+    asks = all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
+    if not (asks or (recurrent and not others)):
         note = "its attention asks no registry for a kernel: it is counted as torch runs it"
         return replace(subject, notes=(*subject.notes, note))
     usual = getattr(model.config, "_attn_implementation", None) or ""
     more = (*subject.notes, *notes(model, recurrent, others, view))
     return replace(seen, notes=more, usual_kernel=usual, fallbacks=tuple(recurrent))
-
-
-def _asks_registry(model: Any) -> bool:
-    """Return whether a model declares that its attention goes through the registry."""
-    parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
-    return all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
 
 
 def _built(build: Callable[[], Any], view: str) -> Any:
@@ -191,8 +187,8 @@ def notes(
 
 # -- how much another view would count ------------------------------------------------------
 # Kernels know what others count more for the same call: pairs that a mask hides, scores computed
-# again, the other form of a recurrence, a cache that is copied. Attention of transformers that needs
-# no mask of its own (sdpa's causal flag) leaves hidden pairs out, too.
+# again, the other form of a recurrence, a cache that is copied. Attention of transformers that
+# needs no mask of its own (sdpa's causal flag) leaves hidden pairs out, too.
 
 #: What is worth a sentence: a tenth more or less.
 _APART = 0.1

@@ -6,10 +6,10 @@ decoded token to memory that was there before (:func:`give_room`), and move a re
 state in place.
 
 Transformers' modules of latent attention (MLA) keep latents of width r and rotary parts, and expand
-all of them to keys and values of every head at each token. Engines do so for a prompt; for a decoded
-token they multiply its query by the keys' weights and its result by the values' instead. All of
-these modules expand in a method, ``expand_kv(latents, rotary)``, after the cache and before the
-kernel that they look up: :func:`absorb` makes it hand the latents through for one token, and
+all of them to keys and values of every head at each token. Engines do so for a prompt; for a
+decoded token they multiply its query by the keys' weights and its result by the values' instead.
+All of these modules expand in a method, ``expand_kv(latents, rotary)``, after the cache and before
+the kernel that they look up: :func:`absorb` makes it hand the latents through for one token, and
 :func:`absorbed` is what the kernel does with them.
 """
 

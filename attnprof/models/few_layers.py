@@ -121,8 +121,14 @@ def run_by_few(
         groups[path.rpartition(".")[0], _built_like(model.get_submodule(path), path)].append(path)
     stacks = stacks_of(model, [LayerKind("", tuple(paths)) for paths in groups.values()])
     samples = samples_of(stacks)
-    if samples is None or (shown and not _all_alike(shown, where, stacks)):
+    if samples is None:
         return None
+    if shown is not None:
+        by_layer = calls_by_layer(shown.calls, where)
+        for stack in stacks:
+            calls_of = {n: by_layer.get(stack.layer(n), []) for n in range(len(stack))}
+            if not _alike(stack, calls_of):
+                return None
     lengths = {stack.path: _to_sample(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
         return None
@@ -190,7 +196,8 @@ def _all_calls(
             if stack is None:
                 placed += [(n, calls[n].module) for n in by_number[0]]
                 continue
-            if not _alike(stack, {x: [calls[n] for n in inside] for x, inside in by_number.items()}):
+            ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
+            if not _alike(stack, ran):
                 return None
             like = list(enumerate(_run_as(stack, lengths[stack.path])))
             for number, model in reversed(like) if backward else like:
@@ -215,15 +222,6 @@ def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[
         ordered.append(call if same else replace(call, gives=gives, died=died, module=module))
         before = freed[n]
     return ordered
-
-
-def _all_alike(trace: Trace, places: Any, stacks: Sequence[LayerStack]) -> bool:
-    """Return whether all layers of a kind cost the same in a run."""
-    calls = calls_by_layer(trace.calls, places)
-    return all(
-        _alike(stack, {n: calls.get(stack.layer(n), []) for n in range(len(stack))})
-        for stack in stacks
-    )
 
 
 def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:

@@ -1,7 +1,7 @@
 """Whether a model fits a memory, run or trained: bytes of each part on every rank, and what fits.
 
-Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_report` for the command;
-bytes are those of :mod:`attnprof.models.fit_parts`.
+Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_report` for the
+command; bytes are those of :mod:`attnprof.models.fit_parts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

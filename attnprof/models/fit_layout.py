@@ -1,8 +1,8 @@
 """A model as it is laid out over the devices that run it, and how it is asked to be run.
 
-Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its own
-cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one latent
-row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its
+own cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one
+latent row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
 """
 
 import re
@@ -23,10 +23,6 @@ from attnprof.models.storage import CACHES, FINER, WEIGHTS, format_named
 from attnprof.models.text_run import TextRun, text_run
 from attnprof.models.whole import cache_in, cache_parts
 
-#: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
-CHUNK = 8192
-#: The share of a memory that engines use, if they are not told otherwise.
-UTILIZATION = 0.9
 #: The longest context that is asked for.
 LONGEST = 2**50
 #: Bytes a parameter that an optimizer holds beside weights and gradients in half precision: a
@@ -44,7 +40,7 @@ class FitOptions:
     """How a model is run: formats, pages, and how many ranks share what.
 
     ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
-    None is the format of the file, else bfloat16.
+    None is the format of the file, else bfloat16. ``chunk`` tokens of a prompt are taken at once.
     """
 
     memory: int
@@ -57,8 +53,8 @@ class FitOptions:
     pipeline: int = 1
     expert_parallel: int = 1
     context_parallel: int = 1
-    chunk: int = CHUNK
-    utilization: float = UTILIZATION
+    chunk: int = 8192
+    utilization: float = 0.9
     uncapped: bool = False
 
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 They are sums over a model's layout (:mod:`attnprof.models.fit_layout`), in the formats and pages of
 engines. Activations of training are sums over the tensors that a layer keeps for its backward pass,
-in half precision, after Korthikanti et al. (arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) for a
-layer with dropout), here for the layers that a model has, with dropout if its configuration has some.
+in half precision, after Korthikanti et al. (arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) for
+a layer with dropout), here for the layers that a model has, with dropout if its configuration has
+some.
 """
 
 from collections import defaultdict

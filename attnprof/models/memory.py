@@ -143,14 +143,13 @@ def weights_met(
     evenly: E (1 - (1 - k/E)^tokens), rounded up.
     """
     ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
-    read = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
+    # a module that holds another may use its weights itself
+    read = [
+        one for name, one in held.items()
+        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & ran
+    ]  # fmt: skip
     met = 1 - (1 - Fraction(chosen, experts)) ** tokens
     return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
-
-
-def _is_read(name: str, ran: set[str]) -> bool:
-    """Return whether a module ran, or the one that holds it, which may use its weights itself."""
-    return name in ran or name.rpartition(".")[0] in ran
 
 
 #: Kinds of tensors that are named.

@@ -100,7 +100,8 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
     for name, weight in run.model.named_parameters():
         owner, _, last = name.rpartition(".")
         if not _runs(run, owner):
-            left_out[_outermost(run, owner)] += weight.numel()
+            outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
+            left_out[outermost] += weight.numel()
             continue
         tied = output is not None and weight is output.weight
         role = "head" if tied else _role(run, owner, last, weight)
@@ -118,11 +119,6 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
 def _is_expert(owner: str) -> bool:
     """Return whether a module is of experts of which a token meets some."""
     return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
-
-
-def _outermost(run: TextRun, owner: str) -> str:
-    """Return the outermost module around one that does not run."""
-    return next((path for path in above(owner) if not _runs(run, path)), owner)
 
 
 def _runs(run: TextRun, owner: str) -> bool:

@@ -1,8 +1,8 @@
-"""Find the part (embedding, attention, mlp, …) and the layer of each module, and name kinds of layers.
+"""Find the part (embedding, attention, mlp, …) and the layer of each module; name kinds of layers.
 
-Kinds are named by what differs between them: ``sliding 128``, ``latent · moe 256/8``. The modules of
-a layer say how it mixes rows: latent attention has the rank of its latents, a recurrence its decays.
-Which keys attention sees is said by the configuration. Entry points: :func:`places`,
+Kinds are named by what differs between them: ``sliding 128``, ``latent · moe 256/8``. The modules
+of a layer say how it mixes rows: latent attention has the rank of its latents, a recurrence its
+decays. Which keys attention sees is said by the configuration. Entry points: :func:`places`,
 :func:`layer_names`, and :func:`distinct_names` for kinds of one name.
 """
 
@@ -139,8 +139,8 @@ def layer_kinds(model: Any) -> dict[str, int]:
 
 
 # -- names of kinds of layers ----------------------------------------------------------------
-#: Attributes of modules, and fields of configurations, for how many experts see a token.
-_CHOSEN = ("top_k", *CHOSEN, "moe_topk")
+#: Attributes of modules for the number of experts, and for how many of them see a token.
+_EXPERTS, _CHOSEN = (*EXPERTS, "num_routed_experts"), ("top_k", *CHOSEN, "moe_topk")
 _MIXES = re.compile(r"att|delta|mixer|mamba|conv(olution)?$|recurrent|lstm|ssm", re.IGNORECASE)
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 #: Words of a class that say nothing of how it mixes rows.
@@ -225,16 +225,12 @@ def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePla
             paths += [] if type(modules[name]).__name__ == "ModuleList" else [name]
     by_class = [x for x in paths if _MIXES.search(type(modules[x]).__name__)]
     # one matrix that is no convolution weighs the results of layers, not of tokens
+    matrices = {x: sum(w.dim() > 1 for w in modules[x].parameters()) for x in by_class}
     of_tokens = [
         x for x in by_class
-        if _matrices(modules[x]) > 1 or "conv" in type(modules[x]).__name__.lower()
+        if matrices[x] > 1 or "conv" in type(modules[x]).__name__.lower()
     ]  # fmt: skip
-    by_class = of_tokens or by_class
-    return by_class or paths
-
-
-def _matrices(module: Any) -> int:
-    return sum(weights.dim() > 1 for weights in module.parameters())
+    return of_tokens or by_class or paths
 
 
 def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:
@@ -247,13 +243,9 @@ def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:
     if recurrence:
         return recurrence
     words = _own_words(type(model).__name__, type(mixer).__name__)
-    linear = layer_type in ("linear_attention", "conv") or not _is_attention(mixer)
+    attends = any("att" in type(part).__name__.lower() for part in mixer.modules())
+    linear = layer_type in ("linear_attention", "conv") or not attends
     return " ".join(words) or layer_type.replace("_", " ") if linear else window
-
-
-def _is_attention(mixer: Any) -> bool:
-    """Return whether a module is attention over keys, by the name of one of its classes."""
-    return any("att" in type(part).__name__.lower() for part in mixer.modules())
 
 
 def _recurrence(module: Any) -> str:
@@ -327,7 +319,7 @@ def _experts(layer: Any, text: Any) -> str:
     from torch import nn
 
     numbers = [
-        len(part) if isinstance(part, nn.ModuleList) else first_number(part, (*EXPERTS, "num_routed_experts"))
+        len(part) if isinstance(part, nn.ModuleList) else first_number(part, _EXPERTS)
         for name, part in layer.named_modules()
         if name.rpartition(".")[2] == "experts"
     ]

@@ -172,10 +172,11 @@ def hub_subject(
     """
     config = configuration(fields, name)
     if kernel is not None:
-        _set_kernel(config, kernel)
+        config._attn_implementation = kernel  # noqa: SLF001 - no other way before it is built
     try:
         kind = class_of(config)
-        subject = class_subject(name, kind, config, partial(_built, kind, config))
+        build = lambda: kind(copy.deepcopy(config))  # noqa: E731 - models change their own
+        subject = class_subject(name, kind, config, build)
     except AttnprofError:
         raise
     except Exception as error:
@@ -214,16 +215,6 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
         notes=tuple(_notes(inputs, config)),
     )
-
-
-def _built(kind: Any, config: Any) -> Any:
-    """Return a model of a class."""
-    return kind(copy.deepcopy(config))  # models change their configuration
-
-
-def _set_kernel(config: Any, kernel: str) -> None:
-    """Set the attention kernel in a configuration and in the configurations inside it."""
-    config._attn_implementation = kernel  # noqa: SLF001 - there is no other way before it is built
 
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:

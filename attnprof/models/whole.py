@@ -359,7 +359,7 @@ class WholeModel:
 
         if self.steps is not None:  # before the next token
             decoder = self._decoder
-            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
+            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001
             return CacheCopy(tensors_by_layer(decoder.target("decode").make(after).state))
         _, cache, _ = self._cached(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))

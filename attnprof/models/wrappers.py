@@ -1,8 +1,9 @@
 """Modules around a model or inside it, derived like any other.
 
-Around it: its cache copied, an optimizer's step. Inside: a mechanism of ours as attention in a layer
-of transformers, which decodes by the mechanism's own step. Its place in the cache counts tokens, on
-which positions and masks of the model rely, and holds the mechanism's state: no keys and values.
+Around it: its cache copied, an optimizer's step. Inside: a mechanism of ours as attention in a
+layer of transformers, which decodes by the mechanism's own step. Its place in the cache counts
+tokens, on which positions and masks of the model rely, and holds the mechanism's state: no keys and
+values.
 """
 
 import math

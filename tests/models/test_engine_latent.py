@@ -12,18 +12,13 @@ from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import run_symbolically
+from tests.models.tiny import LATENT, TINY
 
 pytest.importorskip("transformers")
 
 KERNEL = "test_absorbed"
-HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5
-SIZES = {
-    "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS, "head_dim": ROPE, "intermediate_size": 48, "vocab_size": 96,
-    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "q_lora_rank": 12, "kv_lora_rank": RANK, "qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE,
-    "v_head_dim": VALUE,
-}  # fmt: skip
+HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5  # those of SIZES
+SIZES = {**TINY, **LATENT, "num_hidden_layers": 2}
 MOE = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
     "moe_intermediate_size": 20, "first_k_dense_replace": 1,

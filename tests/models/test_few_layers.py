@@ -34,8 +34,7 @@ AT = {"B": 2, "N": 24}
 
 
 def by_parts(subject, trace, phase):
-    with torch.device("meta"):
-        model = subject.build()
+    model = subject.on_meta()
     where = places(model)
     kinds = by_kind(model, where, [trace], subject.layer_types)
     return by_part(trace, phase, where, kinds)
