@@ -28,11 +28,6 @@ class LayerKind:
     name: str
     layers: tuple[str, ...] = ("",)
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.layers)
-
 
 def kind_of_layer(kinds: Sequence[LayerKind]) -> dict[str, LayerKind]:
     """Return the kind of each layer, by its path."""

@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.models.conventions import FULL, Mask
 from attnprof.models.engine_cache import absorb, absorbed, in_place, latent_note, saved_flops
 from attnprof.models.engine_recurrence import (
     as_kernels,
@@ -25,7 +26,6 @@ from attnprof.models.engine_recurrence import (
     recurrence_note,
     runs_kernels,
 )
-from attnprof.models.flops_terms import FULL, Mask
 from attnprof.models.parts import layers_of, mixers, places
 from attnprof.models.text_run import MASKS, noted, set_kernel, small_mask, unmasked
 from attnprof.models.whole import WholeModel

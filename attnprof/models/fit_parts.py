@@ -14,13 +14,16 @@ from math import ceil
 
 from attnprof.errors import RequestError
 from attnprof.models.conventions import MATRICES
-from attnprof.models.fit_layout import FitModel, FitOptions, LayerCache, TrainingOptions
-from attnprof.models.storage import (
+from attnprof.models.fit_layout import (
     ENTRY_BYTES,
     FINER,
     GGUF,
     MIXTURES,
     WEIGHTS,
+    FitModel,
+    FitOptions,
+    LayerCache,
+    TrainingOptions,
     format_named,
     format_of_file,
 )

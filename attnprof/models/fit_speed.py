@@ -10,10 +10,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from attnprof.models.conventions import EXECUTED, count, terms
+from attnprof.models.conventions import EXECUTED, count, sequence_flops, summed, terms
 from attnprof.models.fit_layout import FitModel, FitOptions
 from attnprof.models.fit_parts import cache_bytes, weight_bytes, weight_format
-from attnprof.models.flops_terms import sequence_flops, summed
 from attnprof.record import Report
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.

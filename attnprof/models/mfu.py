@@ -16,12 +16,17 @@ from attnprof.models.conventions import (
     NAMES,
     NAMES_OF_CONVENTIONS,
     PHASES,
+    TOKEN,
+    Count,
     ModelSizes,
     count,
     dropped,
+    expression,
+    per_token,
+    sequence_flops,
+    summed,
     terms,
 )
-from attnprof.models.flops_terms import TOKEN, Count, expression, per_token, sequence_flops, summed
 from attnprof.record import MfuRecord, Report
 
 #: The most tokens of a sequence that is asked for: sizes beyond are typing errors.

@@ -9,8 +9,8 @@ Entry point: :func:`sizes_of`.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from os import PathLike
@@ -18,8 +18,15 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.models.config import presets
-from attnprof.models.conventions import AttentionShape, MixerShape, ModelSizes, RoleWeights
-from attnprof.models.flops_terms import CAUSAL, FULL, ImageShape, Mask
+from attnprof.models.conventions import (
+    CAUSAL,
+    FULL,
+    AttentionShape,
+    Mask,
+    MixerShape,
+    ModelSizes,
+    RoleWeights,
+)
 from attnprof.models.hub_config import configuration, field_of, first_number, text_config
 from attnprof.models.names import named
 from attnprof.models.parts import above, is_recurrent, layers_of
@@ -275,6 +282,37 @@ def mixer_of(module: Any) -> MixerShape | None:
     if re.search("Lightning|LinearAttention", kind) and width:
         return MixerShape(1, "decay", heads, width, width, has("block_size") or _BLOCK)
     return None
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """A vision transformer: multiply-adds a patch before merging and of merging, layers, width.
+
+    ``merged`` patches become one token, so merging is done once for so many.
+    """
+
+    products: int
+    merging: int
+    merged: int
+    layers: int
+    width: int
+
+    def flops(self, lengths: Sequence[int], convention: str, phase: str) -> int:
+        """Return the FLOPs of images of so many patches each, attention full within each.
+
+        ``verl`` merges once for every patch; ``executed`` once for each token, and has the fused
+        kernel's recomputation. Other conventions have no images.
+        """
+        executed = convention == "executed"
+        if convention not in ("verl", "executed"):
+            return 0
+        patches, pairs = sum(lengths), sum(n * n for n in lengths)
+        merges = patches // self.merged if executed else patches
+        each = 6 * (self.products * patches + self.merging * merges)
+        attention = (14 if executed else 12) * pairs * self.layers * self.width
+        if phase == "train":
+            return each + attention
+        return each // 3 + 4 * pairs * self.layers * self.width
 
 
 def image_shape(config: Any) -> ImageShape | None:

@@ -9,11 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
-from attnprof.models.memory import peak_fields, training_memory, ungraded_note, weights_met
+from attnprof.models.memory import (
+    CacheBytes,
+    CacheForms,
+    cache_bytes,
+    peak_fields,
+    training_memory,
+    ungraded_note,
+    weights_met,
+)
 from attnprof.models.parts import PARTS
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
 from attnprof.models.whole import NoCacheError, WholeModel

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.models.conventions import AttentionShape
-from attnprof.models.flops_terms import CAUSAL, FULL, Mask
+from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import error_text

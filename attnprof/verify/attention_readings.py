@@ -9,8 +9,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from attnprof.models.conventions import AttentionShape, ModelSizes
-from attnprof.models.flops_terms import FULL, Mask
+from attnprof.models.conventions import FULL, AttentionShape, Mask, ModelSizes
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from attnprof.models.conventions import (
     NAMES,
     NAMES_OF_CONVENTIONS,
     PHASES,
+    TOKEN,
     ModelSizes,
     count,
     executed,
+    expression,
+    summed,
 )
-from attnprof.models.flops_terms import TOKEN, expression, summed
 from attnprof.record import FormulaTermRecord, Report
 from attnprof.trace.sizes import evaluate
 from attnprof.verify.attention_readings import (

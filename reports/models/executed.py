@@ -10,7 +10,13 @@ from typing import Any
 
 from models.cases import Case, GiB, MiB, Replay
 
-from attnprof.models.conventions import MATRICES, ModelSizes, RoleWeights, count
+from attnprof.models.conventions import (
+    MATRICES,
+    ModelSizes,
+    RoleWeights,
+    count,
+    sequence_flops,
+)
 from attnprof.models.fit import training_report
 from attnprof.models.fit_layout import FitModel, TrainingOptions, fit_model
 from attnprof.models.fit_parts import (
@@ -20,7 +26,6 @@ from attnprof.models.fit_parts import (
     row_bytes,
 )
 from attnprof.models.fit_speed import token_scores
-from attnprof.models.flops_terms import sequence_flops
 from attnprof.models.mfu import flops_of
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject

@@ -5,14 +5,13 @@ from functools import partial
 import pytest
 import sympy
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.models import ModelConfig, borders, build, cache, forms, phases, whole
+from attnprof.models import ModelConfig, borders, build, forms, memory, phases, whole
 from attnprof.models.borders import _counts_blocks
-from attnprof.models.cache import cache_bytes
 from attnprof.models.embeddings import example_inputs, input_texts
+from attnprof.models.memory import cache_bytes
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, hub_subject, subject_of
@@ -27,6 +26,7 @@ from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import Place
+from tests.models.tiny import dispatched
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -40,11 +40,10 @@ def test_formulas_in_layers_and_tokens_are_what_models_dispatch():
     for batch, n, layers, heads, width in ((1, 9, 1, 1, 6), (3, 20, 4, 2, 5)):
         sizes = {"d_model": heads * width, "num_heads": heads, "num_layers": layers, "seq_len": n}
         model = build(ModelConfig(**plain, **sizes))
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(*example_inputs(model.config, batch))
+        counted, _ = dispatched(model, *example_inputs(model.config, batch))
         at = {"B": batch, "N": n, "L": layers, "h": heads, "d": width}
         values = [f.subs({s: at[str(s)] for s in f.free_symbols}) for f in formulas]
-        assert values == [counter.get_total_flops(), sum(parts(model).values())]
+        assert values == [counted, sum(parts(model).values())]
 
 
 def test_what_a_layer_does_in_its_step_is_the_layers():
@@ -123,7 +122,7 @@ def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
     subject, sizes = _model(config), {"B": 2, "N": 12}
     without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
     for search in ("derived_beside", "run_symbolically", "derived"):
-        for place in (phases, forms, cache):
+        for place in (phases, forms, memory):
             monkeypatch.setattr(place, search, None, raising=False)
     report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
     assert [row.value for row in report.records] == [row.value for row in without.records]

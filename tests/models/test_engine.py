@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.models.engine import difference, engine_subject, mixer_classes, notes
 from attnprof.models.engine_cache import saved_flops
@@ -17,7 +16,7 @@ from attnprof.render.formats import render
 from attnprof.trace.events import Trace, totals
 from attnprof.trace.solve.count import counted
 from tests.models.test_engine_recurrence import CASES as RECURRENT
-from tests.models.tiny import LATENT, MOE, TINY
+from tests.models.tiny import LATENT, MOE, TINY, dispatched
 
 pytest.importorskip("transformers")
 
@@ -74,9 +73,8 @@ def real(model_type, batch, tokens, *, decodes):
             past = model(rows[:, :-1], use_cache=True).past_key_values
             rows = rows[:, -1:]
         _SEEN.clear()
-        with FlopCounterMode(display=False) as counter:
-            result = model(rows, past_key_values=past, use_cache=True)
-    return sum(_SEEN), counter.get_total_flops(), result.past_key_values
+        counted, result = dispatched(model, rows, past_key_values=past, use_cache=True)
+    return sum(_SEEN), counted, result.past_key_values
 
 
 @cache

@@ -11,7 +11,7 @@ import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import RequestError
 from attnprof.models.fit import fit_report
-from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
+from attnprof.models.fit_layout import FitOptions, TrainingOptions, finer_layers, fit_model
 from attnprof.models.fit_parts import (
     activation_bytes_per_token,
     cache_bytes,
@@ -20,7 +20,6 @@ from attnprof.models.fit_parts import (
     weight_bytes,
 )
 from attnprof.models.fit_speed import token_scores
-from attnprof.models.storage import finer_layers
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,

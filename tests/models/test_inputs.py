@@ -5,15 +5,13 @@ import math
 import pytest
 import torch
 import transformers as hf
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.models.config import preset
 from attnprof.models.hub_config import configuration
 from attnprof.models.report import model_report
 from attnprof.models.sources import factory_subject, hub_subject, subject_of
-from attnprof.trace.events import totals
-from attnprof.trace.solve.count import count
+from tests.models.tiny import dispatched, products
 
 _LLAMA = {
     "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -41,6 +39,17 @@ TAKEN = {
          "position_embeddings_type": "rotary"},
         {"input_features": (2, 900, 24)},
     ),
+    "numbers from tensors that are made with it": (
+        {"model_type": "convnext", "hidden_sizes": [8, 12], "depths": [1, 1], "num_stages": 2,
+         "image_size": 16},
+        {"pixel_values": (2, 3, 16, 16)},
+    ),
+    "text and images": (
+        {"architectures": ["CLIPModel"], "model_type": "clip",
+         "text_config": {**_ROWS, "vocab_size": 97},
+         "vision_config": {**_ROWS, "image_size": 16, "patch_size": 8}},
+        {"input_ids": (2, 9), "pixel_values": (2, 3, 16, 16)},
+    ),
     "video": (
         {"model_type": "videomae", **_ROWS, "image_size": 16, "patch_size": 8, "num_frames": 4},
         {"pixel_values": (2, 4, 3, 16, 16)},
@@ -51,12 +60,13 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_products_are_those_of_the_model_on_what_it_takes(name):
     fields, shapes = TAKEN[name]
-    made = hub_subject(fields, name, "eager")
-    sizes = {"B": 2, "N": 900}
-    ours = totals(count(made.target(), sizes, "forward", held=False), "forward")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        made.build().eval()(**{name: torch.randn(shape) for name, shape in shapes.items()})
-    assert ours["matmul_flops"] == counter.get_total_flops()
+    made = hub_subject(fields, name, None if name.startswith("numbers") else "eager")
+    inputs = {
+        key: torch.randint(97, shape) if key == "input_ids" else torch.randn(shape)
+        for key, shape in shapes.items()
+    }
+    sizes = {"B": 2, "N": 9 if "input_ids" in inputs else 900}
+    assert products(made, sizes) == dispatched(made.build().eval(), **inputs)[0]
 
 
 @pytest.mark.parametrize(
@@ -223,18 +233,13 @@ def test_products_are_those_of_the_model_that_the_function_makes(place):
     made = factory_subject(f"{place}:own")
     model = made.build()
     for n in (9, 14):
-        with FlopCounterMode(display=False) as counter:
-            model(torch.randint(97, (2, n)))
-        ours = totals(count(made.target(), {"B": 2, "N": n}, "forward"), "forward")
-        assert ours["matmul_flops"] == counter.get_total_flops()
+        counted, _ = dispatched(model, torch.randint(97, (2, n)))
+        assert products(made, {"B": 2, "N": n}) == counted
 
 
 def test_inputs_that_cannot_be_guessed_are_given(place):
     made = factory_subject(f"{place}:Pictures", ["x: B, 3, 8, 16"])
-    with FlopCounterMode(display=False) as counter:
-        made.build()(torch.randn(2, 3, 8, 16))
-    ours = totals(count(made.target(), {"B": 2}, "forward"), "forward")
-    assert ours["matmul_flops"] == counter.get_total_flops()
+    assert products(made, {"B": 2}) == dispatched(made.build(), torch.randn(2, 3, 8, 16))[0]
     assert made.notes == ()
 
 

@@ -1,4 +1,10 @@
-"""Sizes of small models of transformers, which tests of several types share."""
+"""Sizes of small models of transformers, and products of a model: torch's count, and ours."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnprof.trace.events import totals
+from attnprof.trace.solve.count import count
 
 SIZES = {
     "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -12,3 +18,15 @@ LATENT = {
     "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
     "v_head_dim": 5, "head_dim": 4, "num_key_value_heads": 4,
 }  # fmt: skip
+
+
+def dispatched(call, *args, **inputs):
+    """The FLOPs of products that torch counts in a call, and the call's result."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        result = call(*args, **inputs)
+    return counter.get_total_flops(), result
+
+
+def products(subject, sizes, phase="forward"):
+    """The FLOPs of products that we count in a phase of a model."""
+    return totals(count(subject.target(phase), sizes, phase, held=False), phase)["matmul_flops"]
