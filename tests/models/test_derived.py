@@ -26,7 +26,7 @@ from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import Place
-from tests.models.tiny import dispatched
+from tests.models.tiny import check_formulas, dispatched
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -59,14 +59,7 @@ def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_
     subject = _model(config)
     report = model_report(subject, ["train"], {"B": 2, "N": 12})
     assert report.summary["at"]["L"] == 5
-    found = {row.quantity: row for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
-    for layers, n in ((9, 33),):
-        other = _model(config.with_(num_layers=layers)).target("train")
-        ours = totals(count(other, {"B": 2, "N": n}, "train"), "train")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
-            formula = sympy.sympify(found[quantity].expression, names)
-            assert formula.subs({"B": 2, "N": n, "L": layers}) == ours[quantity], quantity
+    check_formulas(report, _model(config.with_(num_layers=9)), {"B": 2, "N": 33}, "train", L=9)
 
 
 def _model(config):
@@ -79,12 +72,8 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
     assert subject.usual_length == 24
     report = model_report(subject, ["forward"], {"B": 1, "N": 24})
     assert "N <= 24" in report.summary["phases"]["forward"]["domain"]
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
     for n in (24, 9):
-        ours = totals(count(subject.target(), {"B": 2, "N": n}, "forward"), "forward")
-        for row in (row for row in report.records if row.part == "total" and row.quantity in ours):
-            formula = sympy.sympify(row.expression, names)
-            assert formula.subs({"B": 2, "N": n, "L": 5}) == ours[row.quantity], row.quantity
+        check_formulas(report, subject, {"B": 2, "N": n}, L=5)
 
 
 def test_numbers_are_there_where_formulas_would_take_too_long():
@@ -157,13 +146,8 @@ def test_stacks_of_unequal_length_have_a_symbol_each():
     given = hub_subject({**small, "encoder_layers": 5, "decoder_layers": 6}, "bart", "eager")
     report = model_report(given, ["forward"], {"B": 2, "N": 24})
     assert (report.summary["at"]["L_encoder"], report.summary["at"]["L_decoder"]) == (5, 6)
-    sizes = {"B": 3, "N": 33, "L_encoder": 7, "L_decoder": 4}
     other = hub_subject({**small, "encoder_layers": 7, "decoder_layers": 4}, "bart", "eager")
-    ours = totals(count(other.target(), sizes, "forward", held=False), "forward")
-    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in sizes}
-    for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
-        assert sympy.sympify(found[quantity], names).subs(sizes) == ours[quantity], quantity
+    check_formulas(report, other, {"B": 3, "N": 33}, L_encoder=7, L_decoder=4)
 
 
 def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
@@ -229,14 +213,10 @@ def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(mo
     assert told["method"] == "mixed"
     assert "N mod 8 != 1" in told["domain"]  # a row alone is laid out otherwise
     assert len(searches) == 1  # fewer layers cost what their part of the sample does
-    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
     for layers, batch, n in ((6, 3, 16), (9, 5, 43), (7, 2, 18)):
-        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"}).target()
-        ours = totals(count(other, {"B": batch, "N": n}, "forward"), "forward")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "parameters"):
-            formula = sympy.sympify(found[quantity], names)
-            assert formula.subs({"B": batch, "N": n, "L": layers}) == ours[quantity], quantity
+        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"})
+        sizes = {"B": batch, "N": n}
+        check_formulas(report, other, sizes, without=("peak_bytes",), L=layers)
 
 
 def test_exponents_name_a_length_that_is_a_number_of_blocks():

@@ -17,7 +17,7 @@ from attnprof.models.sources import config_subject, hub_subject, subject_of
 from attnprof.models.whole import cache_in, tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
-from tests.models.tiny import dispatched, products
+from tests.models.tiny import check_formulas, dispatched, products
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
 _GROUPED = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 48, "head_dim": 8}
@@ -96,9 +96,7 @@ def test_products_are_those_that_the_real_model_dispatches(name):
 @pytest.mark.parametrize("name", FORMULAS)
 def test_formulas_are_what_is_counted_at_other_lengths(name, reports):
     for n in (19, 33):
-        ours = totals(count(subject(name).target(), {"B": 2, "N": n}, "forward"), "forward")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "parameters"):
-            assert value(total(reports(name), quantity), B=2, N=n) == ours[quantity]
+        check_formulas(reports(name), subject(name), {"B": 2, "N": n}, without=("peak_bytes",))
 
 
 def _of_experts(model, n):
@@ -196,11 +194,7 @@ def test_a_token_decoded_at_just_the_length_of_the_window_has_formulas():
     found = report.summary["phases"]["decode"]
     assert found["method"] == "symbolic"
     assert not any(told.startswith("N =") for told in found["domain"])
-    ours = totals(count(made.target("decode"), {"B": 3, "N": 40}, "decode"), "decode")
-    names = {name: sympy.Symbol(name) for name in "BNL"}
-    for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
-        told = sympy.sympify(total(report, quantity).expression, names)
-        assert told.subs({"B": 3, "N": 40, "L": 6}) == ours[quantity], quantity
+    check_formulas(report, made, {"B": 3, "N": 40}, "decode", L=6)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])

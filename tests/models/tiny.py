@@ -1,5 +1,6 @@
 """Sizes of small models of transformers, and products of a model: torch's count, and ours."""
 
+import sympy
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -30,3 +31,12 @@ def dispatched(call, *args, **inputs):
 def products(subject, sizes, phase="forward"):
     """The FLOPs of products that we count in a phase of a model."""
     return totals(count(subject.target(phase), sizes, phase, held=False), phase)["matmul_flops"]
+
+
+def check_formulas(report, subject, sizes, phase="forward", without=(), **layers):
+    """Hold formulas of the whole in a report against all that is counted in a phase at sizes."""
+    ours = totals(count(subject.target(phase), sizes, phase, held=False), phase)
+    at = {name: sympy.Integer(size) for name, size in {**sizes, **layers}.items()}
+    for row in report.records:
+        if (row.part, row.phase) == ("total", phase) and row.quantity in ours.keys() - {*without}:
+            assert sympy.sympify(row.expression, at) == ours[row.quantity], row.quantity
