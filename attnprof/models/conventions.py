@@ -261,30 +261,30 @@ def _six_n(sizes: ModelSizes) -> Terms:
 
 
 def _torchtitan(sizes: ModelSizes) -> Terms:
-    found = _weights(sizes, [role for role in ROLES if role != "embedding"])
+    by_term = _weights(sizes, [role for role in ROLES if role != "embedding"])
     state = sum(18 * x.state for x in sizes.mixers if x.rule in ("delta", "dplr"))
-    return found | _scores(sizes, 6, lambda _: FULL) | _each("recurrent", state)
+    return by_term | _scores(sizes, 6, lambda _: FULL) | _each("recurrent", state)
 
 
 def _megatron(sizes: ModelSizes) -> Terms:
     roles = ("attention", "mlp", "expert", "shared expert", "latent norm", "head")
-    found = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
+    by_term = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
     rules = [(x, "delta" if x.rule == "dplr" else x.rule) for x in sizes.mixers]
     delta = sum(24 * x.layers * x.heads * x.value_dim**2 for x, rule in rules if rule == "delta")
     scan = sum(21 * x.state for x, rule in rules if rule != "delta")
     if delta:  # its Mamba layers have no convolution
-        found |= _weights(sizes, ["convolution"])
+        by_term |= _weights(sizes, ["convolution"])
     mtp = 6 * sizes.mtp_layers * (sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2)
     mtp += 6 * sizes.mtp_layers * sizes.active("head")
-    return found | _each("recurrent", delta + scan) | _each("mtp", mtp)
+    return by_term | _each("recurrent", delta + scan) | _each("mtp", mtp)
 
 
 def _verl(sizes: ModelSizes) -> Terms:
     roles = ("attention", "mlp", "expert", "shared expert", "shared gate", "router", "convolution")
-    found = _weights(sizes, (*roles, "head")) | _each("embedding", 6 * sizes.active("head"))
+    by_term = _weights(sizes, (*roles, "head")) | _each("embedding", 6 * sizes.active("head"))
     state = sum(15 * x.state for x in sizes.mixers)
     capped = lambda mask: Mask("capped", mask.size) if mask.kind == "window" else FULL  # noqa: E731
-    return found | _scores(sizes, 3, capped) | _each("recurrent", state)
+    return by_term | _scores(sizes, 3, capped) | _each("recurrent", state)
 
 
 def _each(name: str, flops: int) -> Terms:
@@ -308,7 +308,7 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
     times the forward pass in all where both are equally wide.
     """
     train = phase == "train"
-    found = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
+    by_term = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
     pairs, index = [], []
     for x in sizes.attention:
         widths = 4 * x.key_dim + 3 * x.value_dim if train else x.key_dim + x.value_dim
@@ -316,11 +316,11 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
         scored = x.layers * x.index_heads * x.index_dim
         index.append({CAUSAL: (6 if train else 2) * scored})
     if pairs:
-        found["scores"] = summed(pairs)
+        by_term["scores"] = summed(pairs)
     if any(map(summed, ([x] for x in index))):
-        found["index scores"] = summed(index)
+        by_term["index scores"] = summed(index)
     state = sum(x.products() for x in sizes.mixers)
-    return found | _each("recurrent", (6 if train else 2) * state)
+    return by_term | _each("recurrent", (6 if train else 2) * state)
 
 
 def terms(sizes: ModelSizes, convention: str, phase: str = "train") -> Terms:
@@ -330,9 +330,9 @@ def terms(sizes: ModelSizes, convention: str, phase: str = "train") -> Terms:
     """
     if convention == EXECUTED:
         return executed(sizes, phase)
-    found = CONVENTIONS[convention](sizes)
+    by_term = CONVENTIONS[convention](sizes)
     share = Fraction(1) if phase == "train" else Fraction(1, 3)
-    return {name: times(count, share) for name, count in found.items()}
+    return {name: times(count, share) for name, count in by_term.items()}
 
 
 def count(sizes: ModelSizes, convention: str, phase: str = "train") -> dict[Mask, int]:

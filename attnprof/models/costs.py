@@ -46,13 +46,13 @@ def by_kind(
     modules = dict(model.named_modules())
     layers = layers_of(places)
     stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
-    alike = [_signatures(trace, places) for trace in traces]
+    signatures = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
     typed = len(types) == len(layers)
     names = layer_names(model, layers, places, types if typed else [])
     for path, kind_name in zip(layers, names, strict=True):
         name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
-        groups[name, tuple(found[path] for found in alike)].append(path)
+        groups[name, tuple(signature[path] for signature in signatures)].append(path)
     named: dict[str, dict[Any, list[str]]] = defaultdict(dict)  # layers by name, then by costs
     first_of = dict[Any, Any]()
     for (name, costs), paths in groups.items():

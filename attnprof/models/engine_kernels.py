@@ -143,8 +143,7 @@ def _keep_attention(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _attention_gradients(ctx: Any, grad_out: Any, _grad_sums: Any) -> Any:
-    found = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.how)
-    *three, of_sinks = found
+    *three, of_sinks = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.how)
     return (*three, of_sinks if ctx.needs_input_grad[3] else None, *[None] * 9)
 
 

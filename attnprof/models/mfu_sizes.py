@@ -186,22 +186,22 @@ def _last_layer(run: TextRun, subject: WholeModel) -> int:
 def _symbols(sizes: ModelSizes, config: Any) -> dict[str, int]:
     """Return the sizes that a formula may name: short symbols, and fields of the configuration."""
     first = max(sizes.attention, key=lambda x: x.layers, default=None)
-    found = {
+    by_symbol = {
         "P": sum(x.entries for x in sizes.weights.values()),
         "A": sum(x.active for x in sizes.weights.values()),
         "E": sizes.entries("embedding"), "L": sizes.layers, "D": sizes.hidden,
         "V": first_number(config, ("vocab_size",)),
     }  # fmt: skip
     if first is not None:
-        found |= {"h": first.heads, "g": first.kv_heads, "d": first.key_dim}
+        by_symbol |= {"h": first.heads, "g": first.kv_heads, "d": first.key_dim}
         windows = [x.mask.size for x in sizes.attention if x.mask.size]
-        found |= {"w": windows[0]} if windows else {}
+        by_symbol |= {"w": windows[0]} if windows else {}
     named = {x: field_of(config, x) for x in config.to_dict()}
     numbers = {
         name: value for name, value in named.items()
         if type(value) is int and value > 0 and "token_id" not in name
     }  # fmt: skip
-    return {**numbers, **found}
+    return {**numbers, **by_symbol}
 
 
 #: Chunks of delta layers, whose code has it as the default of a function.
@@ -233,7 +233,7 @@ def together(shapes: Iterable[Any]) -> list[Any]:
 
 
 def with_unrecorded(
-    run: TextRun, subject: WholeModel, found: list[AttentionShape]
+    run: TextRun, subject: WholeModel, recorded: list[AttentionShape]
 ) -> tuple[list[AttentionShape], tuple[str, ...]]:
     """Return attention with that of layers which do not ask the registry, and a note on it.
 
@@ -247,18 +247,18 @@ def with_unrecorded(
     rest -= {"", *covered, *mixers}
     rest = {x for x in rest if not any(is_recurrent(m) for m in run.modules[x].modules())}
     if not rest:
-        return found, ()
+        return recorded, ()
     short, middle, long = (counted_products(subject, steps * TOKENS) for steps in (1, 2, 3))
     square = (long - 2 * middle + short) // (2 * TOKENS**2)  # FLOPs for each pair
     if square <= 0:
-        return found, ()
+        return recorded, ()
     mask = CAUSAL if subject.caches else FULL
     note = f"attention of {len(rest)} layers is counted as it runs: it does not say its mask"
     layers, heads = len(rest), subject.num_heads
     if square % (4 * layers * heads):
         layers = heads = 1
     width = square // (4 * layers * heads)
-    return [*found, AttentionShape(layers, heads, heads, width, width, mask)], (note,)
+    return [*recorded, AttentionShape(layers, heads, heads, width, width, mask)], (note,)
 
 
 def mixer_of(module: Any) -> MixerShape | None:

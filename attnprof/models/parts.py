@@ -266,8 +266,8 @@ def _recurrence(module: Any) -> str:
 def _keys_seen(mixer: Any, text: Any, layer_type: str) -> str:
     """Return which keys attention sees: ``full``, ``sliding 128``, ``chunked 8192`` and so on."""
     window = first_number(text, ("sliding_window", "window_size", "local_attention"))
-    own = next((x for part in mixer.modules() if (x := vars(part).get("attention_type"))), "")
-    kind = (layer_type or str(own)).removesuffix("_attention").replace("_", " ")
+    types = (vars(part).get("attention_type") for part in mixer.modules())
+    kind = (layer_type or str(next(filter(None, types), ""))).removesuffix("_attention").replace("_", " ")
     if kind in ("sliding", "hybrid sliding", "local"):
         return f"sliding {window}" if window else "sliding"
     if kind in ("global", "original full"):
