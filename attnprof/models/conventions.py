@@ -28,6 +28,7 @@ from attnprof.units import plural
 if TYPE_CHECKING:
     from attnprof.models.mfu_sizes import ImageShape
 
+
 @dataclass(frozen=True, order=True)
 class Mask:
     """Which keys each of N queries sees.

@@ -21,8 +21,8 @@ from attnprof.models.described_types import (
     LATENT_SIZES,
     LAYERS,
     LENGTH,
-    WITHOUT_FIELD,
     WITH_VISION,
+    WITHOUT_FIELD,
     Fields,
     Kind,
 )

@@ -179,9 +179,7 @@ def _to_sample(stack: LayerStack, length: int) -> int:
     return len(kinds)
 
 
-def _all_calls(
-    calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths
-) -> list[Call] | None:
+def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> list[Call] | None:
     """Return the calls of all layers; None if layers run in another order, or cost differently.
 
     ``at`` is the layer of each call. What is called between two layers belongs to the first.

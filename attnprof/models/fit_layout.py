@@ -1,4 +1,4 @@
-"""A model as it is laid out over the devices that run it, in which formats, and how it is asked to run.
+"""A model as it is laid out over devices, in which formats, and how it is asked to run.
 
 Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its
 own cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one

@@ -1,4 +1,4 @@
-"""Memory of a model: its cache, a training step, what a decoding step reads, what a peak consists of.
+"""Memory of a model: cache, training step, what a decoded token reads, what a peak consists of.
 
 The cache after a prompt is counted by kind of layer, as numbers and as formulas
 (:func:`cache_bytes`). A training step holds weights, gradients, optimizer and activations. A
@@ -346,12 +346,12 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     Empty for a phase that replaces what was there before, as a cache by a longer copy.
     """
     counts: Counter[Any] = Counter()
-    for call, size, count in _live_at_peak(trace.calls, phase):
+    for call, size, number in _live_at_peak(trace.calls, phase):
         module = unnumbered(call.module.removeprefix("module").removeprefix("."))
-        counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += count
+        counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += number
     held = [
-        HeldTensors(module, op, part, dtype, shape, count, count * size)
-        for (module, op, part, dtype, shape, size), count in counts.items()
+        HeldTensors(module, op, part, dtype, shape, number, number * size)
+        for (module, op, part, dtype, shape, size), number in counts.items()
     ]
     held.sort(key=lambda one: -one.bytes)
     whole = sum(one.bytes for one in held)

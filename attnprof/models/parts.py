@@ -267,7 +267,8 @@ def _keys_seen(mixer: Any, text: Any, layer_type: str) -> str:
     """Return which keys attention sees: ``full``, ``sliding 128``, ``chunked 8192`` and so on."""
     window = first_number(text, ("sliding_window", "window_size", "local_attention"))
     types = (vars(part).get("attention_type") for part in mixer.modules())
-    kind = (layer_type or str(next(filter(None, types), ""))).removesuffix("_attention").replace("_", " ")
+    kind = layer_type or str(next(filter(None, types), ""))
+    kind = kind.removesuffix("_attention").replace("_", " ")
     if kind in ("sliding", "hybrid sliding", "local"):
         return f"sliding {window}" if window else "sliding"
     if kind in ("global", "original full"):

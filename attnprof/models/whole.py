@@ -273,9 +273,7 @@ class WholeModel:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        return replace(
-            self._target({}), own=True, in_blocks=True, symbols=symbols, make=self._copy
-        )
+        return replace(self._target({}), own=True, in_blocks=True, symbols=symbols, make=self._copy)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)

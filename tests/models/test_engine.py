@@ -143,7 +143,6 @@ def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, toke
     assert sum(floats) == held
 
 
-
 LEFT = [
     ("llama", {}, []),
     ("gpt_oss", {"num_local_experts": 4}, []),
@@ -168,7 +167,6 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     expected = [f"{name} is counted as torch runs it" for name in classes]
     told = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]
     assert [line for line in told if "as torch runs it" in line] == expected
-
 
 
 _LONG = {"max_position_embeddings": 4096}

@@ -5,7 +5,6 @@ from math import ceil
 
 import pytest
 import sympy
-import torch
 
 from attnprof.models.borders import on_symbols
 from attnprof.models.engine import engine_subject

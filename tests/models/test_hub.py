@@ -11,7 +11,6 @@ from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import ModelConfig, build
 from attnprof.models.borders import on_symbols
 from attnprof.models.hub_config import read_configuration
-from attnprof.models.parts import parts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, hub_subject, subject_of
 from attnprof.models.whole import cache_in, tensors_by_layer

@@ -29,6 +29,37 @@ from tests.models.tiny import LATENT, MOE, SIZES, TOKENS, dispatched
 
 pytest.importorskip("transformers")
 
+#: Fields beside SIZES, and entries of a key and a value together, by type.
+CASES = {
+    "llama": ({}, 16),
+    "qwen3": ({}, 16),
+    "mistral": ({"sliding_window": 5}, 16),
+    "gemma3_text": ({"sliding_window": 5, "num_hidden_layers": 7}, 16),
+    "gpt2": ({"n_layer": 3, "n_embd": 32, "n_head": 4}, 16),
+    "bert": ({}, 16),
+    "modernbert": ({"local_attention": 8, **TOKENS, "cls_token_id": 1, "sep_token_id": 2}, 16),
+    "t5": ({"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 3}, 16),
+    "bloom": ({"n_layer": 3, "n_head": 4}, 16),  # its attention asks no registry
+    "codegen": ({"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4}, 16),
+    "gemma4_text": ({"sliding_window": 5, "num_key_value_heads": 2, "global_head_dim": 8,
+                     "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 4,
+                     "num_kv_shared_layers": 0}, 16),
+    "olmo2": ({}, 16),
+    "granite": ({}, 16),
+    "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, 16),
+    "phi3": (TOKENS, 16),
+    "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, 16),
+    "qwen2_moe": ({"num_experts": 4, "shared_expert_intermediate_size": 24, **MOE}, 16),
+    "gpt_oss": ({"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2}, 16),
+    "deepseek_v3": (
+        {**LATENT, **MOE, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
+         "first_k_dense_replace": 1}, 15,
+    ),
+    "llama4_text": (
+        {"attention_chunk_size": 6, "num_local_experts": 1, "num_experts_per_tok": 1,
+         "intermediate_size_mlp": 40, "num_hidden_layers": 4}, 16,
+    ),
+}  # fmt: skip
 SEES = {
     "token": lambda i, j, _: i == j,
     "full": lambda *_: True,
@@ -207,40 +238,6 @@ def test_wrong_requests_say_what_is_possible(request_, message):
 def test_a_formula_of_a_mask_is_one_text_in_n():
     assert str(expression({TOKEN: 5, Mask("causal"): 4})) == "2*N + 7"
     assert "Min(" in str(expression({Mask("window", 128): 6}))
-
-
-
-#: Fields beside SIZES, and entries of a key and a value together, by type.
-CASES = {
-    "llama": ({}, 16),
-    "qwen3": ({}, 16),
-    "mistral": ({"sliding_window": 5}, 16),
-    "gemma3_text": ({"sliding_window": 5, "num_hidden_layers": 7}, 16),
-    "gpt2": ({"n_layer": 3, "n_embd": 32, "n_head": 4}, 16),
-    "bert": ({}, 16),
-    "modernbert": ({"local_attention": 8, **TOKENS, "cls_token_id": 1, "sep_token_id": 2}, 16),
-    "t5": ({"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 3}, 16),
-    "bloom": ({"n_layer": 3, "n_head": 4}, 16),  # its attention asks no registry
-    "codegen": ({"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4}, 16),
-    "gemma4_text": ({"sliding_window": 5, "num_key_value_heads": 2, "global_head_dim": 8,
-                     "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 4,
-                     "num_kv_shared_layers": 0}, 16),
-    "olmo2": ({}, 16),
-    "granite": ({}, 16),
-    "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, 16),
-    "phi3": (TOKENS, 16),
-    "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, 16),
-    "qwen2_moe": ({"num_experts": 4, "shared_expert_intermediate_size": 24, **MOE}, 16),
-    "gpt_oss": ({"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2}, 16),
-    "deepseek_v3": (
-        {**LATENT, **MOE, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
-         "first_k_dense_replace": 1}, 15,
-    ),
-    "llama4_text": (
-        {"attention_chunk_size": 6, "num_local_experts": 1, "num_experts_per_tok": 1,
-         "intermediate_size_mlp": 40, "num_hidden_layers": 4}, 16,
-    ),
-}  # fmt: skip
 
 
 def counted(fields, tokens, **how):

@@ -1,6 +1,5 @@
 """Public numbers and printed formulas of models: made again, or errata that a rule explains."""
 
-import csv
 import importlib
 import json
 import re
@@ -81,7 +80,6 @@ def test_configurations_and_settings_are_json():
     for row in ROWS.values():
         assert isinstance(json.loads(row["config"]), dict)
         assert isinstance(json.loads(row["setting"]), dict)
-
 
 
 CHECKED = {
