@@ -93,7 +93,7 @@ def give_room(cache: Any) -> None:
     from transformers.cache_utils import DynamicLayer
 
     for layer in getattr(getattr(cache, "self_attention_cache", cache), "layers", None) or ():
-        kept = getattr(layer, "keys", None), getattr(layer, "values", None)
+        kept: tuple[Any, Any] = getattr(layer, "keys", None), getattr(layer, "values", None)
         if isinstance(layer, DynamicLayer) and all(x is not None and x.dim() == 4 for x in kept):
             room = [x.new_empty((*x.shape[:2], x.shape[2] + 1, x.shape[3])) for x in kept]
             for larger, rows in zip(room, kept, strict=True):

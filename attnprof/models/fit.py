@@ -93,7 +93,7 @@ def _report(
     def most(name: str) -> int:
         def fits(number: int) -> bool:
             asked = parts(model, replace(options, **{name: number}))
-            return sum(asked.values()) <= options.memory
+            return bool(sum(asked.values()) <= options.memory)
 
         return _largest(fits)
 

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attnprof.papers.regenerated import Regenerated, figure_values, table_values
-from attnprof.papers.severity import distance, severity, surprises
+from attnprof.papers.replay import distance, severity, surprises
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.html import Entry, Figure, Fold, PageTable, Section, badge, page
 from attnprof.render.mathml import value_html
