@@ -18,7 +18,7 @@ from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
-    from attnprof.measure.sweep.runner import Grid
+    from attnprof.measure.sweep import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
 WAIT_POLICY: Any = Option(
@@ -137,7 +137,7 @@ def _flag(key: str) -> str:
 
 def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> "Grid":
     """Return the grid of sizes and names as texts; ``flag`` names a key in messages."""
-    from attnprof.measure.sweep.runner import Grid
+    from attnprof.measure.sweep import Grid
 
     axes: dict[str, Any] = {
         SIZES.get(key, key): (parse_sizes if key in SIZES else parse_names)(text, flag(key))
@@ -273,7 +273,7 @@ def _cases(
 ) -> "list[Case]":
     from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep.runner import points_of
+    from attnprof.measure.sweep import points_of
 
     points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled, limit_s=limit_s)
     return [Case(point, **options) for point in points]

@@ -4,8 +4,7 @@ Serving engines and trainers compute attention by one kernel over the pairs that
 without a matrix of scores in memory (:func:`fused_attention`), a recurrence over a prompt by
 another (:func:`mixer`), and a token by a third, in place of the state. On real tensors plain
 arithmetic and the texts of :mod:`attnprof.blocks.mixers` give their results, on tensors without
-values they give shapes. Costs are those of :mod:`attnprof.trace.rules.fused` and
-:mod:`attnprof.trace.rules.mixers`.
+values they give shapes. Costs are those of :mod:`attnprof.trace.rules.engine`.
 """
 
 from typing import Any

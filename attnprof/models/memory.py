@@ -18,18 +18,17 @@ from attnprof.models.forms import ModelForms, Repeated
 from attnprof.models.parts import above
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
-from attnprof.trace.events import Call, Trace, added, peak
+from attnprof.trace.events import Call, Trace, added, peak, unnumbered
 from attnprof.trace.report.records import text
 from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.sizes import chosen, evaluate
-from attnprof.trace.solve.budget import NoFormulaError
-from attnprof.trace.solve.columns import unnumbered
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError
 
 
 @dataclass(frozen=True)

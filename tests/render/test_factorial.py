@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.measure.sweep.results import curve_crossings, load_results
+from attnprof.measure.sweep import curve_crossings, load_results
 from attnprof.record import Report
 from attnprof.render.plots.results import KINDS, draw_results
 from attnprof.render.plots.style import HEIGHT, styled

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.measure.sweep.results import curve_crossings
+from attnprof.measure.sweep import curve_crossings
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.plots.facets import facets
 from attnprof.render.plots.results import KINDS, draw_results

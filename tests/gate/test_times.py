@@ -1,0 +1,316 @@
+"""Races of sides that only say how long they took, and the rule against simulated machines."""
+
+import math
+import random
+
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.gate import times
+from attnprof.gate.counts import Case
+from attnprof.gate.rules import RULES, VERDICTS, CheckOptions, Rule, exit_code, rule_named
+from attnprof.gate.times import (
+    LOOKS,
+    MORE_LOOKS,
+    PAIRS,
+    bounds_of_median,
+    judge,
+    power,
+    power_text,
+    processes_for,
+    race,
+    race_cases,
+    raced_record,
+    stored_record,
+)
+from attnprof.gate.trees import TreeError
+from attnprof.measure.request import PointRequest
+
+REQUEST = PointRequest("standard", 64, 2, 8)
+CASE = Case(REQUEST)
+
+
+class FakeSide:
+    """Takes ``call_s`` a call, times noise; ``log`` hears the order of blocks."""
+
+    def __init__(self, call_s, noise=0.01, seed=0, log=None, wall=1.0, name=""):
+        self.call_s, self.noise, self.wall, self.name = call_s, noise, wall, name
+        self.chance = random.Random(seed)
+        self.log = [] if log is None else log
+        self.opened_times = 0
+        self.is_open = False
+
+    def ask_open(self, request):
+        assert not self.is_open
+        self.is_open, self.answered = True, False
+        self.opened_times += 1
+
+    def opened(self):
+        self.answered = True
+        return self.call_s
+
+    def block(self, calls):
+        assert self.is_open
+        assert self.answered
+        self.log.append(self.name)
+        seconds = calls * self.call_s * math.exp(self.chance.gauss(0, self.noise))
+        return seconds, seconds * self.wall
+
+    def close(self):
+        self.is_open = False
+
+
+def run(slowdown, noise=0.01, **options):
+    base, head = FakeSide(1e-3, noise, 1), FakeSide(1e-3 * (1 + slowdown), noise, 2)
+    return race(base, head, REQUEST, RULES["default"], **options)
+
+
+@pytest.mark.parametrize(("slowdown", "verdict"), [
+    (0.0, "ok"), (0.1, "regressed"), (-0.2, "improved"),
+])  # fmt: skip
+def test_a_quiet_race_ends_at_the_first_look(slowdown, verdict):
+    found = run(slowdown)
+    assert found.judgement.verdict == verdict
+    assert found.judgement.processes == LOOKS[0]
+    assert len(found.log_ratios) == LOOKS[0] * PAIRS
+    assert found.judgement.ratio == pytest.approx(1 + slowdown, rel=0.02)
+
+
+def test_an_open_race_takes_more_looks_only_where_allowed():
+    noisy = {"slowdown": 0.035, "noise": 0.15}
+    assert run(**noisy, more=False).judgement.processes <= LOOKS[-1]
+    assert run(**noisy, more=True).judgement.processes <= MORE_LOOKS[-1]
+    assert run(**noisy, more=True).judgement.processes > LOOKS[-1]
+
+
+def test_a_race_ends_when_its_time_is_up(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(times.time, "monotonic", lambda: float(next(clock)))
+    found = run(0.5, limit_s=3.0)
+    assert found.judgement.processes < LOOKS[0]
+    assert found.judgement.verdict == "inconclusive"  # so few processes prove nothing
+
+
+def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
+    log = []
+    base, head = FakeSide(1e-3, name="base", log=log), FakeSide(1e-3, name="head", log=log)
+    race(base, head, REQUEST, RULES["default"], seed=3)
+    assert base.opened_times == head.opened_times == LOOKS[0]
+    assert not base.is_open
+    assert not head.is_open
+    firsts = log[::2]
+    assert 0.2 < firsts.count("base") / len(firsts) < 0.8
+    assert sorted(log[:2]) == ["base", "head"]
+
+
+def test_blocks_fill_their_time():
+    assert times.block_calls(1e-3) == 6
+    assert times.block_calls(1.0) == 1
+
+
+def test_a_clock_that_stands_still_is_an_error_not_a_verdict():
+    with pytest.raises(TreeError, match="no time at all"):
+        race(FakeSide(0.0), FakeSide(0.0), PointRequest("standard", 64, 2, 8), RULES["default"])
+
+
+def test_a_case_that_fails_is_an_error_and_the_others_go_on():
+    class Broken(FakeSide):
+        def opened(self):
+            self.is_open = False
+            raise TreeError("it fell over")
+
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
+    records, _ = race_cases(Broken(1e-3), FakeSide(1e-3), cases, CheckOptions())
+    assert [r.verdict for r in records.values()] == ["error", "error"]
+    assert "fell over" in records[CASE.name].why
+
+
+def test_power_is_told_where_it_is_good_too():
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
+    _, said = race_cases(FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions())
+    assert len(said) == 1
+    assert said[0].startswith("a slowdown of 10 % would have been seen with a probability of at")
+
+
+@pytest.mark.parametrize(("wall", "verdict", "said"), [
+    (1.5, "regressed", "waits more"), (1.05, "ok", ""), (0.5, "ok", ""),
+])  # fmt: skip
+def test_waiting_shows_by_the_wall_clock_alone(wall, verdict, said):
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=wall)
+    records, _ = race_cases(base, head, [CASE], CheckOptions())
+    record = records[CASE.name]
+    assert record.verdict == verdict
+    assert record.ratio == pytest.approx(1, rel=0.02)
+    assert record.wall_ratio == pytest.approx(wall, rel=0.05)
+    assert said in record.why
+
+
+def test_a_noisy_wall_clock_decides_nothing():
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2)
+    chance = random.Random(4)
+    found = race(base, head, REQUEST, RULES["default"])
+    found.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in found.log_ratios]
+    assert raced_record(CASE, found).verdict == "ok"
+
+
+def test_power_is_told_where_it_is_low_with_what_more_time_gives():
+    base, head = FakeSide(1e-3, 0.2, 1), FakeSide(1e-3, 0.2, 2)
+    found = race(base, head, REQUEST, RULES["default"], more=False)
+    (said,) = power_text(CASE, found)
+    assert "slowdown of 10 %" in said
+    assert "s more for 99 %" in said
+    quiet = race(FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2), REQUEST, RULES["default"])
+    assert power_text(CASE, quiet) == []
+
+
+@pytest.mark.parametrize(("now", "policy", "verdict"), [
+    (1.0, "advise", "ok"), (1.5, "advise", "inconclusive"), (1.5, "fail", "regressed"),
+    (0.5, "fail", "improved"),
+])  # fmt: skip
+def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
+    stored = [[1e-3 * (1 + 0.001 * p)] * 5 for p in range(8)]
+    record = stored_record(CASE, stored, FakeSide(1e-3 * now), CheckOptions(stored_times=policy))
+    assert record.verdict == verdict
+
+
+class SlowAtFirst(FakeSide):
+    """Slower by a tenth in as many processes as a first look asks for."""
+
+    def block(self, calls):
+        seconds, wall = super().block(calls)
+        late = 1.1 if self.opened_times <= LOOKS[0] else 1.0
+        return seconds * late, wall * late
+
+
+def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
+    found = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
+    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "ok")
+    record = raced_record(CASE, found)
+    assert record.verdict == "ok"
+    assert "a second one did not confirm it" in record.why
+
+
+class SlowAtFirstThenNoisy(SlowAtFirst):
+    """The same, and afterwards so noisy that nothing is decided, though slow at the median."""
+
+    def block(self, calls):
+        self.noise = 0.01 if self.opened_times <= LOOKS[0] else 0.5
+        return super().block(calls)
+
+
+def test_a_second_race_that_stays_open_is_no_alarm():
+    head = SlowAtFirstThenNoisy(1.05e-3, seed=3)
+    found = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
+    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "inconclusive")
+    assert found.judgement.ratio > 1.02
+    assert head.opened_times == LOOKS[0] + (*LOOKS, *MORE_LOOKS)[-1]
+
+
+def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1.1e-3, seed=2)
+    found = race(base, head, REQUEST, RULES["default"])
+    assert found.alarm.verdict == found.judgement.verdict == "regressed"
+    assert head.opened_times == 2 * LOOKS[0]
+
+
+def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):
+    """Log-ratios of a machine with jitter, processes that differ, and pauses on either side."""
+    found = []
+    for number in range(MORE_LOOKS[-1] * PAIRS):
+        if number % PAIRS == 0:
+            process = chance.gauss(0, process_noise)
+        jitter = chance.gauss(0, noise)
+        if chance.random() < outliers:
+            jitter += chance.choice((-1, 1)) * chance.random()
+        found.append(math.log(1 + slowdown) + process + jitter)
+    return found
+
+
+def judged(ratios, rule):
+    looks = LOOKS + MORE_LOOKS
+    for look in looks:
+        found = judge(ratios[: look * PAIRS], rule, last=look == looks[-1])
+        if found.verdict != "inconclusive":
+            break
+    return found
+
+
+def share(slowdown, rule, wanted, trials=120, **machine):
+    chance = random.Random(f"{slowdown}{rule}")
+    found = [judged(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
+    return sum(item.verdict == wanted for item in found) / trials
+
+
+@pytest.mark.parametrize("rule", ["default", "sensitive", "lenient"])
+def test_unchanged_code_raises_no_alarm(rule):
+    assert share(0.0, rule, "regressed") <= 1 / 120
+    assert share(0.0, rule, "inconclusive") <= 0.1
+
+
+@pytest.mark.parametrize(("slowdown", "rule", "least"), [
+    (0.10, "default", 0.95), (0.20, "default", 0.99), (0.05, "sensitive", 0.8),
+    (0.30, "lenient", 0.95),
+])  # fmt: skip
+def test_a_slowdown_is_caught(slowdown, rule, least):
+    assert share(slowdown, rule, "regressed") >= least
+
+
+def test_faster_code_is_improved():
+    assert share(-0.2, "default", "improved") >= 0.95
+
+
+def test_processes_that_differ_raise_no_alarm():
+    assert share(0.0, "default", "regressed", noise=0.02, process_noise=0.04) <= 1 / 120
+
+
+@pytest.mark.parametrize(("count", "alpha"), [(8, 0.004), (16, 0.004), (40, 0.05)])
+def test_bounds_are_wrong_as_seldom_as_they_say(count, alpha):
+    chance, trials = random.Random(2), 4000
+    above = 0
+    for _ in range(trials):
+        low, _high = bounds_of_median([chance.expovariate(1) for _ in range(count)], alpha)
+        above += low > math.log(2)  # the median of that distribution
+    assert above / trials <= alpha + 3 * math.sqrt(alpha / trials)
+
+
+def test_few_processes_decide_nothing():
+    assert bounds_of_median([0.1] * 7, 0.004) is None
+    assert judge([0.5] * (7 * PAIRS), RULES["default"], last=True).verdict == "inconclusive"
+    assert judge([0.5] * (8 * PAIRS), RULES["default"]).verdict == "regressed"
+
+
+def test_the_power_it_states_is_the_power_it_has():
+    chance, rule = random.Random(5), RULES["default"]
+    found = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
+    said = sum(power(item, rule, 0.05) for item in found) / len(found)
+    seen = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
+    assert said == pytest.approx(seen.count("regressed") / len(seen), abs=0.15)
+
+
+def test_more_processes_are_asked_for_smaller_slowdowns():
+    found = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
+    assert processes_for(found, RULES["default"], 0.05) >= processes_for(
+        found, RULES["default"], 0.2
+    )
+    assert processes_for(found, RULES["lenient"], 0.05) is None
+
+
+def test_rules_are_named_and_make_sense():
+    assert rule_named("default").bound == 0.02
+    with pytest.raises(RequestError, match="sensitive"):
+        rule_named("sensitiv")
+    with pytest.raises(RequestError, match="bound"):
+        Rule("odd", 0.2, 0.1)
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [
+    ([], 0), (["ok", "improved", "new", "not-comparable", "inconclusive"], 0),
+    (["ok", "regressed", "error"], 1), (["missing"], 3), (["error", "ok"], 3),
+])  # fmt: skip
+def test_exit_codes(verdicts, code):
+    assert set(verdicts) <= set(VERDICTS)
+    assert exit_code(verdicts) == code
+
+
+def test_inconclusive_fails_only_where_asked():
+    assert exit_code(["inconclusive"], inconclusive_fails=True) == 3
