@@ -113,9 +113,8 @@ def fit_(
         raise RequestError("--measure runs the model here: type --on cpu or --on cuda")
     size = parse_bytes(memory, "--memory")
     from attnprof.device.model_times import memory_of, with_speeds
-    from attnprof.models.fit import fit_report
-    from attnprof.models.fit_parts import FitOptions, fit_model
-    from attnprof.models.fit_training import TrainingOptions, training_report
+    from attnprof.models.fit import fit_report, training_report
+    from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
 
     common = {
         "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),

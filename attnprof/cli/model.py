@@ -16,7 +16,7 @@ from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
 from attnprof.cli.utilisation import Mfu
 from attnprof.errors import RequestError
-from attnprof.models.fits import with_memory
+from attnprof.models.comparison import with_memory
 from attnprof.models.names import check_names, fields_of
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report

@@ -49,7 +49,7 @@ class Mfu:
         """Write FLOPs a token of a model, and the Python file if one is asked for."""
         import attnprof
         from attnprof.models.mfu import conventions_of, mfu_report
-        from attnprof.models.mfu_python import python_file
+        from attnprof.models.mfu import python_file
         from attnprof.models.mfu_sizes import sizes_of
 
         conventions = conventions_of(self.counting or "all")

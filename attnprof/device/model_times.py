@@ -27,10 +27,11 @@ from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject, default_dtype
-from attnprof.models.fit_parts import FitModel, FitOptions, weight_format
+from attnprof.models.fit_layout import FitModel, FitOptions
+from attnprof.models.fit_parts import weight_format
 from attnprof.models.fit_speed import with_checks, with_speed
-from attnprof.models.hub import hub_subject
 from attnprof.models.names import released
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.record import Report
 from attnprof.trace.run.worlds import quiet_hub

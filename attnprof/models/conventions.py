@@ -5,6 +5,10 @@ of its own, and they differ in which parameters are multiplied, whether the caus
 attention, and what windows, experts and recurrent layers cost. :func:`terms` gives a convention's
 count of a model as named terms, :func:`dropped` says where these differ from what is executed.
 
+Every count is a whole number for each token plus whole numbers for each pair of a query and a key
+that its mask leaves, or that the convention pretends it leaves. A :class:`Mask` counts such pairs;
+:data:`Count` is a sum of them, exact at every length, as sympy expression and as plain Python.
+
 Sources: ``palm`` 6·N + 12·L·H·Q·T with all parameters N (arXiv 2204.02311, appendix B; its 46.2 %
 come out with the 540.35e9 of its table 1); ``megatron`` num_floating_point_operations of
 Megatron-LM (megatron/training/training.py); ``torchtitan`` get_nparams_and_flops
@@ -12,13 +16,118 @@ Megatron-LM (megatron/training/training.py); ``torchtitan`` get_nparams_and_flop
 ``6n`` 6·N·D with all active parameters (arXiv 2005.14165, table D.1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import floor
+from typing import TYPE_CHECKING, Any
 
-from attnprof.models.flops_terms import CAUSAL, FULL, TOKEN, Count, Mask, summed, times
-from attnprof.models.mfu_images import ImageShape
 from attnprof.units import plural
+
+if TYPE_CHECKING:
+    from attnprof.models.mfu_sizes import ImageShape
+
+
+@dataclass(frozen=True, order=True)
+class Mask:
+    """Which keys each of N queries sees.
+
+    ``token``: one, as if each token were a pair of its own; ``full``: all N; ``causal``: itself and
+    all before; ``window``: the last ``size`` of these; ``capped``: always Min(N, ``size``);
+    ``chunk``: those before it in its chunk of ``size``; ``around``: ``size`` on either side of it.
+    """
+
+    kind: str
+    size: int = 0
+
+    def pairs(self, n: int) -> int:
+        """Return the number of pairs of ``n`` tokens."""
+        return int(n * self._keys_seen(Fraction(n), min, floor)) if n else 0
+
+    def mean(self) -> Any:
+        """Return the pairs divided by the tokens as a sympy expression in N."""
+        import sympy
+
+        from attnprof.algebra.expressions import symbol
+
+        return self._keys_seen(symbol("N"), sympy.Min, sympy.floor)
+
+    def _keys_seen(self, n: Any, minimum: Callable[..., Any], floor: Callable[..., Any]) -> Any:
+        """Return the keys that each of n queries sees on average, for numbers and symbols."""
+        kind, size = self.kind, self.size
+        if kind in ("token", "full", "causal"):
+            return {"token": n / n, "full": n, "causal": (n + 1) / 2}[kind]
+        if kind == "capped":
+            return minimum(n, size)
+        if kind == "chunk":
+            whole = floor(n / size)
+            rest = n - size * whole
+            return (whole * size * (size + 1) + rest * (rest + 1)) / (2 * n)
+        if kind == "around":
+            near = minimum(n - 1, size)
+            return 2 * near + 1 - near * (near + 1) / n
+        seen = minimum(n, size)
+        return seen - seen * (seen - 1) / (2 * n)
+
+    def python(self) -> str:
+        """Return the pairs as a Python expression in ``n`` that needs no import."""
+        size, kind = self.size, self.kind
+        if kind in ("token", "full", "causal"):
+            return {"token": "n", "full": "n * n", "causal": "n * (n + 1) // 2"}[kind]
+        if kind == "capped":
+            return f"n * min(n, {size})"
+        if kind == "chunk":
+            whole = f"(n // {size}) * {size * (size + 1) // 2}"
+            return f"({whole} + (n % {size}) * (n % {size} + 1) // 2)"
+        if kind == "around":
+            near = f"min(n - 1, {size})"
+            return f"(n * (2 * {near} + 1) - {near} * ({near} + 1))"
+        seen = f"min(n, {size})"
+        return f"(n * {seen} - {seen} * ({seen} - 1) // 2)"
+
+
+TOKEN, FULL, CAUSAL = Mask("token"), Mask("full"), Mask("causal")
+#: FLOPs by the pairs they are spent on; those of each token stand at :data:`TOKEN`.
+Count = Mapping[Mask, int]
+
+
+def summed(counts: Iterable[Count]) -> dict[Mask, int]:
+    """Return the sum of counts, without zeros."""
+    total = Counter[Mask]()
+    for count in counts:
+        for mask, flops in count.items():
+            total[mask] += flops
+    return {mask: flops for mask, flops in sorted(total.items()) if flops}
+
+
+def times(count: Count, factor: Fraction | int) -> dict[Mask, int]:
+    """Return a count times a factor that leaves whole numbers."""
+    scaled = {mask: flops * Fraction(factor) for mask, flops in count.items()}
+    assert all(value.denominator == 1 for value in scaled.values()), (count, factor)
+    return {mask: value.numerator for mask, value in scaled.items() if value}
+
+
+def sequence_flops(count: Count, n: int) -> int:
+    """Return the FLOPs of a sequence of ``n`` tokens."""
+    return sum(flops * mask.pairs(n) for mask, flops in count.items())
+
+
+def per_token(flops: int, tokens: int) -> int:
+    """Return FLOPs a token, rounded to the nearest whole number (half up)."""
+    return (2 * flops + tokens) // (2 * tokens)
+
+
+def expression(count: Count) -> Any:
+    """Return the FLOPs a token as a sympy expression in N."""
+    import sympy
+
+    each = count.get(TOKEN, 0)
+    terms = [flops * mask.mean() for mask, flops in count.items() if mask != TOKEN]
+    plain = [term for term in terms if not term.has(sympy.Min, sympy.floor)]
+    others = [term for term in terms if term.has(sympy.Min, sympy.floor)]
+    return sympy.Add(sympy.expand(sympy.Add(each, *plain)), *others)
+
 
 #: Roles of weights: matrices that every token is multiplied with, and others.
 MATRICES = (
@@ -119,7 +228,7 @@ class ModelSizes:
     mtp_layers: int = 0
     mtp_matrices: int = 0
     usual_length: int = 1024
-    images: ImageShape | None = None
+    images: "ImageShape | None" = None
     symbols: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -153,30 +262,30 @@ def _six_n(sizes: ModelSizes) -> Terms:
 
 
 def _torchtitan(sizes: ModelSizes) -> Terms:
-    found = _weights(sizes, [role for role in ROLES if role != "embedding"])
+    by_term = _weights(sizes, [role for role in ROLES if role != "embedding"])
     state = sum(18 * x.state for x in sizes.mixers if x.rule in ("delta", "dplr"))
-    return found | _scores(sizes, 6, lambda _: FULL) | _each("recurrent", state)
+    return by_term | _scores(sizes, 6, lambda _: FULL) | _each("recurrent", state)
 
 
 def _megatron(sizes: ModelSizes) -> Terms:
     roles = ("attention", "mlp", "expert", "shared expert", "latent norm", "head")
-    found = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
+    by_term = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
     rules = [(x, "delta" if x.rule == "dplr" else x.rule) for x in sizes.mixers]
     delta = sum(24 * x.layers * x.heads * x.value_dim**2 for x, rule in rules if rule == "delta")
     scan = sum(21 * x.state for x, rule in rules if rule != "delta")
     if delta:  # its Mamba layers have no convolution
-        found |= _weights(sizes, ["convolution"])
+        by_term |= _weights(sizes, ["convolution"])
     mtp = 6 * sizes.mtp_layers * (sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2)
     mtp += 6 * sizes.mtp_layers * sizes.active("head")
-    return found | _each("recurrent", delta + scan) | _each("mtp", mtp)
+    return by_term | _each("recurrent", delta + scan) | _each("mtp", mtp)
 
 
 def _verl(sizes: ModelSizes) -> Terms:
     roles = ("attention", "mlp", "expert", "shared expert", "shared gate", "router", "convolution")
-    found = _weights(sizes, (*roles, "head")) | _each("embedding", 6 * sizes.active("head"))
+    by_term = _weights(sizes, (*roles, "head")) | _each("embedding", 6 * sizes.active("head"))
     state = sum(15 * x.state for x in sizes.mixers)
     capped = lambda mask: Mask("capped", mask.size) if mask.kind == "window" else FULL  # noqa: E731
-    return found | _scores(sizes, 3, capped) | _each("recurrent", state)
+    return by_term | _scores(sizes, 3, capped) | _each("recurrent", state)
 
 
 def _each(name: str, flops: int) -> Terms:
@@ -200,7 +309,7 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
     times the forward pass in all where both are equally wide.
     """
     train = phase == "train"
-    found = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
+    by_term = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
     pairs, index = [], []
     for x in sizes.attention:
         widths = 4 * x.key_dim + 3 * x.value_dim if train else x.key_dim + x.value_dim
@@ -208,11 +317,11 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
         scored = x.layers * x.index_heads * x.index_dim
         index.append({CAUSAL: (6 if train else 2) * scored})
     if pairs:
-        found["scores"] = summed(pairs)
+        by_term["scores"] = summed(pairs)
     if any(map(summed, ([x] for x in index))):
-        found["index scores"] = summed(index)
+        by_term["index scores"] = summed(index)
     state = sum(x.products() for x in sizes.mixers)
-    return found | _each("recurrent", (6 if train else 2) * state)
+    return by_term | _each("recurrent", (6 if train else 2) * state)
 
 
 def terms(sizes: ModelSizes, convention: str, phase: str = "train") -> Terms:
@@ -222,9 +331,9 @@ def terms(sizes: ModelSizes, convention: str, phase: str = "train") -> Terms:
     """
     if convention == EXECUTED:
         return executed(sizes, phase)
-    found = CONVENTIONS[convention](sizes)
+    by_term = CONVENTIONS[convention](sizes)
     share = Fraction(1) if phase == "train" else Fraction(1, 3)
-    return {name: times(count, share) for name, count in found.items()}
+    return {name: times(count, share) for name, count in by_term.items()}
 
 
 def count(sizes: ModelSizes, convention: str, phase: str = "train") -> dict[Mask, int]:

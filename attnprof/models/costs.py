@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.models.kind_names import distinct_names, layer_names
-from attnprof.models.parts import PARTS, ModulePlace
+from attnprof.models.parts import PARTS, ModulePlace, distinct_names, layer_names, layers_of
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of, unnumbered
 from attnprof.trace.sizes import evaluate
 
@@ -28,10 +27,10 @@ class LayerKind:
     name: str
     layers: tuple[str, ...] = ("",)
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.layers)
+
+def kind_of_layer(kinds: Sequence[LayerKind]) -> dict[str, LayerKind]:
+    """Return the kind of each layer, by its path."""
+    return {path: kind for kind in kinds for path in kind.layers}
 
 
 def by_kind(
@@ -44,15 +43,15 @@ def by_kind(
     what differs comes after if costs of layers of one name do.
     """
     modules = dict(model.named_modules())
-    layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
+    layers = layers_of(places)
     stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
-    alike = [_signatures(trace, places) for trace in traces]
+    signatures = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
     typed = len(types) == len(layers)
     names = layer_names(model, layers, places, types if typed else [])
     for path, kind_name in zip(layers, names, strict=True):
         name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
-        groups[name, tuple(found[path] for found in alike)].append(path)
+        groups[name, tuple(signature[path] for signature in signatures)].append(path)
     named: dict[str, dict[Any, list[str]]] = defaultdict(dict)  # layers by name, then by costs
     first_of = dict[Any, Any]()
     for (name, costs), paths in groups.items():
@@ -82,7 +81,7 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
 
     Backward, the last layer may have less to add up.
     """
-    calls = _by_layer(trace.part("forward"), places)
+    calls = calls_by_layer(trace.part("forward"), places)
     held = defaultdict[str, list[Size]](list)
     for name, entries in trace.modules.items():
         held[place_of(name, places).layer].append(entries)
@@ -90,7 +89,9 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
     return {path: (flops_of(calls.get(path, [])), added(held[path])) for path in layers}
 
 
-def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
+def calls_by_layer(
+    calls: Iterable[Call], places: Mapping[str, ModulePlace]
+) -> dict[str, list[Call]]:
     """Return the calls in each layer, by its path."""
     by_layer = defaultdict[str, list[Call]](list)
     for call in calls:
@@ -111,36 +112,31 @@ def of_all_layers(
 
     None if such a name is of several parts or kinds.
     """
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    of_layer = kind_of_layer(kinds)
     alike = defaultdict[str, list[ModulePlace]](list)
     for name, place in places.items():
         alike[unnumbered(name)].append(place)
-    names = {*(call.module for call in trace.calls), *trace.modules}
-    for name in filter(_all_layers, names):
-        same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
-        if len({(of_layer[place.layer], place.part) for place in same}) != 1:
-            return None
-    return {**places, **{name: same[0] for name, same in alike.items() if _all_layers(name)}}
-
-
-def _all_layers(name: str) -> bool:
-    return "*" in name.split(".")
+    for name in {*(call.module for call in trace.calls), *trace.modules}:
+        if "*" in name.split("."):
+            same = alike[unnumbered(name.removeprefix("module").removeprefix("."))]
+            if len({(of_layer[place.layer], place.part) for place in same}) != 1:
+                return None
+    named = {name: same[0] for name, same in alike.items() if "*" in name.split(".")}
+    return {**places, **named}
 
 
 def by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
     """Return costs and parameters of a phase by kind of layer (all layers of it) and part."""
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
-    calls = calls_by_part(trace, phase, places, kinds)
+    of_layer, calls = kind_of_layer(kinds), calls_by_part(trace, phase, places, kinds)
     entries = defaultdict[Any, list[Size]](list)
     for name, number in trace.modules.items():
         place = place_of(name, places)
         entries[of_layer[place.layer], place.part].append(number)
-    keys = [(kind, part) for kind in kinds for part in PARTS]
     return {
         key: {**_sums(calls[key]), "parameters": added(entries[key])}
-        for key in keys
+        for key in ((kind, part) for kind in kinds for part in PARTS)
         if calls[key] or added(entries[key])
     }
 
@@ -149,7 +145,7 @@ def calls_by_part(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], list[Call]]:
     """Return the operations of a phase by kind of layer and part."""
-    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    of_layer = kind_of_layer(kinds)
     calls = defaultdict[tuple[LayerKind, str], list[Call]](list)
     for call in trace.part(phase):
         place = place_of(call.module, places)
@@ -183,7 +179,7 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
     difference = sympy.expand((2 * part - whole).subs(symbol("B"), 1))
     if difference.free_symbols - {n}:
         return None
-    length = _last_root(difference, n)
+    length = _last_turn(lambda tokens: bool(evaluate(difference, {n.name: tokens}) >= 0))
     if length is None:
         return None
     below = range(max(1, length - _NEAR), length) if length > 1 else [1]
@@ -191,23 +187,10 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
     return length if met else None
 
 
-def _last_root(difference: Any, n: Any) -> int | None:
-    """Return the first length from which on a difference is 0 or more; None if it ends below."""
-    import sympy
-
-    if not difference.is_polynomial(n):
-        return _last_turn(lambda length: bool(evaluate(difference, {n.name: length}) >= 0))
-    poly = sympy.Poly(difference, n)
-    if poly.LC() <= 0:
-        return None
-    roots = [root for root in poly.real_roots() if root > 0]
-    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1
-
-
 def _last_turn(is_half: Callable[[int], bool]) -> int | None:
     """Return where a condition on lengths turns true for the last time, by powers of two.
 
-    Windows and chunks make minima and roundings of lengths, so that there is no polynomial.
+    Lengths are not solved for: windows and chunks make minima and roundings of them.
     """
     if not is_half(2**_LONGEST):
         return None

@@ -22,6 +22,7 @@ from attnprof.models.described_types import (
     LAYERS,
     LENGTH,
     WITH_VISION,
+    WITHOUT_FIELD,
     Fields,
     Kind,
 )
@@ -66,7 +67,7 @@ def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
     vision = known.pop("vision", None)
     _check_values(known, name)
     traits = traits_of(known)
-    kind = next((kind for kind in KINDS if _fits(kind, traits)), None)
+    kind = next((kind for kind in KINDS if not any(_apart(kind, traits))), None)
     if kind is None or (vision and kind.model_type not in WITH_VISION):
         raise RequestError(f"{name}: {_why_none(traits, vision)}")
     typed: dict[str, Any] = {"model_type": kind.model_type, **_plain(known, kind)}
@@ -76,7 +77,10 @@ def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
         raise RequestError(f"{name} does not say {error.args[0]}: write a number there") from error
     except ValueError as error:
         raise RequestError(f"{name}: {error}") from error
-    typed = {key: value for key, value in typed.items() if value is not GONE}
+    typed = {
+        key: value for key, value in typed.items()
+        if value is not GONE and key not in WITHOUT_FIELD
+    }  # fmt: skip
     note = f"its type is not given: {kind.model_type} of transformers has such layers"
     if left_out := _left_out(kind, known, typed):
         note += f", whose defaults stand for {', '.join(left_out)}"
@@ -116,9 +120,10 @@ def _check_values(fields: Fields, name: str) -> None:
             raise RequestError(f"{name}: {key} is {value!r}: a described model has whole numbers")
 
 
-def _fits(kind: Kind, traits: set[str]) -> bool:
-    needs = {*kind.needs.split()}
-    return needs <= traits <= needs | {*kind.takes.split()} | {*kind.common.split()}
+def _apart(kind: Kind, traits: set[str]) -> tuple[set[str], set[str]]:
+    """Return the traits that a type cannot have, and those that it needs and that are missing."""
+    taken = {*f"{kind.needs} {kind.takes} {kind.common}".split()}
+    return traits - taken, {*kind.needs.split()} - traits
 
 
 def _why_none(traits: set[str], vision: Any) -> str:
@@ -126,13 +131,9 @@ def _why_none(traits: set[str], vision: Any) -> str:
     if vision:
         return "vision is not understood beside such layers; leave it out to count the text alone"
 
-    def rest(kind: Kind) -> tuple[set[str], set[str]]:
-        needs = {*kind.needs.split()}
-        taken = needs | {*kind.takes.split()} | {*kind.common.split()}
-        return traits - taken, needs - traits
-
-    nearest = min(KINDS, key=lambda kind: (sum(map(len, rest(kind))), len(rest(kind)[0])))
-    beyond, missing = rest(nearest)
+    apart = {kind: _apart(kind, traits) for kind in KINDS}
+    nearest = min(KINDS, key=lambda kind: (sum(map(len, apart[kind])), len(apart[kind][0])))
+    beyond, missing = apart[nearest]
     known = {x for kind in KINDS for x in f"{kind.needs} {kind.takes} {kind.common}".split()}
     if strange := sorted(traits - known):
         are = "is" if len(strange) == 1 else "are"

@@ -11,6 +11,11 @@ from typing import Any
 Fields = Mapping[str, Any]
 #: The value of a field that the type does not have.
 GONE = object()
+#: Traits that types have without a field for them.
+WITHOUT_FIELD = (
+    "full_attention_layers", "attn_output_gate", "attention_sinks", "expert_bias", "router_bias",
+    "norm_bias", "moe_layers", "shared_expert_gate",
+)  # fmt: skip
 
 LAYERS, LENGTH = "num_hidden_layers", "max_position_embeddings"
 #: Fields that each row takes, as every decoder has them.
@@ -67,25 +72,30 @@ def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> li
     return [full if place in places else other for place in range(layers)]
 
 
-def _bias(fields: Fields) -> bool:
-    return bool(fields.get("attention_bias"))
+def _renamed(fields: Fields, **names: str) -> Fields:
+    """Return fields under the type's names, ``new="old"``; one that is not given is left out."""
+    values = {new: fields.get(old, GONE) for new, old in names.items()}
+    return {**dict.fromkeys(names.values(), GONE), **values}
+
+
+def _biased(fields: Fields) -> Fields:
+    return {"attention_bias": bool(fields.get("attention_bias"))}
 
 
 def _window(fields: Fields) -> Fields:
     """Return the window, and kinds of layers where some or all of them have one."""
     window, layers = fields.get("sliding_window"), fields[LAYERS]
     if window is None:
-        full = fields.get("full_attention_layers", layers)
-        if full != layers:
+        if fields.get("full_attention_layers", layers) != layers:
             raise ValueError("full_attention_layers needs sliding_window, of the other layers")
-        return {"layer_types": ["full_attention"] * layers, "full_attention_layers": GONE}
+        return {"layer_types": ["full_attention"] * layers}
     some = "full_attention_layers" in fields
     types = _layer_types(fields, "sliding_attention") if some else ["sliding_attention"] * layers
-    return {"layer_types": types, "full_attention_layers": GONE, "use_sliding_window": True}
+    return {"layer_types": types, "use_sliding_window": True}
 
 
 def _windows_and_bias(fields: Fields) -> Fields:
-    return {**_window(fields), "attention_bias": _bias(fields)}
+    return {**_window(fields), **_biased(fields)}
 
 
 def _soft_capped(fields: Fields) -> Fields:
@@ -108,9 +118,9 @@ def _sparse(fields: Fields) -> Fields:
     if "num_experts" not in fields:
         return {"first_k_dense_replace": fields[LAYERS]}
     return {
-        "n_routed_experts": fields["num_experts"], "num_experts": GONE, _SHARED: GONE,
-        "router_bias": GONE, "n_shared_experts": _shared_count(fields), "n_group": 1,
-        "topk_group": 1, "first_k_dense_replace": fields.get("first_k_dense_replace", 0),
+        **_renamed(fields, n_routed_experts="num_experts"), _SHARED: GONE,
+        "n_shared_experts": _shared_count(fields), "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": fields.get("first_k_dense_replace", 0),
     }  # fmt: skip
 
 
@@ -126,32 +136,27 @@ def _indexed(fields: Fields) -> Fields:
 
 
 def _glm(fields: Fields) -> Fields:
-    norm = "qk_norm" in fields
-    return {**_sparse(fields), "use_qk_norm": norm, "attention_bias": _bias(fields)}
+    return {**_sparse(fields), **_biased(fields), "use_qk_norm": "qk_norm" in fields}
 
 
 def _ernie(fields: Fields) -> Fields:
     """Return the fields of layers with experts and no shared one, after the first dense ones."""
-    return {
-        "moe_num_experts": fields["num_experts"], "moe_num_shared_experts": 0,
-        "moe_k": fields["num_experts_per_tok"], "num_experts": GONE, "num_experts_per_tok": GONE,
-        "router_bias": GONE,
-        "moe_layer_start_index": fields["first_k_dense_replace"], "first_k_dense_replace": GONE,
-        "use_bias": False, "tie_word_embeddings": fields.get("tie_word_embeddings", False),
+    names = {
+        "moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok",
+        "moe_layer_start_index": "first_k_dense_replace",
     }  # fmt: skip
+    tied = fields.get("tie_word_embeddings", False)
+    written = {"moe_num_shared_experts": 0, "use_bias": False, "tie_word_embeddings": tied}
+    return {**_renamed(fields, **names), **written}
 
 
 def _mixtral(fields: Fields) -> Fields:
-    return {
-        "num_local_experts": fields["num_experts"], "num_experts": GONE,
-        "intermediate_size": fields["moe_intermediate_size"], "moe_intermediate_size": GONE,
-    }  # fmt: skip
+    names = {"num_local_experts": "num_experts", "intermediate_size": "moe_intermediate_size"}
+    return _renamed(fields, **names)
 
 
 def _gpt_oss(fields: Fields) -> Fields:
-    flags = ("attention_sinks", "expert_bias", "router_bias")
-    written = {**_mixtral(fields), **_windows_and_bias(fields), **dict.fromkeys(flags, GONE)}
-    return {**written, "use_sliding_window": GONE}
+    return {**_mixtral(fields), **_windows_and_bias(fields), "use_sliding_window": GONE}
 
 
 def _kimi(fields: Fields) -> Fields:
@@ -161,20 +166,16 @@ def _kimi(fields: Fields) -> Fields:
     }  # fmt: skip
     latent = dict(_latent(fields)) if "num_experts" in fields else {}
     dense = latent.pop("first_k_dense_replace", fields.get("first_k_dense_replace", 1))
-    layers = fields[LAYERS]
-    written = {new: fields.get(old, GONE) for new, old in names.items()}
     latent |= {"num_local_experts": latent.pop("n_routed_experts", GONE)}
     return {
-        **latent, **written, **dict.fromkeys(names.values(), GONE), "first_k_dense_replace": GONE,
-        "layer_types": _layer_types(fields, "linear_attention"), "full_attention_layers": GONE,
-        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
+        **latent, **_renamed(fields, **names), "first_k_dense_replace": GONE,
+        "layer_types": _layer_types(fields, "linear_attention"),
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (fields[LAYERS] - dense),
     }  # fmt: skip
 
 
 def _delta(fields: Fields) -> Fields:
-    types = _layer_types(fields, "linear_attention")
-    gates = dict.fromkeys(("full_attention_layers", "attn_output_gate", "shared_expert_gate"), GONE)
-    return {"layer_types": types, "attention_bias": _bias(fields), **gates}
+    return {"layer_types": _layer_types(fields, "linear_attention"), **_biased(fields)}
 
 
 def _llama4(fields: Fields) -> Fields:
@@ -187,10 +188,8 @@ def _llama4(fields: Fields) -> Fields:
         raise ValueError(f"moe_layers is {sparse}, which does not divide {LAYERS} {layers}")
     types = _layer_types({"full_attention_layers": layers, **fields}, "chunked_attention")
     return {
-        "num_local_experts": fields["num_experts"], "num_experts": GONE,
-        "intermediate_size": width, "intermediate_size_mlp": fields.get("intermediate_size", width),
-        "moe_intermediate_size": GONE, _SHARED: GONE, "full_attention_layers": GONE,
-        "moe_layers": GONE, "interleave_moe_layer_step": layers // sparse, "layer_types": types,
+        **_mixtral(fields), "intermediate_size_mlp": fields.get("intermediate_size", width),
+        _SHARED: GONE, "interleave_moe_layer_step": layers // sparse, "layer_types": types,
         "no_rope_layers": [int(kind != "full_attention") for kind in types],
     }  # fmt: skip
 
@@ -200,12 +199,13 @@ def _gpt(fields: Fields) -> Fields:
     width, heads = fields["hidden_size"], fields["num_attention_heads"]
     if fields.get("head_dim", width // heads) * heads != width:
         raise ValueError("head_dim * num_attention_heads is not hidden_size, as in GPT's layers")
-    return {
-        "n_embd": width, "n_head": heads, "n_layer": fields[LAYERS], "head_dim": GONE,
-        "n_inner": fields.get("intermediate_size", 4 * width), "intermediate_size": GONE,
-        "n_positions": fields.get(LENGTH, 2048), "hidden_size": GONE, LAYERS: GONE,
-        "num_attention_heads": GONE, LENGTH: GONE, "bos_token_id": 0, "eos_token_id": 0,
+    names = {
+        "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": LAYERS,
+        "n_inner": "intermediate_size", "n_positions": LENGTH,
     }  # fmt: skip
+    usual = {"intermediate_size": 4 * width, LENGTH: 2048}
+    written = {"head_dim": GONE, "bos_token_id": 0, "eos_token_id": 0}
+    return {**_renamed({**usual, **fields}, **names), **written}
 
 
 def _bloom(fields: Fields) -> Fields:
@@ -214,7 +214,7 @@ def _bloom(fields: Fields) -> Fields:
         raise ValueError("num_key_value_heads is not num_attention_heads, as in BLOOM's layers")
     if fields.get("intermediate_size", 4 * width) != 4 * width:
         raise ValueError("intermediate_size is not 4 * hidden_size, as in BLOOM's layers")
-    gone = dict.fromkeys((*COMMON.split(), "mlp_bias", "norm_bias"), GONE)
+    gone = dict.fromkeys((*COMMON.split(), "mlp_bias"), GONE)
     kept = {
         key: fields.get(key, GONE) for key in ("hidden_size", "tie_word_embeddings", "vocab_size")
     }
@@ -232,40 +232,34 @@ def _falcon(fields: Fields) -> Fields:
         raise ValueError("num_key_value_heads is neither 1 nor num_attention_heads, as in Falcon's")
     if fields.get("head_dim", width // heads) * heads != width:
         raise ValueError("head_dim * num_attention_heads is not hidden_size, as in Falcon's layers")
-    gone = dict.fromkeys(("num_key_value_heads", "head_dim", "norm_bias", "mlp_bias"), GONE)
+    gone = ("num_key_value_heads", "head_dim", "mlp_bias", "intermediate_size")
     return {
-        **gone, "ffn_hidden_size": fields.get("intermediate_size", 4 * width),
-        "intermediate_size": GONE, "multi_query": keys == 1, "bias": _bias(fields),
+        **dict.fromkeys(gone, GONE), "ffn_hidden_size": fields.get("intermediate_size", 4 * width),
+        "multi_query": keys == 1, "bias": _biased(fields)["attention_bias"],
         "parallel_attn": True, "new_decoder_architecture": False,
     }  # fmt: skip
 
 
 def _bert(fields: Fields) -> Fields:
     heads = fields.get("num_attention_heads", fields["hidden_size"] // 64)
-    types = {"type_vocab_size": fields["type_vocab"], "type_vocab": GONE}
+    types = _renamed(fields, type_vocab_size="type_vocab")
     return {**types, "num_attention_heads": heads, "architectures": ["BertModel"]}
 
 
 def _vit(fields: Fields) -> Fields:
     heads = fields.get("num_attention_heads", fields["hidden_size"] // 64)
-    sizes = {"image_size": fields["image"], "patch_size": fields["patch"]}
-    gone = dict.fromkeys(("image", "patch", "classes"), GONE)
-    classes = {"num_labels": fields["classes"]} if "classes" in fields else {}
-    kind = ["ViTForImageClassification"] if classes else []
-    return {**sizes, **gone, **classes, "num_attention_heads": heads, "architectures": kind}
+    sizes = _renamed(fields, image_size="image", patch_size="patch", num_labels="classes")
+    kind = ["ViTForImageClassification"] if "classes" in fields else []
+    return {**sizes, "num_attention_heads": heads, "architectures": kind}
 
 
 def _t5(fields: Fields) -> Fields:
-    return {
-        "feed_forward_proj": "gated-gelu", "relative_buckets": GONE, "tie_word_embeddings": GONE,
-        "relative_attention_num_buckets": fields.get("relative_buckets", GONE),
-    }  # fmt: skip
+    buckets = _renamed(fields, relative_attention_num_buckets="relative_buckets")
+    return {**buckets, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": GONE}
 
 
 def _nemotron(fields: Fields) -> Fields:
-    types = _layer_types(fields, "linear_attention")
-    gone = dict.fromkeys(("full_attention_layers", LAYERS), GONE)
-    return {"layers_block_type": types, **gone}
+    return {"layers_block_type": _layer_types(fields, "linear_attention"), LAYERS: GONE}
 
 
 def _bamba(fields: Fields) -> Fields:
@@ -280,12 +274,8 @@ def _bamba(fields: Fields) -> Fields:
         raise ValueError("mamba_num_heads * mamba_head_dim is no multiple of hidden_size")
     types = _layer_types(fields, "mamba")
     places = [place for place, kind in enumerate(types) if kind == "full_attention"]
-    return {
-        **{new: fields.get(old, GONE) for new, old in names.items()},
-        **dict.fromkeys(names.values(), GONE),
-        "mamba_expand": inner // width, "attn_layer_indices": places,
-        "full_attention_layers": GONE,
-    }  # fmt: skip
+    expand = {"mamba_expand": inner // width, "attn_layer_indices": places}
+    return {**_renamed(fields, **names), **expand}
 
 
 _ENCODER = f"{LAYERS} hidden_size intermediate_size num_attention_heads dtype"
@@ -293,7 +283,7 @@ WITH_VISION = ("qwen3_5_text", "qwen3_5_moe_text")
 _KV, _BIASES = "num_key_value_heads", "glu:false mlp_bias norm_bias attention_bias:qkvo"
 #: Types of transformers by their traits, the plainer first.
 KINDS = (
-    Kind("llama", _KV, "attention_bias:qkvo mlp_bias", lambda x: {"attention_bias": _bias(x)}),
+    Kind("llama", _KV, "attention_bias:qkvo mlp_bias", _biased),
     Kind("mistral", "sliding_window"),
     Kind("ministral", _WINDOWS, "", lambda x: {**_window(x), "use_sliding_window": GONE}),
     Kind("qwen2", "attention_bias:qkv", _WINDOWS, _window),
@@ -301,20 +291,17 @@ KINDS = (
     Kind("gemma2", "norms_per_layer:4", f"attention_bias:qkvo {_WINDOWS}", _soft_capped),
     Kind("gemma3_text", "norms_per_layer:4 qk_norm:head", f"attention_bias:qkvo {_WINDOWS}",
          _soft_capped),
-    Kind("cohere", "norms_per_layer:1", "attention_bias:qkvo",
-         lambda x: {"attention_bias": _bias(x)}),
-    Kind("arcee", "glu:false", "attention_bias:qkvo mlp_bias",
-         lambda x: {"attention_bias": _bias(x)}),
-    Kind("nemotron", "glu:false norm_bias", "attention_bias:qkvo mlp_bias",
-         lambda x: {"attention_bias": _bias(x), "norm_bias": GONE}),
+    Kind("cohere", "norms_per_layer:1", "attention_bias:qkvo", _biased),
+    Kind("arcee", "glu:false", "attention_bias:qkvo mlp_bias", _biased),
+    Kind("nemotron", "glu:false norm_bias", "attention_bias:qkvo mlp_bias", _biased),
     Kind("falcon", "glu:false norm_bias norms_per_layer:1", "", _falcon),
     Kind("falcon", f"{_BIASES} norms_per_layer:1", "", _falcon),
     Kind("bloom", f"{_BIASES} final_norms:2", "", _bloom),
     Kind("mixtral", EXPERTS, "sliding_window", _mixtral),
     Kind("qwen3_moe", f"{EXPERTS} qk_norm:head", "attention_bias:qkvo",
-         lambda x: {"attention_bias": _bias(x), "mlp_only_layers": []}),
+         lambda x: {**_biased(x), "mlp_only_layers": []}),
     Kind("qwen2_moe", f"{EXPERTS} {_SHARED} shared_expert_gate", "attention_bias:qkv",
-         lambda x: {"qkv_bias": _bias(x), "shared_expert_gate": GONE, "mlp_only_layers": []}),
+         lambda x: {"qkv_bias": _biased(x)["attention_bias"], "mlp_only_layers": []}),
     Kind("ernie4_5_moe", f"{EXPERTS} first_k_dense_replace", "router_bias", _ernie,
          note="; its router has a bias for each expert"),
     Kind("glm4_moe", SPARSE, f"{_FIRST} attention_bias:qkv qk_norm:head", _glm),

@@ -146,16 +146,9 @@ def _random(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).normal_(0, SPREAD))
 
 
-def _tokens(config: ModelConfig) -> nn.Module:
-    return nn.Embedding(config.vocab_size, config.d_model)
-
-
-def _identity(_: ModelConfig) -> nn.Module:
-    return nn.Identity()
-
-
 _ROWS: dict[str, Any] = {
-    "tokens": _tokens, "patches": Patches, "cnn": ConvolutionStem, "rows": _identity,
+    "tokens": lambda config: nn.Embedding(config.vocab_size, config.d_model),
+    "patches": Patches, "cnn": ConvolutionStem, "rows": lambda _: nn.Identity(),
 }  # fmt: skip
 
 
@@ -173,8 +166,6 @@ def example_inputs(
 
     On torch's default device, from its generator.
     """
-    import torch
-
     n = config.seq_len if seq_len is None else seq_len
     first = {
         "image": lambda: torch.randn(batch_size, *_image(config)),
@@ -193,8 +184,7 @@ def _taken(config: ModelConfig) -> str:
 
 
 def _image(config: ModelConfig) -> tuple[int, int, int]:
-    side = config.image_size or 0
-    return config.image_channels, side, side
+    return config.image_channels, config.image_size or 0, config.image_size or 0
 
 
 def _text(config: ModelConfig) -> str:

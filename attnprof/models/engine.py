@@ -1,27 +1,36 @@
-"""The engine's view of a model of transformers, and that by definition.
+"""The engine's view of a model of transformers, that by definition, and how views differ.
 
 Transformers' Python computes attention with masks in memory, over all pairs, and recurrent layers
-by loops. Here the model asks transformers' registries for our kernel (:mod:`.engine_kernel`) and
-our mask, which takes no memory and says which pairs it leaves; recurrences run as kernels, too
-(:mod:`.engine_recurrence`). The definition's view has the same operations, counted as formulas of
-papers count them: without tiles, chunks, absorbed weights or recomputation. Entry point:
-:func:`seen_as`.
+by loops. In the engine's view the model asks transformers' registries for our kernel
+(:mod:`.engine_kernels`) and our mask, which takes no memory and says which pairs it leaves;
+recurrences run as kernels, too (:mod:`.engine_recurrence`). The definition's view has the same
+operations, counted as formulas of papers count them: without tiles, chunks, absorbed weights or
+recomputation. Entry points: :func:`seen_as`, and :func:`difference`, which says without a run how
+much another view would count.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.attention_calls import MASKS, noted, set_kernel, small_mask, unmasked
-from attnprof.models.engine_cache import in_place
-from attnprof.models.engine_latent import absorb, absorbed
-from attnprof.models.engine_mixers import notes, recurrent, unrecognised
-from attnprof.models.engine_recurrence import as_kernels, fallbacks, fuse_lightning
-from attnprof.models.flops_terms import FULL, Mask
+from attnprof.models.conventions import FULL, Mask
+from attnprof.models.engine_cache import absorb, absorbed, in_place, latent_note, saved_flops
+from attnprof.models.engine_recurrence import (
+    as_kernels,
+    fallbacks,
+    fuse_lightning,
+    recurrence_note,
+    runs_kernels,
+)
+from attnprof.models.parts import layers_of, mixers, places
+from attnprof.models.text_run import MASKS, noted, set_kernel, small_mask, unmasked
 from attnprof.models.whole import WholeModel
+from attnprof.trace.events import Trace, totals
+from attnprof.trace.rules.units import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
 
 #: The names of our kernel in transformers' registries, and the forms of recurrences, by view.
 KERNELS = {"engine": "attnprof_fused", "definition": "attnprof_definition"}
@@ -52,27 +61,20 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
     With the view ``definition`` it is counted by the definition of its layers.
     """
-    import torch
-
     seen = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
-        with torch.device("meta"):
-            model = subject.build()
+        model = subject.on_meta()
     except Exception:  # noqa: BLE001 - its first run says what is wrong
         return seen
-    mixers = tuple(recurrent(model))
-    if not (_asks_registry(model) or (mixers and not unrecognised(model))):
+    recurrent, others = mixer_classes(model)
+    parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
+    asks = all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
+    if not (asks or (recurrent and not others)):
         note = "its attention asks no registry for a kernel: it is counted as torch runs it"
         return replace(subject, notes=(*subject.notes, note))
     usual = getattr(model.config, "_attn_implementation", None) or ""
-    more = (*subject.notes, *notes(model, view))
-    return replace(seen, notes=more, usual_kernel=usual, fallbacks=mixers)
-
-
-def _asks_registry(model: Any) -> bool:
-    """Return whether a model declares that its attention goes through the registry."""
-    parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
-    return all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
+    more = (*subject.notes, *notes(model, recurrent, others, view))
+    return replace(seen, notes=more, usual_kernel=usual, fallbacks=tuple(recurrent))
 
 
 def _built(build: Callable[[], Any], view: str) -> Any:
@@ -117,7 +119,7 @@ def _attention(
     indices: Any = None, view: str = "engine", **_: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Compute attention as transformers' kernels do: (b, h, n, d) each → (b, n, h, d)."""
-    from attnprof.models.engine_kernel import fused_attention
+    from attnprof.models.engine_kernels import fused_attention
 
     start, first, bias = key.shape[2] - query.shape[2], 0, attention_mask
     if (known := noted(bias)) is not None:
@@ -137,3 +139,110 @@ def _attention(
         view == "definition",
     )  # fmt: skip
     return out, None
+
+
+#: What the code of a class looks attention up in.
+_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+
+
+def mixer_classes(model: Any) -> tuple[list[str], list[str]]:
+    """Return the classes of modules that mix rows by a kernel of ours, and of those left as torch.
+
+    The latter neither run our kernels nor ask transformers' registry for attention.
+    """
+    modules, where = dict(model.named_modules()), places(model)
+    recurrent, others = dict[str, None](), dict[str, None]()
+    for layer in layers_of(where):
+        for path in mixers(modules, layer, where):
+            code = "".join(map(_code, map(type, modules[path].modules())))
+            name = type(modules[path]).__name__
+            if runs_kernels(modules[path], code):
+                recurrent[name] = None
+            elif _REGISTRY not in code:
+                others[name] = None
+    return list(recurrent), list(others)
+
+
+@cache
+def _code(kind: type) -> str:
+    """Return the source of a class of transformers, "" of any other."""
+    return inspect.getsource(kind) if kind.__module__.startswith("transformers.") else ""
+
+
+def notes(
+    model: Any, recurrent: Sequence[str], others: Sequence[str], view: str = "engine"
+) -> list[str]:
+    """Return notes on what a view takes otherwise than torch, and on what it leaves as it is."""
+    verb = "are" if len(others) > 1 else "is"
+    lines = (
+        latent_note(model) if view == "engine" else "",
+        recurrence_note(model, recurrent, view),
+        f"{', '.join(others)} {verb} counted as torch runs it, not as an engine's kernel does"
+        if others else "",
+        "bytes and peaks are those of a run with fused kernels: a definition has none"
+        if view == "definition" else "",
+    )  # fmt: skip
+    return [*filter(None, lines)]
+
+
+# -- how much another view would count ------------------------------------------------------
+# Kernels know what others count more for the same call: pairs that a mask hides, scores computed
+# again, the other form of a recurrence, a cache that is copied. Attention of transformers that
+# needs no mask of its own (sdpa's causal flag) leaves hidden pairs out, too.
+
+#: What is worth a sentence: a tenth more or less.
+_APART = 0.1
+
+
+def difference(subject: WholeModel, trace: Trace, phase: str, sizes: Mapping[str, int]) -> str:
+    """Return how a phase's answer differs by more than a tenth in other views, and why; or ""."""
+    return "" if subject.view == "torch" else "; ".join(_sentences(subject, trace, phase, sizes))
+
+
+def _sentences(
+    subject: WholeModel, trace: Trace, phase: str, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    calls = list(trace.part(phase))
+    more = {
+        name: sum(call.counts.get(name, 0) for call in calls)
+        for name in (DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED)
+    }
+    whole = totals(trace, phase)
+    by_definition = subject.view == "definition"
+    absorbs = by_definition or any("latent_attention" in call.op for call in calls)
+    expanded = 0
+    if absorbs and phase == "decode" and "N" in sizes:
+        expanded = int(saved_flops(subject.on_meta(), sizes.get("B", 1), sizes["N"]))
+    other_form = more[OTHER_FORM] + (-expanded if by_definition else expanded)
+    if ratio := _ratio(whole["flops"], other_form):
+        reason = _what_kernels_do(subject, phase, expanded)
+        yield (
+            f"--as engine counts {ratio} the FLOPs: {reason}" if by_definition
+            else f"--as definition counts {ratio} the FLOPs, without what engines do: {reason}"
+        )  # fmt: skip
+    if by_definition:
+        return
+    dense = more[DENSE] + more[DENSE_CAUSAL] * (subject.usual_kernel != "sdpa")
+    if ratio := _ratio(whole["flops"], dense + expanded):
+        reasons = ["scores of pairs that masks hide"] * bool(dense)
+        reasons += ["keys and values of all tokens made from latents again"] * bool(expanded)
+        least = "at least" if subject.fallbacks else "about"
+        yield f"--as torch counts {least} {ratio} the FLOPs: it computes {' and '.join(reasons)}"
+    if ratio := _ratio(whole["bytes_moved"], 2 * more[COPIED]):
+        yield f"--as torch moves at least {ratio} the bytes: it copies the cache at every token"
+
+
+def _ratio(whole: Any, more: Any) -> str:
+    """Return how many times the whole it is with ``more``, like 2.3x; "" within a tenth."""
+    if not whole or abs(more) <= _APART * whole:
+        return ""
+    return f"{(whole + more) / whole:.3g}x"
+
+
+def _what_kernels_do(subject: WholeModel, phase: str, expanded: int) -> str:
+    """Return what kernels do and the definition does not, as far as it counts in a phase."""
+    if phase == "decode":
+        return "latents absorbed" if expanded else "largest scores of softmax"
+    reasons = ["recurrences in chunks"] * bool(subject.fallbacks)
+    reasons += ["scores computed again"] * (phase in {"train", "backward"})
+    return " and ".join(reasons) or "largest scores of softmax"

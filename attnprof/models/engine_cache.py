@@ -1,13 +1,21 @@
-"""Caches of transformers as engines keep them: written in place, without a copy of what is there.
+"""Caches of transformers as engines keep them: written in place, and latents not expanded.
 
-Transformers' own cache is a new tensor after each token. Here a prompt's keys and values are copied
-to the cache once; of a layer with a window, the last ones are. A decoded token is written to memory
-that was there before (:func:`give_room`), and a recurrent layer's state is moved in place.
-:func:`in_place` makes a model's calls do so.
+Transformers' own cache is a new tensor after each token. :func:`in_place` makes a model's calls
+copy a prompt's keys and values to the cache once (of a layer with a window, the last ones), write a
+decoded token to memory that was there before (:func:`give_room`), and move a recurrent layer's
+state in place.
+
+Transformers' modules of latent attention (MLA) keep latents of width r and rotary parts, and expand
+all of them to keys and values of every head at each token. Engines do so for a prompt; for a
+decoded token they multiply its query by the keys' weights and its result by the values' instead.
+All of these modules expand in a method, ``expand_kv(latents, rotary)``, after the cache and before
+the kernel that they look up: :func:`absorb` makes it hand the latents through for one token, and
+:func:`absorbed` is what the kernel does with them.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -82,22 +90,138 @@ def _written(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
 
 def give_room(cache: Any) -> None:
     """Move the keys and values of a cache to memory with room for one token more."""
-    from transformers import cache_utils
+    from transformers.cache_utils import DynamicLayer
 
-    for part in (cache, getattr(cache, "self_attention_cache", None)):
-        for layer in getattr(part, "layers", None) or ():
-            kept = getattr(layer, "keys", None), getattr(layer, "values", None)
-            full = isinstance(layer, cache_utils.DynamicLayer) and all(
-                x is not None and x.dim() == 4 for x in kept
-            )
-            if full:
-                room = [_with_room(x) for x in kept]
-                layer.keys, layer.values = (x.narrow(2, 0, x.shape[2] - 1) for x in room)
-                setattr(layer, _ROOM, room)
+    for layer in getattr(getattr(cache, "self_attention_cache", cache), "layers", None) or ():
+        kept: tuple[Any, Any] = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if isinstance(layer, DynamicLayer) and all(x is not None and x.dim() == 4 for x in kept):
+            room = [x.new_empty((*x.shape[:2], x.shape[2] + 1, x.shape[3])) for x in kept]
+            for larger, rows in zip(room, kept, strict=True):
+                larger.narrow(2, 0, rows.shape[2]).copy_(rows)
+            layer.keys, layer.values = (x.narrow(2, 0, x.shape[2] - 1) for x in room)
+            setattr(layer, _ROOM, room)
 
 
-def _with_room(rows: Any) -> Any:
-    batch, heads, tokens, width = rows.shape
-    room = rows.new_empty((batch, heads, tokens + 1, width))
-    room.narrow(2, 0, tokens).copy_(rows)
-    return room
+# -- latent attention, absorbed ------------------------------------------------------------
+
+#: Where a module keeps the latents of its running call.
+_HELD = "_attnprof_latents"
+_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def latent_modules(model: Any) -> Iterator[Any]:
+    """Yield the modules of latent attention, known by what they have and not by their class."""
+    for module in model.modules():
+        expands = callable(getattr(module, "expand_kv", None))
+        if expands and hasattr(module, "kv_b_proj") and all(hasattr(module, x) for x in _SIZES):
+            yield module
+
+
+def saves(module: Any) -> bool:
+    """Return whether absorbed attention has fewer FLOPs for each row of a long cache.
+
+    A head's pair costs 2(2r + rotary) absorbed and 2(nope + rotary + values) expanded, where the
+    row is expanded first by 2r(nope + values).
+    """
+    rank, nope, _, value = (getattr(module, name) for name in _SIZES)
+    return bool(2 * rank < (nope + value) * (rank + 1))
+
+
+def absorb(model: Any) -> list[Any]:
+    """Make the latent attention of a model absorb its weights for one token; return these modules.
+
+    Its kernel has to ask :func:`absorbed` first. Modules whose expansion is cheaper, or has a bias,
+    stay as they are.
+    """
+    modules = [x for x in latent_modules(model) if saves(x) and x.kv_b_proj.bias is None]
+    for module in modules:
+        kind: Any = type(module)
+        module.__class__ = _absorbing(kind)
+    return modules
+
+
+@cache
+def _absorbing(kind: Any) -> Any:
+    """Return a class of the same name whose modules keep a decoded token's latents.
+
+    A class, as copies of a module are to keep their own.
+    """
+
+    class Absorbing(kind):  # type: ignore[misc]
+        @wraps(kind.forward)
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            rows = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+            one = isinstance(rows.shape[1], int) and rows.shape[1] == 1
+            self.__dict__[_HELD] = one and kwargs.get("past_key_values") is not None
+            return super().forward(*args, **kwargs)
+
+        def expand_kv(self, latents: Any, rotary: Any) -> tuple[Any, Any]:
+            """Return rotary parts and latents for one token after others, else keys and values."""
+            if self.__dict__.get(_HELD) is not True:
+                return super().expand_kv(latents, rotary)  # type: ignore[no-any-return]
+            self.__dict__[_HELD] = latents, rotary
+            return rotary, latents
+
+    Absorbing.__name__, Absorbing.__qualname__ = kind.__name__, kind.__qualname__
+    Absorbing.__module__ = kind.__module__
+    return Absorbing
+
+
+def absorbed(
+    module: Any, query: Any, attention_mask: Any = None, scaling: float | None = None,
+    indices: Any = None,
+) -> Any:  # fmt: skip
+    """Return a decoded token's attention (batch, 1, heads, value width); None if it is expanded.
+
+    ``query`` is (batch, heads, 1, nope + rotary width); ``indices`` (batch, 1, rows) are those of
+    the cache that an indexer picks.
+    """
+    import torch
+
+    from attnprof.blocks.latent_kernel import latent_attention
+
+    held = vars(module).pop(_HELD, None)
+    if not isinstance(held, tuple):
+        return None
+    latents, rotary = held if indices is None else (_picked(x, indices) for x in held)
+    rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
+    weights = module.kv_b_proj.weight.view(-1, nope + value, rank)  # (heads, nope + value, rank)
+    rows = query[:, :, 0, :nope].transpose(0, 1)  # (heads, batch, nope): no head's weights copied
+    of_latents = torch.bmm(rows, weights[:, :nope]).transpose(0, 1)[:, :, None]
+    both = torch.cat((of_latents, query[..., nope:]), -1)
+    scale = (nope + rope) ** -0.5 if scaling is None else scaling
+    mask = None if indices is not None else attention_mask
+    mixed = latent_attention(both, latents, rotary, mask, scale)[:, :, 0].transpose(0, 1)
+    return torch.bmm(mixed, weights[:, nope:].mT).transpose(0, 1)[:, None]
+
+
+def _picked(rows: Any, indices: Any) -> Any:
+    """Return the rows (batch, 1, rows, width) that an indexer picks for one token."""
+    places = indices.long().transpose(1, 2)[:, None]
+    return rows.gather(2, places.expand(-1, -1, -1, rows.shape[-1]))
+
+
+def saved_flops(model: Any, batch: Any, keys: Any) -> Any:
+    """Return how many FLOPs fewer a decoded token's products take than if it expanded all keys."""
+    saved = 0
+    for module in filter(saves, latent_modules(model)):
+        rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
+        heads = module.kv_b_proj.weight.shape[0] // (nope + value)
+        expanded = keys * (nope + rope + value + rank * (nope + value))
+        saved += 2 * batch * heads * (expanded - keys * (2 * rank + rope) - rank * (nope + value))
+    return saved
+
+
+def latent_note(model: Any) -> str:
+    """Return how latent attention is counted in each phase; "" for a model without any."""
+    module = next(latent_modules(model), None)
+    if module is None:
+        return ""
+    rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
+    if not saves(module):
+        return "latent attention is expanded at decode, too: that takes fewer FLOPs than absorbed"
+    return (
+        "latent attention is expanded in prefill and training, and absorbed at decode: "
+        f"{2 * (2 * rank + rope):,} FLOPs a head and cached token instead of "
+        f"{2 * (nope + rope + value) + 2 * rank * (nope + value):,}"
+    )

@@ -61,7 +61,7 @@ def _mix(
     import torch
 
     from attnprof.blocks.mixers import MIXERS
-    from attnprof.models import engine_mixer_kernel as kernel
+    from attnprof.models import engine_kernels as kernel
 
     count = MIXERS[kind].length(operands)
     if state is not None and isinstance(count, int) and count == 1:
@@ -194,7 +194,7 @@ def _fused(kind: Any, form: str) -> Any:
     return Fused
 
 
-def note(model: Any, classes: Sequence[str], view: str) -> str:
+def recurrence_note(model: Any, classes: Sequence[str], view: str) -> str:
     """Return how recurrent layers of a model, of these classes, are counted in a view; or ""."""
     if not classes:
         return ""

@@ -1,27 +1,108 @@
-"""A run of all layers of a model, made from a run of the first few if one of all takes too long.
+"""Runs and peaks of all layers of a model, made from a run of the first few.
 
 Layers that go token by token, and hundreds of layers, take minutes to run one by one. Layers that
-are built alike cost the same, so that the calls of one stand for those of others.
+are built alike cost the same, so that the calls of one stand for those of others:
 :func:`run_by_few` checks that they do among the layers that it runs.
+
+The peak of many layers follows from a run of few, too (:func:`stitched_peak`). The steps of a
+sampled layer stand for those of all alike layers, and most of these only add what they hold between
+layers: the first and the last of them are walked through, and the others are one jump, times their
+number. Where that is a symbol, the peak is a formula in L.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from attnprof.models.costs import LayerKind, place_of
-from attnprof.models.parts import places
+from attnprof.algebra.maxima import running_maximum
+from attnprof.models.costs import LayerKind, calls_by_layer, place_of
+from attnprof.models.parts import ModulePlace, layers_of, places
 from attnprof.models.stacks import LayerStack, Lengths, samples_of, shortened, stacks_of
 from attnprof.models.whole import WholeModel
-from attnprof.trace.events import Call, Trace, flops_of
+from attnprof.trace.events import Call, Size, Trace, added, flops_of
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.solve.count import counted
 
 #: Types of attributes that may decide what a module computes.
 _SETTINGS = (bool, int, str, type(None))
+#: Bytes allocated, and needed beside them for a moment.
+Step = tuple[Size, Size, Size]
+#: The layer of a call: its stack and number; None if it is in no layer.
+Layer = tuple[LayerStack, int] | None
+
+
+# -- calls by layer --------------------------------------------------------------------------
+
+
+def _layers_of_calls(
+    calls: Sequence[Call], places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
+    lengths: Lengths,
+) -> list[Layer]:  # fmt: skip
+    """Return the layer of each call."""
+    of = {stack.layer(n): (stack, n) for stack in stacks for n in range(lengths[stack.path])}
+    return [of.get(place_of(call.module, places).layer) for call in calls]
+
+
+def _by_stack(
+    indices: Sequence[int], at: Sequence[Layer], lengths: Lengths, *, backward: bool
+) -> list[tuple[LayerStack | None, dict[int, list[int]]]] | None:
+    """Return indices of calls by stack and layer, in order; those of no stack stand at 0.
+
+    None if the layers of a stack do not run one after the other, backward from the last.
+    """
+    pieces = []
+    for stack, group in groupby(_segments(indices, at), lambda segment: segment[0]):
+        segments = [(number, inside) for _, number, inside in group]
+        order = range(lengths[stack.path]) if stack else range(1)
+        if [number for number, _ in segments] != list(reversed(order) if backward else order):
+            return None
+        pieces.append((stack, dict(segments)))
+    return pieces
+
+
+def _segments(
+    indices: Sequence[int], at: Sequence[Layer]
+) -> list[tuple[LayerStack | None, int, list[int]]]:
+    """Return calls grouped by layer; those between two layers of a stack belong to the first."""
+    last = {at[n]: n for n in indices if at[n]}
+    segments: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
+    following = {}
+    later: Layer = None
+    for n in reversed(indices):
+        later = at[n] or later
+        following[n] = later
+    for n in indices:
+        stack, number, _ = segments[-1]
+        here = at[n]
+        if here and here != (stack, number):
+            segments.append((*here, []))
+        elif stack and n > last[stack, number]:
+            after = following[n]
+            if after is None or after[0] != stack:
+                segments.append((None, 0, []))
+        segments[-1][2].append(n)
+    return segments
+
+
+def _inner(stack: LayerStack, sampled: int) -> dict[int, int]:
+    """Return a sampled layer of each kind, which is not the last one if there is another."""
+    return {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
+
+
+def _run_as(stack: LayerStack, sampled: int) -> list[int]:
+    """Return for every layer of a stack the number of the sampled layer that it is run as.
+
+    The model's last layer, which may have less to do, is run as the last sampled one of its kind.
+    """
+    inner, last = _inner(stack, sampled), sampled - 1
+    numbers = [n if n < last else inner[kind] for n, kind in enumerate(stack.kinds)]
+    return [*numbers[:-1], last] if stack.kinds[last] == stack.kinds[-1] else numbers
+
+
+# -- a run -----------------------------------------------------------------------------------
 
 
 def run_by_few(
@@ -33,26 +114,27 @@ def run_by_few(
     built like them: in this run, and in that of all layers in another phase, if it is ``shown``.
     Raises what a run raises.
     """
-    import torch
-
-    with torch.device("meta"):
-        model = subject.build()
+    model = subject.on_meta()
     where = places(model)
-    layers = dict.fromkeys(place.layer for place in where.values() if place.layer)
     groups = defaultdict[Any, list[str]](list)
-    for path in layers:
+    for path in layers_of(where):
         groups[path.rpartition(".")[0], _built_like(model.get_submodule(path), path)].append(path)
     stacks = stacks_of(model, [LayerKind("", tuple(paths)) for paths in groups.values()])
     samples = samples_of(stacks)
-    if samples is None or (shown and not _all_alike(shown, where, stacks)):
+    if samples is None:
         return None
+    if shown is not None:
+        by_layer = calls_by_layer(shown.calls, where)
+        for stack in stacks:
+            calls_of = {n: by_layer.get(stack.layer(n), []) for n in range(len(stack))}
+            if not _alike(stack, calls_of):
+                return None
     lengths = {stack.path: _to_sample(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
         return None
     trace, ran = counted(shortened(subject, lengths).target(phase), sizes, phase, held=False)
-    of = {s.layer(n): (s, n) for s in stacks for n in range(lengths[s.path])}
-    calls = _all_calls(trace.calls, [of.get(place_of(c.module, where).layer) for c in trace.calls],
-                    lengths)  # fmt: skip
+    at = _layers_of_calls(trace.calls, where, stacks, lengths)
+    calls = _all_calls(trace.calls, at, lengths)
     if calls is None:
         return None
     entries = Submodules(model).own
@@ -97,46 +179,29 @@ def _to_sample(stack: LayerStack, length: int) -> int:
     return len(kinds)
 
 
-def _sampled_layers(stack: LayerStack, sampled: int) -> list[int]:
-    """Return for every layer of a stack the number of the sampled layer that it is run as.
-
-    The model's last layer, which may have less to do, is run as the last sampled one.
-    """
-    inner = {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
-    numbers = [n if n < sampled - 1 else inner[kind] for n, kind in enumerate(stack.kinds)]
-    return [*numbers[:-1], sampled - 1]
-
-
-def _all_calls(
-    calls: Sequence[Call], at: Sequence[tuple[LayerStack, int] | None], lengths: Lengths
-) -> list[Call] | None:
+def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> list[Call] | None:
     """Return the calls of all layers; None if layers run in another order, or cost differently.
 
     ``at`` is the layer of each call. What is called between two layers belongs to the first.
     """
     placed = list[tuple[int, str]]()  # which call stands there, of which module
-    numbered = list(range(len(calls)))
-    for part, indices in groupby(numbered, lambda n: calls[n].part):
-        in_part = list(indices)
-        segments = _segments(in_part, at)
-        for stack, group in groupby(segments, lambda one: one[0]):
-            pieces = list(group)
+    for part, indices in groupby(range(len(calls)), lambda n: calls[n].part):
+        backward = part == "backward"
+        pieces = _by_stack(list(indices), at, lengths, backward=backward)
+        if pieces is None:
+            return None
+        for stack, by_number in pieces:
             if stack is None:
-                placed += [(n, calls[n].module) for _, _, inside in pieces for n in inside]
+                placed += [(n, calls[n].module) for n in by_number[0]]
                 continue
-            order = list(range(lengths[stack.path]))
-            numbers = [number for _, number, _ in pieces]
-            by_number = {number: inside for _, number, inside in pieces}
             ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
-            turned = part == "backward"
-            if numbers != (order[::-1] if turned else order) or not _alike(stack, ran):
+            if not _alike(stack, ran):
                 return None
-            like = list(enumerate(_sampled_layers(stack, lengths[stack.path])))
-            for number, model in reversed(like) if turned else like:
+            like = list(enumerate(_run_as(stack, lengths[stack.path])))
+            for number, model in reversed(like) if backward else like:
                 inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
-                names = {
-                    name: _renamed(name, old, new) for name in {calls[n].module for n in inside}
-                }
+                modules = {calls[n].module for n in inside}
+                names = {name: _renamed(name, old, new) for name in modules}
                 placed += [(n, names[calls[n].module]) for n in inside]
     return _in_order(calls, placed)
 
@@ -155,40 +220,6 @@ def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[
         ordered.append(call if same else replace(call, gives=gives, died=died, module=module))
         before = freed[n]
     return ordered
-
-
-def _segments(
-    indices: Sequence[int], at: Sequence[tuple[LayerStack, int] | None]
-) -> list[tuple[LayerStack | None, int, list[int]]]:
-    """Return calls grouped by layer; those between two layers of a stack belong to the first."""
-    last = {at[n]: n for n in indices if at[n]}
-    segments: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
-    following = {}
-    later: tuple[LayerStack, int] | None = None
-    for n in reversed(indices):
-        later = at[n] or later
-        following[n] = later
-    for n in indices:
-        stack, number, _ = segments[-1]
-        here = at[n]
-        if here and here != (stack, number):
-            segments.append((*here, []))
-        elif stack and n > last[stack, number]:
-            after = following[n]
-            if after is None or after[0] != stack:
-                segments.append((None, 0, []))
-        segments[-1][2].append(n)
-    return segments
-
-
-def _all_alike(trace: Trace, places: Any, stacks: Sequence[LayerStack]) -> bool:
-    """Return whether all layers of a kind cost the same in a run."""
-    by_layer = defaultdict[str, list[Call]](list)
-    for call in trace.calls:
-        by_layer[place_of(call.module, places).layer].append(call)
-    return all(
-        _alike(stack, {n: by_layer[stack.layer(n)] for n in range(len(stack))}) for stack in stacks
-    )
 
 
 def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
@@ -211,8 +242,108 @@ def _names_in_all(
     """Yield names of parameters in all layers, by those in the first few."""
     yield from names
     for stack in stacks:
-        for number, model in enumerate(_sampled_layers(stack, lengths[stack.path])):
+        for number, model in enumerate(_run_as(stack, lengths[stack.path])):
             inside = f"{stack.layer(model)}."
             for name in names if number >= lengths[stack.path] else ():
                 if name.startswith(inside):
                     yield f"{stack.layer(number)}.{name.removeprefix(inside)}"
+
+
+# -- a peak ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LongStack:
+    """The layers of a stack to walk through, in order, and a jump over the others.
+
+    ``jump`` stands before the layer at this place for ``times`` periods of ``period`` layers, each
+    like those from there on: what they hold adds up, so that none of them is the worst moment.
+    """
+
+    layers: Sequence[int]
+    jump: int = 0
+    period: int = 0
+    times: Any = 0
+
+
+def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
+    """Return how to walk through a stack, whole or as long as a symbol says, by its sampled layers.
+
+    Layers beyond the sampled ones repeat; only the first and last of them are walked through.
+    """
+    start = max(stack.start, sampled - 1)
+    period = stack.period(start) if start < len(stack) else 0
+    if not period:
+        return LongStack(range(len(stack)))
+    tail = (len(stack) - start) % period
+    number = len(stack) if symbol is None else symbol
+    times = (number - start - tail) / period - 2
+    times = int(times) if symbol is None else times
+    first, last = start + period, len(stack) - tail - period
+    return LongStack([*range(first), *range(last, len(stack))], first, period, times)
+
+
+def fewest(stack: LayerStack, sampled: int, turns: int = 2) -> int:
+    """Return the smallest number of layers for which a formula in that number holds.
+
+    After the sampled layers come at least ``turns`` periods of others: two if peaks are walked
+    through, the first and the last of them. Without ``turns``, the sampled layers are enough.
+    """
+    start = max(stack.start, sampled - (turns > 0))
+    period = stack.period(stack.start)
+    return start + turns * period + (len(stack) - start) % period
+
+
+def stitched_peak(
+    trace: Trace, phase: str, places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
+    lengths: Lengths, longer: Mapping[str, LongStack],
+) -> Size | None:  # fmt: skip
+    """Return the most bytes that a model holds in a phase, by a run of one with fewer layers.
+
+    None if layers do not run one after the other, forward and back.
+    """
+    steps, before = list[Step](), list[Size]()
+    for part, group in groupby(trace.calls, lambda call: call.part):
+        calls, backward = list(group), part == "backward"
+        at = _layers_of_calls(calls, places, stacks, lengths)
+        pieces = _by_stack(range(len(calls)), at, lengths, backward=backward)
+        if pieces is None:
+            return None
+        ran = [stack for stack, _ in pieces if stack]
+        if len(ran) > len({*ran}):
+            return None
+        whole: list[Step] = [(-calls[0].gives, 0, 0)]
+        for stack, by_number in pieces:
+            by_layer = {n: list(_steps(calls, inside)) for n, inside in by_number.items()}
+            whole += _of_stack(stack, by_layer, longer, backward=backward) if stack else by_layer[0]
+        if part == "forward" and phase == "backward":
+            before += [takes for takes, _, _ in whole]
+        else:
+            steps += whole
+    return running_maximum(added(before), steps)
+
+
+def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
+    """Yield what calls allocate, each followed by what is freed before the next one."""
+    for n in indices:
+        yield calls[n].takes, calls[n].workspace, 0
+        if n + 1 < len(calls):
+            yield -calls[n + 1].gives, 0, 0
+
+
+def _of_stack(
+    stack: LayerStack, steps: Mapping[int, list[Step]], longer: Mapping[str, LongStack], *,
+    backward: bool,
+) -> Iterator[Step]:  # fmt: skip
+    """Yield the steps of every layer that is walked through, or of one of its kind."""
+    way, inner, run_as = longer[stack.path], _inner(stack, len(steps)), _run_as(stack, len(steps))
+    order = list(enumerate(way.layers))
+    repeated = way.layers[way.jump : way.jump + way.period]
+    between = [takes for n in repeated for takes, _, _ in steps[inner[stack.kinds[n]]]]
+    held = added(between) * way.times
+    for place, number in reversed(order) if backward else order:
+        if way.period and not backward and place == way.jump:
+            yield held, 0, 0
+        yield from steps[run_as[number]]
+        if way.period and backward and place == way.jump:
+            yield held, 0, 0

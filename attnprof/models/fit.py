@@ -1,10 +1,10 @@
-"""Whether a model fits a memory: weights, cache, activations and reserve of every rank.
+"""Whether a model fits a memory, run or trained: bytes of each part on every rank, and what fits.
 
-Entry points: :func:`fit` for Python, :func:`fit_report` for the command; bytes are those of
-:mod:`attnprof.models.fit_parts`, training is in :mod:`attnprof.models.fit_training`.
+Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_report` for the
+command; bytes are those of :mod:`attnprof.models.fit_parts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from math import ceil
@@ -12,24 +12,38 @@ from os import PathLike
 from typing import Any
 
 from attnprof.errors import RequestError, closest
-from attnprof.models.fit_parts import (
+from attnprof.models.fit_layout import (
+    GRADIENTS,
     LONGEST,
+    OPTIMIZERS,
+    SHARDS,
     FitModel,
     FitOptions,
-    cache_bytes,
-    cache_formula,
+    TrainingOptions,
     check_ranks,
     fit_model,
+)
+from attnprof.models.fit_parts import (
+    HALF,
+    activation_bytes,
+    activation_bytes_per_token,
+    cache_bytes,
+    cache_formula,
+    entries_of_rank,
     layer_share,
     page_tokens,
     row_bytes,
+    sent_bytes,
+    table_rows,
     weight_bytes,
     weight_format,
     weight_formula,
 )
-from attnprof.models.fit_steps import activation_bytes, largest, sent_bytes
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
+
+#: Roles of weights that are matrices inside layers, which Muon has one moment for.
+_INNER = ("attention", "mlp", "expert", "shared expert")
 
 
 def fit(
@@ -41,7 +55,7 @@ def fit(
     ``memory`` is of one device, in bytes or like ``80GB``. Options: ``seq_len``, ``batch_size``,
     ``dtype``, ``cache_dtype``, ``block_size``, ``tensor_parallel``, ``pipeline``,
     ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; with
-    ``train=True`` those of :func:`attnprof.models.fit_training.training_report`. The summary's
+    ``train=True`` those of :class:`attnprof.models.fit_layout.TrainingOptions`. The summary's
     values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
     ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
     :class:`attnprof.errors.RequestError` for a wrong request.
@@ -53,82 +67,108 @@ def fit(
     from attnprof.arguments import memory_bytes
 
     training = options.pop("train", False)
-    given = {"memory": memory_bytes(memory), **options}
-    if not training:
-        asked = options_of(FitOptions, given)
-        return fit_report(fit_model(config), asked)
-    from attnprof.models.fit_training import TrainingOptions, training_report
-
-    return training_report(fit_model(config), options_of(TrainingOptions, given))
-
-
-def options_of(kind: Any, given: Mapping[str, Any]) -> Any:
-    """Return options of a kind; :class:`RequestError` for a name that it does not have."""
+    kind: Any = TrainingOptions if training else FitOptions
     names = [field.name for field in fields(kind)]
-    if wrong := next((name for name in given if name not in names), ""):
+    if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
-    return kind(**given)
+    asked = kind(memory=memory_bytes(memory), **options)
+    return (training_report if training else fit_report)(fit_model(config), asked)
 
 
-# -- the answer ------------------------------------------------------------------------------
+def _report(
+    model: FitModel, options: Any, parts: Callable[[FitModel, Any], dict[str, int]],
+    texts: Sequence[tuple[str, str]], more: Mapping[str, Any],
+    answer: Callable[[Mapping[str, Any], int], str],
+) -> Report:  # fmt: skip
+    """Return a record a part, with the formula and basis in ``texts``, and whether all fits.
+
+    The longest context and the largest batch are those that fit with all else as asked.
+    """
+    needed = parts(model, options)
+    total, rows = sum(needed.values()), zip(needed.items(), texts, strict=True)
+    records = [FitRecord(part=a, bytes=b, formula=c, basis=d) for (a, b), (c, d) in rows]
+    basis = f"of {format_bytes(options.memory)} on one rank"
+    records.append(FitRecord(part="total", bytes=total, formula="", basis=basis))
+
+    def most(name: str) -> int:
+        def fits(number: int) -> bool:
+            asked = parts(model, replace(options, **{name: number}))
+            return bool(sum(asked.values()) <= options.memory)
+
+        return _largest(fits)
+
+    notes = [note for note in model.sizes.notes if "quantization_config" not in note]
+    summary = {
+        "name": model.sizes.name, "fits": total <= options.memory,
+        "longest_context": most("seq_len"), "largest_batch": most("batch_size"),
+        "cache_bytes_per_token": more.get("cache_bytes_per_token", 0),
+        "cache_tokens": more.get("cache_tokens", 0),
+        "bytes_sent_per_step": more["bytes_sent_per_step"],
+        "memory_bytes": options.memory, "seq_len": options.seq_len,
+        "batch_size": options.batch_size, "dtype": more.get("dtype", "bfloat16"),
+        "layers": more.get("layers", {}), "notes": [*notes, *more.get("notes", ())],
+    }  # fmt: skip
+    return Report("fit", records, {**summary, "answer": answer(summary, total)})
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, if all smaller ones do; :data:`LONGEST` at most."""
+    low, high = 0, 1
+    while high < LONGEST and fits(high):
+        low, high = high, 2 * high
+    if high >= LONGEST:
+        return LONGEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+# -- a model that is run ---------------------------------------------------------------------
 
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
     """Return a record a part, and what fits; all of one rank."""
     check_ranks(model, options)
     name, _, who = weight_format(model, options)
-    weights = weight_bytes(model, options)
-    active, formula = activation_bytes(model, options)
-    reserve = options.memory - int(options.memory * options.utilization)
-    left = options.memory - reserve - weights - active
-    one = cache_bytes(model, options, options.seq_len)
-    cache = options.batch_size * one
-    total = weights + cache + active + reserve
     pages = plural(page_tokens(model, options), "token")
-    rows = [
-        ("weights", weights, weight_formula(model, options), f"{name}, by {who}"),
-        ("cache", cache, cache_formula(model, options),
-         f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"),
-        ("activations", active, formula, f"a convention; at most {options.chunk:,} tokens at once"),
-        ("reserve", reserve, f"{1 - options.utilization:.2g} of the memory",
+    texts = [
+        (weight_formula(model, options), f"{name}, by {who}"),
+        (cache_formula(model, options), f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"),
+        (activation_bytes(model, options)[1],
+         f"a convention; at most {options.chunk:,} tokens at once"),
+        (f"{1 - options.utilization:.2g} of the memory",
          "a convention of engines: --utilization"),
-        ("total", total, "", f"of {format_bytes(options.memory)} on one rank"),
     ]  # fmt: skip
-    records = [FitRecord(part=a, bytes=b, formula=c, basis=d) for a, b, c, d in rows]
-    room = options.memory - reserve - weights
     rows_of_all = sum(x.layers * row_bytes(x, options) for x in model.caches)
-    per_token = rows_of_all * layer_share(model, options)
-    in_all = _tokens_in_all(model, options, left)
-    summary = {
-        "name": model.sizes.name, "fits": total <= options.memory,
-        "longest_context": _largest(model, options, "seq_len", room),
-        "largest_batch": _largest(model, options, "batch_size", room),
-        "cache_bytes_per_token": ceil(per_token), "cache_tokens": in_all,
+    more = {
+        "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
+        "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
-        "memory_bytes": options.memory, "seq_len": options.seq_len,
-        "batch_size": options.batch_size, "dtype": name,
-        "layers": {x.kind: x.layers for x in model.caches},
-        "notes": [*said_of(model), *_notes(model, options)],
+        "dtype": name, "layers": {x.kind: x.layers for x in model.caches},
+        "notes": _notes(model, options),
     }  # fmt: skip
-    return Report("fit", records, {**summary, "answer": _answer(summary, total)})
+    return _report(model, options, _parts, texts, more, _answer)
 
 
-def _largest(model: FitModel, options: FitOptions, name: str, room: int) -> int:
-    """Return the largest length or batch whose caches and activations have room, all else as asked.
-
-    Activations grow with both, up to a chunk. :data:`LONGEST` if nothing grows.
-    """
-
-    def fits(number: int) -> bool:
-        asked = replace(options, **{name: number})  # type: ignore[arg-type]
-        cache = asked.batch_size * cache_bytes(model, asked, asked.seq_len)
-        return cache + activation_bytes(model, asked)[0] <= room
-
-    return largest(fits)
+def _parts(model: FitModel, options: FitOptions) -> dict[str, int]:
+    """Return the bytes of each part on the fullest rank."""
+    return {
+        "weights": weight_bytes(model, options),
+        "cache": options.batch_size * cache_bytes(model, options, options.seq_len),
+        "activations": activation_bytes(model, options)[0],
+        "reserve": _reserve(options),
+    }
 
 
-def _tokens_in_all(model: FitModel, options: FitOptions, left: int) -> int:
+def _reserve(options: FitOptions) -> int:
+    return options.memory - int(options.memory * options.utilization)
+
+
+def _tokens_in_all(model: FitModel, options: FitOptions) -> int:
     """Return how many tokens all caches hold: whole blocks, or sequences as long as the asked."""
+    parts = _parts(model, options)
+    left = options.memory - sum(parts.values()) + parts["cache"]
     if left <= 0:
         return 0
     if all(one.heads and not one.window and not one.state and not one.tail for one in model.caches):
@@ -136,11 +176,6 @@ def _tokens_in_all(model: FitModel, options: FitOptions, left: int) -> int:
         return left // page * options.block_size * options.context_parallel
     one = cache_bytes(model, options, options.seq_len)
     return int(Fraction(left, one) * options.seq_len) if one else LONGEST
-
-
-def said_of(model: FitModel) -> list[str]:
-    """Return what is noted of a model, without what its weights' format is not read for."""
-    return [note for note in model.sizes.notes if "quantization_config" not in note]
 
 
 def _notes(model: FitModel, options: FitOptions) -> list[str]:
@@ -176,3 +211,87 @@ def _answer(summary: Mapping[str, Any], total: int) -> str:
         f"fits: {format_bytes(total)} of {memory}; {summary['cache_tokens']:,} tokens in all; "
         f"at {seq:,} tokens {requests}"
     )
+
+
+# -- a model that is trained -----------------------------------------------------------------
+
+
+def training_report(model: FitModel, options: TrainingOptions) -> Report:
+    """Return a record a part of a training step, and whether it fits."""
+    check_ranks(model, options)
+    sent = _sent_in_training(model, options)
+    texts = _training_texts(model, options)
+    more = {"bytes_sent_per_step": sent}
+    return _report(model, options, _training_parts, texts, more, _training_answer)
+
+
+def _training_parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
+    """Return the bytes of each part on the fullest rank."""
+    held = entries_of_rank(model, options)
+    entries = sum(held.values(), Fraction(0))
+    inner = sum((held[role] for role in _INNER if role in held), Fraction(0))
+    by_inner, by_others = OPTIMIZERS[options.optimizer]
+    state = by_inner * inner + by_others * (entries - inner)
+
+    def of(letter: str, number: Fraction) -> int:
+        divided = letter in SHARDS[options.shard]
+        return ceil(number / options.data_parallel if divided else number)
+
+    tokens = options.batch_size * options.seq_len
+    return {
+        "weights": of("w", HALF * entries),
+        "gradients": of("g", GRADIENTS[options.gradient_dtype] * entries),
+        "optimizer": of("o", state),
+        "activations": ceil(tokens * _kept_per_token(model, options) / options.context_parallel),
+        "reserve": _reserve(options),
+    }  # fmt: skip
+
+
+def _kept_per_token(model: FitModel, options: TrainingOptions) -> Fraction:
+    """Return the bytes of a token's activations and logits.
+
+    Logits are in half precision, in float32 for the loss, and have a gradient in float32.
+    """
+    logits = Fraction(table_rows(model) * (HALF + 4 + 4), options.tensor_parallel)
+    return activation_bytes_per_token(model, options, options.seq_len) + logits
+
+
+def _training_texts(model: FitModel, options: TrainingOptions) -> list[tuple[str, str]]:
+    """Return the formula and basis of each part."""
+    each = _kept_per_token(model, options)
+    by_inner, by_others = OPTIMIZERS[options.optimizer]
+    state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
+    divided = f", over {options.data_parallel} ranks by {options.shard}"
+    shared = SHARDS[options.shard] if options.data_parallel > 1 else ""
+    over = {letter: divided if letter in shared else "" for letter in "wgo"}
+    return [
+        ("2*P", f"bfloat16{over['w']}"),
+        (f"{GRADIENTS[options.gradient_dtype]}*P", f"{options.gradient_dtype}{over['g']}"),
+        (state, f"{options.optimizer}: float32 master and moments{over['o']}"),
+        (f"{float(each):.6g}*B*N", f"recompute {options.recompute}; N = {options.seq_len:,}"),
+        (f"{1 - options.utilization:.2g} of the memory", "a convention: --utilization"),
+    ]  # fmt: skip
+
+
+def _sent_in_training(model: FitModel, options: TrainingOptions) -> int:
+    """Return the bytes that a rank sends in a step: of layers three times, and gradients once.
+
+    Gradients are reduced over data-parallel ranks by rings, 2 (d - 1)/d of them; with ZeRO 3
+    weights are gathered twice and gradients scattered, 3 (d - 1)/d.
+    """
+    d, times = options.data_parallel, 3 if options.shard == "zero3" else 2
+    gradients = Fraction(times * (d - 1), d) * HALF * sum(entries_of_rank(model, options).values())
+    return 3 * sent_bytes(model, options, options.batch_size * options.seq_len) + ceil(gradients)
+
+
+def _training_answer(summary: Mapping[str, Any], total: int) -> str:
+    memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
+    batch, most = summary["batch_size"], summary["largest_batch"]
+    if summary["fits"]:
+        return (
+            f"trains: {format_bytes(total)} of {memory} with {plural(batch, 'sequence')} of "
+            f"{seq:,} tokens a rank; {most:,} fit"
+        )
+    longest = summary["longest_context"]
+    less = f"{longest:,} tokens would fit" if longest else "its weights and optimizer alone do not"
+    return f"does not train: {format_bytes(total)} of {memory} at {seq:,} tokens; {less}"

@@ -1,182 +1,37 @@
-"""Bytes of a model's weights and caches on one rank.
+"""Bytes of a model's weights, caches and activations on one rank, and bytes that it sends.
 
-They are sums over what the model's own code has (:mod:`attnprof.models.mfu_sizes`) and keeps
-(:mod:`attnprof.models.cache_layout`), in the formats and pages of engines.
+They are sums over a model's layout (:mod:`attnprof.models.fit_layout`), in the formats and pages of
+engines. Activations of training are sums over the tensors that a layer keeps for its backward pass,
+in half precision, after Korthikanti et al. (arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) for
+a layer with dropout), here for the layers that a model has, with dropout if its configuration has
+some.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from fractions import Fraction
-from functools import partial
 from math import ceil
-from os import PathLike
-from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.cache_layout import LayerCache, cache_layout
-from attnprof.models.conventions import MATRICES, ModelSizes
-from attnprof.models.hub import hub_subject
-from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import subject_sizes
-from attnprof.models.names import config_of
-from attnprof.models.storage import (
-    CACHES,
+from attnprof.models.conventions import MATRICES
+from attnprof.models.fit_layout import (
     ENTRY_BYTES,
     FINER,
     GGUF,
     MIXTURES,
     WEIGHTS,
+    FitModel,
+    FitOptions,
+    LayerCache,
+    TrainingOptions,
     format_named,
     format_of_file,
 )
-from attnprof.models.text_run import text_run
 
-#: Tokens of a prompt that an engine takes at once, if it is not told otherwise.
-CHUNK = 8192
-#: The share of a memory that engines use, if they are not told otherwise.
-UTILIZATION = 0.9
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
 HALF, SINGLE = 2, 4
-#: The longest context that is asked for.
-LONGEST = 2**50
 #: Roles of weights that every rank of tensor parallelism holds whole.
 _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitOptions:
-    """How a model is run: formats, pages, and how many ranks share what.
-
-    ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
-    None is the format of the file, else bfloat16.
-    """
-
-    memory: int
-    seq_len: int = 4096
-    batch_size: int = 1
-    dtype: str | None = None
-    cache_dtype: str | None = None
-    block_size: int = 16
-    tensor_parallel: int = 1
-    pipeline: int = 1
-    expert_parallel: int = 1
-    context_parallel: int = 1
-    chunk: int = CHUNK
-    utilization: float = UTILIZATION
-    uncapped: bool = False
-
-    def __post_init__(self) -> None:
-        counts = ("seq_len", "batch_size", "block_size", "tensor_parallel", "pipeline",
-                  "expert_parallel", "context_parallel", "chunk", "memory")  # fmt: skip
-        for name in counts:
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= LONGEST:
-                flag = name.removesuffix("_len").removesuffix("_size").replace("_", "-")
-                raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
-        if not 0 < self.utilization <= 1:
-            raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
-        if self.dtype is not None:
-            format_named(self.dtype, "--dtype", WEIGHTS)
-        self.cache_formats()
-
-    @property
-    def ranks(self) -> int:
-        """The number of devices."""
-        shared = max(self.tensor_parallel, self.expert_parallel)  # the same ones
-        return shared * self.pipeline * self.context_parallel
-
-    def cache_formats(self) -> tuple[str, str]:
-        """Return the formats of keys and of values, which ``fp8,nvfp4`` names apart."""
-        names = (self.cache_dtype or "bfloat16").split(",")[:2]
-        first, *rest = (format_named(name, "--cache-dtype", CACHES) for name in names)
-        return first, (rest or [first])[0]
-
-
-@dataclass(frozen=True)
-class FitModel:
-    """A model as it is laid out: its sizes, and what layers keep.
-
-    ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
-    and product, or before and after the activation; of experts those that a token meets. ``finer``
-    are the entries of tensors by their GGUF names; ``dropout``: its configuration has some.
-    """
-
-    sizes: ModelSizes
-    caches: Sequence[LayerCache]
-    fields: Mapping[str, Any]
-    inner: int
-    chosen: int
-    experts: int = 1
-    expert_layers: int = 0
-    latent_weights: int = 0
-    finer: Mapping[str, int] = field(default_factory=dict)
-    dropout: bool = False
-    source: str = ""
-
-    @property
-    def layers(self) -> int:
-        """The number of layers."""
-        return self.sizes.layers or sum(one.layers for one in self.caches)
-
-
-def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
-    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
-    known = config_of(config)
-    name = config if isinstance(config, str) else "the configuration"
-    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
-    whole = configuration(known, str(name))
-    run = text_run(subject, use_cache=True)
-    sizes = subject_sizes(subject, text_config(whole), run)
-    if whole.is_encoder_decoder:
-        note = "rows of its encoder's tokens are kept, too: as many as of its own"
-        sizes = replace(sizes, notes=(*sizes.notes, note))
-    weights = dict(run.model.named_parameters())
-    entries = partial(_entries_of, weights)
-    with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
-    met = sizes.active("mlp", "expert", "shared expert")
-    inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
-    chosen = subject.chosen if subject.experts > 1 else 1
-    rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
-    return FitModel(
-        sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
-        len(with_experts), entries("_a_proj"),
-        {name: entries(pattern) for name, (_, pattern) in FINER.items()},
-        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
-    )  # fmt: skip
-
-
-def _entries_of(weights: Mapping[str, Any], pattern: str) -> int:
-    return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
-
-
-def check_ranks(model: FitModel, options: FitOptions) -> None:
-    """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
-    if options.pipeline > model.layers:
-        raise RequestError(
-            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
-        )
-    heads = {one.heads for one in model.sizes.attention if one.heads > 1}
-    if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
-        raise RequestError(
-            f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
-            f"{model.sizes.name}"
-        )
-    t, e = options.tensor_parallel, options.expert_parallel
-    if e > 1 and not 1 < model.experts >= e:
-        have = f"{model.experts} experts" if model.experts > 1 else "no experts"
-        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
-    if max(t, e) % min(t, e):
-        raise RequestError(
-            f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "
-            "of which one divides the other"
-        )
-    if options.cache_dtype == "fp8_ds_mla" and not any(one.latent for one in model.caches):
-        raise RequestError(
-            f"--cache-dtype fp8_ds_mla is of latent rows, which {model.sizes.name} does not have: "
-            "type fp8"
-        )
 
 
 # -- weights -------------------------------------------------------------------------------
@@ -396,3 +251,72 @@ def cache_formula(model: FitModel, options: FitOptions) -> str:
         if state:
             terms.append(f"{state}*B")
     return " + ".join(terms)
+
+
+# -- activations, and what is sent ---------------------------------------------------------
+
+
+def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
+    """Return the bytes of activations of a chunk of a prompt, and their formula in T tokens.
+
+    A convention, not a measurement: the residual stream, the input and the result of a block, and
+    gate, up and product of the feed-forward network, in half precision; logits of B tokens in
+    float32 and half.
+    """
+    tokens = min(options.chunk, options.seq_len * options.batch_size)
+    width = 4 * model.sizes.hidden + -(-model.inner // options.tensor_parallel)
+    words = table_rows(model) * (SINGLE + HALF)
+    formula = f"{HALF * width}*T + {words}*B"
+    return HALF * width * tokens + words * options.batch_size, formula
+
+
+def table_rows(model: FitModel) -> int:
+    """Return the rows of the table that makes logits: the size of the vocabulary."""
+    tables = model.sizes.entries("head") or model.sizes.entries("embedding")
+    return tables // model.sizes.hidden if model.sizes.hidden else 0
+
+
+def activation_bytes_per_token(model: FitModel, options: TrainingOptions, tokens: int) -> Fraction:
+    """Return the bytes of activations that one token leaves in all layers of a rank.
+
+    ``full`` keeps each layer's input. Otherwise a layer keeps the inputs of two norms and of what
+    follows them, queries, keys and values, the result of attention, and gate, up and product of the
+    feed-forward network; ``none`` also the probabilities, a row of ``tokens`` for every head. With
+    dropout there are masks of one byte: of both blocks' results, and of the probabilities, which
+    are kept before and after it.
+    """
+    hidden, t = model.sizes.hidden, options.tensor_parallel
+    share, whole = layer_share(model, options), t if options.sequence_parallel else 1
+    if options.recompute == "full":
+        return share * model.layers * Fraction(HALF * hidden, whole)
+    width = Fraction(model.layers * model.inner)
+    for one in model.sizes.attention:
+        rows = Fraction((one.heads + one.kv_heads) * (one.key_dim + one.value_dim))
+        if options.recompute == "none":
+            rows += one.heads * tokens * (Fraction(5, 2) if model.dropout else 1)
+        width += one.layers * rows
+    for mixer in model.sizes.mixers:
+        width += mixer.layers * mixer.heads * 2 * (mixer.key_dim + mixer.value_dim)
+    inputs = Fraction(model.layers * hidden * (4 * HALF + 2 * model.dropout), whole)
+    return share * (inputs + HALF * width / t)
+
+
+def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
+    """Return the bytes that a rank sends in a step of so many tokens, in half precision.
+
+    Two all-reductions a layer by rings, 2 (t - 1)/t of a row each; among groups of ranks with other
+    sequences an all-to-all to experts and back; a row to the next stage; with context parallelism,
+    results and their sums to all others.
+    """
+    row = HALF * model.sizes.hidden * tokens
+    t, c = options.tensor_parallel, options.context_parallel
+    groups = max(1, options.expert_parallel // t)
+    layers = -(-model.layers // options.pipeline)
+    total = layers * 2 * Fraction(2 * (t - 1), t) * row
+    if "expert" in model.sizes.weights:
+        chosen = model.chosen * ceil(model.expert_layers * layer_share(model, options))
+        total += 2 * Fraction(groups - 1, groups) * row * chosen
+    total += row if options.pipeline > 1 else 0
+    heads = max((x.heads * (x.value_dim + 1) for x in model.sizes.attention), default=0)
+    total += layers * (c - 1) * SINGLE * tokens * -(-heads // t)
+    return ceil(total)

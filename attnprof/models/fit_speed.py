@@ -5,47 +5,26 @@ the weights that its batch meets and its caches, read once. A bound, not a forec
 part of it.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
-from typing import Protocol
+from typing import Any
 
-from attnprof.models.conventions import EXECUTED, count, terms
-from attnprof.models.fit_parts import FitModel, FitOptions, cache_bytes, weight_bytes, weight_format
-from attnprof.models.flops_terms import sequence_flops, summed
+from attnprof.models.conventions import EXECUTED, count, sequence_flops, summed, terms
+from attnprof.models.fit_layout import FitModel, FitOptions
+from attnprof.models.fit_parts import cache_bytes, weight_bytes, weight_format
 from attnprof.record import Report
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.
 _FASTER = {"fp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
 
 
-class Peaks(Protocol):
-    """What a device can do at most, and who says so."""
+def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any) -> Report:
+    """Return the report with bounds on the time to the first token and on tokens a second.
 
-    @property
-    def name(self) -> str:
-        """The device."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Where the figures are from."""
-        ...
-
-    @property
-    def flops_per_s(self) -> Mapping[str, float]:
-        """FLOP/s by number format."""
-        ...
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes a second of its memory."""
-        ...
-
-
-def with_speed(report: Report, model: FitModel, options: FitOptions, device: Peaks) -> Report:
-    """Return the report with bounds on the time to the first token and on tokens a second."""
+    ``device`` has what it can do at most, FLOP/s by number format (``flops_per_s``) and bytes a
+    second (``bytes_per_s``), its ``name``, and the ``source`` of these figures.
+    """
     faster = _FASTER.get(weight_format(model, options)[0], 1)
     rate = faster * (device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"])
     peak = "in half precision" if faster == 1 else f"at {faster} times its half precision"

@@ -1,7 +1,7 @@
 """Closed forms of a model of many layers, from formulas of models with its first few layers.
 
 A cost is a sum over layers by kind, so that a few models tell it for any number of layers
-(:mod:`.stacks`); a peak is put together from their steps (:mod:`.stitched`). Runs of all layers
+(:mod:`.stacks`); a peak is put together from their steps (:mod:`.few_layers`). Runs of all layers
 confirm the result. :class:`Repeated` is the entry point.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 from attnprof.algebra.expressions import symbol
 from attnprof.models.borders import derived_beside, on_symbols, reached
 from attnprof.models.costs import LayerKind, by_part, of_all_layers, place_of
+from attnprof.models.few_layers import fewest, stitched_peak, walked
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
-from attnprof.models.stitched import fewest, stitched_peak, walked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, left_out, peak
 from attnprof.trace.report.derivation import PhaseForms
@@ -52,8 +52,8 @@ class ModelForms:
 
 def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
     """Return the forms of a phase that was derived with all layers."""
-    whole = {name: formula.expression for name, formula in forms.formulas.items()}
-    whole = {name: expression for name, expression in whole.items() if expression is not None}
+    closed = {name: formula.expression for name, formula in forms.formulas.items()}
+    whole = {name: expression for name, expression in closed.items() if expression is not None}
     all_places = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
     costs = by_part(forms.trace, forms.phase, all_places, kinds) if all_places is not None else {}
     parts = {key: {q: x for q, x in values.items() if q in whole} for key, values in costs.items()}
@@ -96,20 +96,19 @@ class Repeated:
             return self
         return replace(self, subject=subject, _shortened={})
 
-    def turns(self, stack: LayerStack) -> int:
-        """Return how many periods follow the sampled layers, at least: 2 for a known peak, or 0."""
-        longest = self.samples.lengths[-1][stack.path]
-        return 2 if stack.period(max(stack.start, longest - 1)) else 0
-
     def symbol_of_peak(self, stack: LayerStack) -> Any:
         """Return the symbol for a stack's number of layers in peaks, or None."""
         name = self.samples.symbols.get(stack.path)
         return symbol(name) if name and self._least_turns(name) else None
 
     def _least_turns(self, name: str) -> int:
-        """Return the least ``turns`` of all stacks with this symbol."""
-        symbols = self.samples.symbols
-        return min(self.turns(s) for s in self.samples.stacks if symbols.get(s.path) == name)
+        """Return how many periods follow the sampled layers of a symbol's stacks, at least.
+
+        They are 2 for a known peak, or 0.
+        """
+        longest = self.samples.lengths[-1]
+        stacks = self.samples.stacks_of(name)
+        return 2 if all(s.period(max(s.start, longest[s.path] - 1)) for s in stacks) else 0
 
     def fewest(self, stack: LayerStack) -> int:
         """Return the smallest number of a stack's layers for which formulas hold."""
@@ -118,9 +117,8 @@ class Repeated:
 
     def domain(self, symbols: Iterable[str]) -> Iterator[str]:
         """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
-        names = self.samples.symbols
         for name in symbols:
-            stacks = [stack for stack in self.samples.stacks if names.get(stack.path) == name]
+            stacks = self.samples.stacks_of(name)
             yield f"{name} >= {max(map(self.fewest, stacks))}"
             for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
                 if period > 1:
@@ -284,11 +282,8 @@ class _Sampled:
             for stack in self.samples.stacks
         }
         return stitched_peak(
-            trace, self.phase, self._layer_of, self.samples.stacks, longest, longer
+            trace, self.phase, self.model.places, self.samples.stacks, longest, longer
         )
-
-    def _layer_of(self, module: str) -> str:
-        return place_of(module, self.model.places).layer
 
     def held_against(
         self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...],
@@ -301,13 +296,13 @@ class _Sampled:
         forms = replace(self.found, domain=domain)
         forms = reached(forms, near, known, sizes, self._agrees)
         shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
-        more = list(self._lengths_to_verify())
+        more, full = list(self._lengths_to_verify()), self.samples.full
         for lengths in more:
             self._withhold(self.model.counted(lengths, self.phase, shape), shape, lengths)
         if forms.holds(sizes):
-            self._withhold(run, sizes, self._full)
+            self._withhold(run, sizes, full)
         elif not more:  # the asked sizes are another case, as a batch of one
-            self._withhold(self.model.counted(self._full, self.phase, shape), shape, self._full)
+            self._withhold(self.model.counted(full, self.phase, shape), shape, full)
         domains, seen = list(forms.domain), [dict(shape) for shape in self.found.verified_at]
         layers = self.samples.layers
         if layers:
@@ -327,7 +322,8 @@ class _Sampled:
 
     def _agrees(self, sizes: Sizes) -> bool:
         """Return whether a run of all layers at these sizes contradicts nothing."""
-        return not self._wrong(self.model.counted(self._full, self.phase, sizes), sizes, self._full)
+        full = self.samples.full
+        return not self._wrong(self.model.counted(full, self.phase, sizes), sizes, full)
 
     def _lengths_to_verify(self) -> Iterator[Lengths]:
         """Yield numbers of layers that are no sample, at which formulas are verified."""
@@ -341,8 +337,8 @@ class _Sampled:
         for name in set(symbols.values()):
             most = max(more[path] for path, other in symbols.items() if other == name)
             more |= {path: most for path, other in symbols.items() if other == name}
-        lengths = {path: min(more[path], length) for path, length in self._full.items()}
-        if lengths not in (self._full, longest):
+        lengths = {path: min(more[path], length) for path, length in self.samples.full.items()}
+        if lengths not in (self.samples.full, longest):
             yield lengths
 
     def _withhold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
@@ -380,7 +376,3 @@ class _Sampled:
     def _fixed(self) -> list[LayerStack]:
         """Stacks whose peak is known only for their own number of layers."""
         return [s for s in self.samples.stacks if self.model.symbol_of_peak(s) is None]
-
-    @property
-    def _full(self) -> dict[str, int]:
-        return {stack.path: len(stack) for stack in self.samples.stacks}

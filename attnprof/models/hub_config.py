@@ -25,6 +25,9 @@ _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_L
 _IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
+#: Fields for the number of experts, and for how many of them see a token.
+EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
 #: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")

@@ -20,17 +20,16 @@ from torch import Tensor, nn
 from attnprof.blocks.core import build_layer, checked_sizes
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.models.kind_names import layer_names
-from attnprof.models.parts import is_recurrent, places
+from attnprof.models.parts import is_recurrent, layer_names, layers_of, places
 from attnprof.models.swap import Swap, by_layer
-from attnprof.models.swapped_layers import (
+from attnprof.models.whole import WholeModel
+from attnprof.models.wrappers import (
     SwappedAttention,
     SwappedKernel,
     cache_in_call,
     is_causal,
     rows_in,
 )
-from attnprof.models.whole import WholeModel
 from attnprof.ops.layer import MAPS, LayerSizes
 from attnprof.registry import module_of
 from attnprof.trace.solve.count import count
@@ -156,7 +155,7 @@ def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
 def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerAttention]:
     """Yield a record for each layer, filled in while the model runs."""
     where, modules = places(model), dict(model.named_modules())
-    inside: dict[str, list[str]] = {place.layer: [] for place in where.values() if place.layer}
+    inside: dict[str, list[str]] = {layer: [] for layer in layers_of(where)}
     for path, place in where.items():
         if place.layer and place.part == "attention" and not _ACROSS.search(path):
             inside[place.layer] += [] if is_recurrent(modules[path]) else [path]
@@ -235,11 +234,16 @@ def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     if takes_heads:  # gates are maps of the layer's input, which a kernel does not see
         sizes = LayerSizes(seen.heads, seen.head_dim, seen.heads, seen.head_dim)
         takes_heads = not spec.layer_maps(sizes).keys() - MAPS.keys()
-    return (_as_kernel if takes_heads else _as_layer)(spec, seen, tokens)
+    no_step = _no_step(spec, seen)
+    way = _as_kernel if takes_heads else _as_layer
+    make, notes = way(spec, seen, tokens, decodes=not no_step)
+    return _SwapPlan(make, tuple(notes), no_step)
 
 
-def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
-    """Return the plan to call a mechanism on the model's own queries, keys and values."""
+def _as_kernel(
+    spec: Mechanism, seen: _LayerAttention, tokens: int, *, decodes: bool
+) -> tuple[Callable[[nn.Module], nn.Module], list[str]]:
+    """Return how to call a mechanism on the model's own queries, keys and values, and notes."""
     for name, effect in _KERNEL_EXTRAS.items():
         if seen.more.get(name) is not None:
             raise RequestError(f"the model {effect} ({name}), which {spec.name} has no place for")
@@ -252,22 +256,23 @@ def _as_kernel(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan
 
     def make(module: nn.Module) -> nn.Module:
         core = module_of(spec.name).CORES[spec.name](spec, sizes)
-        kernel = SwappedKernel(core, _number_of(module), not no_step)
+        kernel = SwappedKernel(core, _number_of(module), decodes)
         _set_kernel(module, kernel)
         module.register_forward_pre_hook(kernel.look_for_cache, with_kwargs=True)
         return module
 
-    no_step = _no_step(spec, seen)
     window, notes = seen.more.get("sliding_window"), []
     if repeats:
         notes.append(f"{spec.name} needs as many key heads as query heads: each is repeated")
     if window is not None:
         notes.append(f"{spec.name} takes the place of attention to {window} tokens in all")
-    return _SwapPlan(make, tuple(notes), no_step)
+    return make, notes
 
 
-def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
-    """Return the plan to replace the whole attention module."""
+def _as_layer(
+    spec: Mechanism, seen: _LayerAttention, tokens: int, *, decodes: bool
+) -> tuple[Callable[[nn.Module], nn.Module], list[str]]:
+    """Return how to replace the whole attention module, and notes."""
     rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
     if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
         raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
@@ -277,18 +282,16 @@ def _as_layer(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens, head_dim=head_dim)
     result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
 
-    no_step = _no_step(spec, seen)
-
     def make(module: nn.Module) -> nn.Module:
         layer = build_layer(spec, module_of(spec.name), sizes)
         if seen.heads and not seen.maps_output and hasattr(layer, "o_proj"):
             layer.o_proj = nn.Identity()  # the model maps what its attention gives
-        return SwappedAttention(layer, _number_of(module), not no_step, seen.causal, result)
+        return SwappedAttention(layer, _number_of(module), decodes, seen.causal, result)
 
     lost = [effect for name, effect in _KERNEL_EXTRAS.items() if seen.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
-    return _SwapPlan(make, (note,), no_step)
+    return make, [note]
 
 
 def _no_step(spec: Mechanism, seen: _LayerAttention) -> str:

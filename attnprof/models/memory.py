@@ -1,22 +1,181 @@
-"""Memory of a model: a training step's, and what a decoding step has to read.
+"""Memory of a model: cache, training step, what a decoded token reads, what a peak consists of.
 
-A training step holds weights, gradients, optimizer and activations. A decoding step reads shared
-weights, and those of experts that it meets.
+The cache after a prompt is counted by kind of layer, as numbers and as formulas
+(:func:`cache_bytes`). A training step holds weights, gradients, optimizer and activations. A
+decoding step reads shared weights, and those of experts that it meets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil
 from typing import Any
 
+from attnprof.errors import AttnprofError
+from attnprof.models.forms import ModelForms, Repeated
+from attnprof.models.parts import above
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
-from attnprof.trace.events import Trace, peak, unnumbered
-from attnprof.trace.request.target import Target
+from attnprof.trace.events import Call, Trace, added, peak, unnumbered
+from attnprof.trace.report.records import text
+from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
+from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
+from attnprof.trace.sizes import chosen, evaluate
+from attnprof.trace.solve.count import count
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError
+
+
+@dataclass(frozen=True)
+class CacheForms:
+    """Formulas for bytes of the cache by layer, and where they hold; empty if unknown.
+
+    ``layers`` are the numbers that symbols for layers stand for, ``missing`` why there are no
+    formulas.
+    """
+
+    by_layer: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, int] = field(default_factory=dict)
+    domain: tuple[str, ...] = ()
+    holds: Callable[[Sizes], bool] = field(default=lambda _: False, compare=False, repr=False)
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """Bytes of the cache of ``count`` layers of a kind; with an empty ``kind`` the whole cache.
+
+    ``expression`` is in B, N and the number of layers L, None if there is none; ``value`` is the
+    number at the asked sizes.
+    """
+
+    kind: str
+    count: int
+    expression: Any
+    value: int
+
+
+def cache_bytes(
+    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
+) -> tuple[list[CacheBytes], CacheForms]:
+    """Return bytes of the cache after N tokens, by kind of layer, then the whole; and formulas.
+
+    If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
+    two of the ``shares`` of time.
+    """
+    if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
+        return result
+    numbers, forms = _by_layer_and_formulas(subject.cache(), sizes, shares)
+    formulas = forms.by_layer
+    groups = defaultdict[Any, list[str]](list)
+    for layer, value in numbers.items():
+        groups[value, formulas.get(layer)].append(layer)
+    rows = []
+    for (value, _), layers in groups.items():
+        whole = added([formulas[layer] for layer in layers]) if formulas else None
+        rows.append(CacheBytes(_name(layers, subject), len(layers), whole, value * len(layers)))
+    whole = added(list(formulas.values())) if formulas else None
+    return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], forms
+
+
+def _by_first_layers(
+    sizes: Mapping[str, int], repeated: Repeated, shares: Shares
+) -> tuple[list[CacheBytes], CacheForms] | None:
+    """Return rows and formulas from a decoder's first layers, or None if others may differ."""
+    samples = repeated.samples
+    stack, longest = samples.stacks[-1], samples.lengths[-1]
+    length = longest[stack.path]
+    numbers, forms = _by_layer_and_formulas(repeated.few.cache(), sizes, shares)
+    formulas = forms.by_layer
+    held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
+    expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
+    by_kind = dict(zip(stack.kinds, zip(held, expressions, strict=False), strict=False))
+    expected = [by_kind[kind] for kind in stack.kinds[:length]]
+    beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
+    filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
+    if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
+        return None
+    rows, by_name = [], defaultdict[str, list[int]](list)
+    for kind in dict.fromkeys(stack.kinds):
+        by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
+    for name, kinds in by_name.items():
+        number = sum(stack.kinds.count(kind) for kind in kinds)
+        value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
+        if value:
+            each = {kind: by_kind[kind][1] for kind in kinds}
+            whole = repeated.of_layers(stack, each) if formulas else None
+            rows.append(CacheBytes(name, number, whole, value))
+    whole = {kind: form for kind, (_, form) in by_kind.items()}
+    total = repeated.of_layers(stack, whole) if formulas else None
+    shown = {str(x) for x in getattr(total, "free_symbols", ())}
+    layers = {name: number for name, number in samples.layers.items() if name in shown}
+    forms = replace(forms, layers=layers, domain=(*forms.domain, *repeated.domain(layers)))
+    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], forms
+
+
+def _by_layer_and_formulas(
+    target: Target, sizes: Mapping[str, int], shares: Shares
+) -> tuple[dict[str, Any], CacheForms]:
+    """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
+    asked = {name: sizes[name] for name in target.symbols}
+    numbers = _by_layer(count(target, asked, "forward"))
+    near = {name: size for name, size in asked.items() if size > 1}
+    with shares.next() as share:
+        if not share:
+            return numbers, CacheForms(missing=shares.late(share))
+        try:
+            return numbers, _by_symbols(target, near) or _derived(target, near)
+        except (NoFormulaError, AttnprofError, TooLongError) as error:
+            why = str(error) if is_patient() else shares.late(share)
+            return numbers, CacheForms(missing=why)
+
+
+def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
+    """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
+    try:
+        run = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
+    except (NoFormulaError, AttnprofError):
+        return None
+    formulas = _by_layer(run.trace)
+    others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
+    sizes = next(filter(run.holds, others), None)
+    if sizes is None:
+        return None
+    numbers = _by_layer(count(target, sizes, "forward"))
+    if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
+        raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
+    return CacheForms(formulas, {}, run.domain, run.holds)
+
+
+def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
+    """Return formulas by the usual search; :class:`NoFormulaError` where it finds none."""
+    forms = derived(target, ("forward",), near).phases["forward"]
+    if forms.method == "counted":
+        raise NoFormulaError("no way to one was found")
+    if why := forms.formulas["peak_bytes"].withheld:
+        raise NoFormulaError(why)
+    return CacheForms(_by_layer(forms.trace), {}, forms.domain, forms.holds)
+
+
+def _by_layer(trace: Trace) -> dict[str, Any]:
+    """Return the bytes that a run allocates, by layer."""
+    by_layer = defaultdict[str, list[Any]](list)
+    for call in trace.calls:
+        by_layer[call.module].append(call.takes)
+    return {layer: added(sizes) for layer, sizes in by_layer.items() if layer}
+
+
+def _name(layers: list[str], subject: WholeModel) -> str:
+    """Return the type of layers, if they have the same, else ``layers 0-3``."""
+    numbers = [int(layer.rpartition(".")[2]) for layer in layers]
+    types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
+    return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"
+
 
 #: Modules without gradients that a note names, at most.
 _MOST_NAMED = 5
@@ -52,23 +211,15 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
     """Yield which weights a training step gives no gradient, as those of a part it leaves out."""
     if not trace.ungraded:
         return
-    import torch
-
-    with torch.device("meta"):
-        named = dict(subject.build().named_parameters())
-    met = {path for name in named.keys() - trace.ungraded for path in _paths(name)}
+    named = dict(subject.on_meta().named_parameters())
+    met = {path for name in named.keys() - trace.ungraded for path in above(name)}
     out = [name for name in named if name in trace.ungraded]
-    tops = list(dict.fromkeys(next(x for x in _paths(name) if x not in met) for name in out))
+    tops = list(dict.fromkeys(next(x for x in above(name) if x not in met) for name in out))
     yield (
         f"{sum(named[name].numel() for name in out):,} parameters get no gradient in this training "
         "step, and so no state in the optimizer: those of "
         f"{', '.join(tops[:_MOST_NAMED])}{', …' if len(tops) > _MOST_NAMED else ''}"
     )
-
-
-def _paths(name: str) -> Iterator[str]:
-    """Yield the modules that a parameter is inside of, the outermost first, then its own name."""
-    return accumulate(name.split("."), "{}.{}".format)
 
 
 def _optimizer(
@@ -145,11 +296,86 @@ def weights_met(
     evenly: E (1 - (1 - k/E)^tokens), rounded up.
     """
     ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
-    read = [one for name, one in held.items() if _is_read(unnumbered(name), ran)]
+    # a module that holds another may use its weights itself
+    read = [
+        one for name, one in held.items()
+        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & ran
+    ]  # fmt: skip
     met = 1 - (1 - Fraction(chosen, experts)) ** tokens
     return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
 
 
-def _is_read(name: str, ran: set[str]) -> bool:
-    """Return whether a module ran, or the one that holds it, which may use its weights itself."""
-    return name in ran or name.rpartition(".")[0] in ran
+#: Kinds of tensors that are named.
+_MOST_TENSORS = 3
+#: The least share of a peak of a kind of tensors that is named.
+_LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class HeldTensors:
+    """Results of one operation of alike modules that are alive together: how many, and bytes."""
+
+    module: str
+    op: str
+    part: str
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    bytes: int
+
+
+def peak_fields(
+    trace: Trace, phase: str, forms: ModelForms | None, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the peak's ``formula`` at these sizes, its other branches left out, and ``tensors``.
+
+    ``tensors`` are the largest held then, each a table of :class:`HeldTensors`; without formulas,
+    ``formula`` is None.
+    """
+    whole = None if forms is None else forms.whole.get("peak_bytes")
+    at = {**sizes, **(forms.layers if forms else {})}
+    branch = chosen(whole, at) if hasattr(whole, "free_symbols") else whole
+    held = [vars(one) for one in largest_at_peak(trace, phase)]
+    return {"formula": text(branch), "tensors": held}
+
+
+def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
+    """Return the kinds of tensors that take most of a phase's peak, the largest first.
+
+    Empty for a phase that replaces what was there before, as a cache by a longer copy.
+    """
+    counts: Counter[Any] = Counter()
+    for call, size, number in _live_at_peak(trace.calls, phase):
+        module = unnumbered(call.module.removeprefix("module").removeprefix("."))
+        counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += number
+    held = [
+        HeldTensors(module, op, part, dtype, shape, number, number * size)
+        for (module, op, part, dtype, shape, size), number in counts.items()
+    ]
+    held.sort(key=lambda one: -one.bytes)
+    whole = sum(one.bytes for one in held)
+    if whole > peak(trace, phase):  # of a cache that was there before
+        return []
+    least = _LEAST_SHARE * whole
+    return [one for one in held[:_MOST_TENSORS] if one.bytes >= least]
+
+
+def _live_at_peak(calls: Sequence[Call], phase: str) -> Iterator[tuple[Call, int, int]]:
+    """Yield the calls of which results are alive at the peak, with bytes of one and how many.
+
+    A run that stands for all layers by its first few has several storages of one number.
+    """
+    counted = [call for call in calls if phase != "forward" or call.part == "forward"]
+    held = list(accumulate(call.takes - call.gives for call in counted))
+    most = [
+        now + call.workspace if phase != "backward" or call.part == phase else 0
+        for call, now in zip(counted, held, strict=True)
+    ]
+    last = max(range(len(most)), key=most.__getitem__, default=-1)
+    live: dict[int, list[Any]] = {}
+    for call in counted[: last + 1]:
+        for number in call.died:
+            live[number][2] -= 1
+        for number, size in call.born:
+            live[number] = [call, size, 1 + (live[number][2] if number in live else 0)]
+    return ((call, size, count) for call, size, count in live.values() if count)

@@ -1,28 +1,37 @@
 """The numbers of a model that conventions for MFU need, from its own code.
 
-The model is built without values and runs once over a few tokens: modules that run tell how many
-rows they multiply (:mod:`attnprof.models.text_run`), attention and recurrent layers their shapes
-(:mod:`attnprof.models.layer_shapes`). Of experts a token meets as many as the configuration says.
+The model is built without values and runs once over a few tokens (:mod:`attnprof.models.text_run`):
+modules that run tell how many rows they multiply, the attention registry tells shapes of attention,
+alike layers together; layers that do not ask it are counted as they run. A recurrent layer's state
+stands in the attributes of its module. Of experts a token meets as many as the configuration says.
 Entry point: :func:`sizes_of`.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from os import PathLike
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.models.config import presets
-from attnprof.models.conventions import ModelSizes, RoleWeights
-from attnprof.models.hub import hub_subject
+from attnprof.models.conventions import (
+    CAUSAL,
+    FULL,
+    AttentionShape,
+    Mask,
+    MixerShape,
+    ModelSizes,
+    RoleWeights,
+)
 from attnprof.models.hub_config import configuration, field_of, first_number, text_config
-from attnprof.models.layer_shapes import attention_shapes, mixer_shapes, with_unrecorded
-from attnprof.models.mfu_images import image_shape
 from attnprof.models.names import named
-from attnprof.models.text_run import TextRun, text_run
+from attnprof.models.parts import above, is_recurrent, layers_of
+from attnprof.models.sources import hub_subject
+from attnprof.models.text_run import TOKENS, TextRun, counted_products, text_run
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import is_place
 
@@ -41,31 +50,21 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     Raises :class:`RequestError` for what is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
-    notes = tuple[str, ...]()
-    if isinstance(model, Mapping):
-        fields, name = model, "the configuration"
-    else:
-        source = str(model)
-        if is_place(source) or source.endswith(".toml") or source in presets():
-            raise RequestError(
-                f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
-                "its folder or a name (attnprof list --models)"
-            )
-        found = named(source)
-        fields, name, notes = found.fields, found.name, found.notes
-    subject = hub_subject(fields, name)
-    subject = replace(subject, notes=(*notes, *subject.notes))
-    config = configuration(fields, name)
+    source = "" if isinstance(model, Mapping) else str(model)
+    if is_place(source) or source.endswith(".toml") or source in presets():
+        raise RequestError(
+            f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
+            "its folder or a name (attnprof list --models)"
+        )
+    known = named(model)
+    subject, config = hub_subject(known.fields, known.name), configuration(known.fields, known.name)
+    subject = replace(subject, notes=(*known.notes, *subject.notes))
     sizes = subject_sizes(subject, text_config(config))
-    further = [fields.get(name) or _text_field(fields, name) for name in _FURTHER]
+    text = known.fields.get("text_config")
+    text = text if isinstance(text, Mapping) else {}
+    further = [known.fields.get(name) or text.get(name) for name in _FURTHER]
     named_layers = next((int(x) for x in further if isinstance(x, int)), 0)
     return replace(sizes, images=image_shape(config), mtp_layers=named_layers)
-
-
-def _text_field(fields: Mapping[str, Any], name: str) -> Any:
-    """Return a field of the text part of a ``config.json``, if it has such a part."""
-    text = fields.get("text_config")
-    return text.get(name) if isinstance(text, Mapping) else None
 
 
 def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) -> ModelSizes:
@@ -79,19 +78,19 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
         )
     run = run or text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))
-    attention = tuple(attention_shapes(run, config))
     layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))
     weights, left_out = _weights(run, subject)
-    attention, notes = with_unrecorded(run, subject, attention)
-    mixers = tuple(mixer_shapes(run))
+    attention, notes = with_unrecorded(run, subject, attention_shapes(run, config))
+    mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.ran))))
     if not attention and not mixers:
         notes = (*notes, "what its layers do between tokens is not known: products alone count")
+    if left_out:
+        modules = ", ".join(f"{name} ({number:,} parameters)" for name, number in left_out.items())
+        notes = (*notes, f"not counted, since text alone does not run it: {modules}")
     sizes = ModelSizes(
-        name=subject.name, hidden=hidden, weights=weights, attention=attention,
-        mixers=mixers, layers=layers, tied=run.tied,
-        mtp_matrices=_last_layer(run, subject),
-        usual_length=subject.usual_length,
-        notes=(*subject.notes, *notes, *_note_left_out(left_out)),
+        name=subject.name, hidden=hidden, weights=weights, attention=attention, mixers=mixers,
+        layers=layers, tied=run.tied, mtp_matrices=_last_layer(run, subject),
+        usual_length=subject.usual_length, notes=(*subject.notes, *notes),
     )  # fmt: skip
     return replace(sizes, symbols=_symbols(sizes, config))
 
@@ -108,7 +107,8 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
     for name, weight in run.model.named_parameters():
         owner, _, last = name.rpartition(".")
         if not _runs(run, owner):
-            left_out[_outermost(run, owner)] += weight.numel()
+            outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
+            left_out[outermost] += weight.numel()
             continue
         tied = output is not None and weight is output.weight
         role = "head" if tied else _role(run, owner, last, weight)
@@ -128,31 +128,17 @@ def _is_expert(owner: str) -> bool:
     return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
 
 
-def _outermost(run: TextRun, owner: str) -> str:
-    """Return the outermost module around one that does not run."""
-    parts = owner.split(".")
-    paths = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return next((path for path in paths if not _runs(run, path)), owner)
-
-
-def _note_left_out(left_out: Mapping[str, int]) -> Iterator[str]:
-    if left_out:
-        parts = ", ".join(f"{name} ({number:,} parameters)" for name, number in left_out.items())
-        yield f"not counted, since text alone does not run it: {parts}"
-
-
 def _runs(run: TextRun, owner: str) -> bool:
-    """Return whether a module runs over text, or is inside one that does and is no module apart."""
+    """Return whether a module runs over text, or is inside one that does and is no module apart.
+
+    A module without others inside may be read by the one that it is in.
+    """
     while owner and owner not in run.ran:
-        if not _EXPERTS.search(owner) and not _used_inside(run, owner):
+        outer, has_children = owner.rpartition(".")[0], bool(list(run.modules[owner].children()))
+        if not _EXPERTS.search(owner) and (outer not in run.ran or has_children):
             return False
-        owner = owner.rpartition(".")[0]
+        owner = outer
     return True
-
-
-def _used_inside(run: TextRun, owner: str) -> bool:
-    """Return whether a module that did not run may be read by the module that it is in."""
-    return owner.rpartition(".")[0] in run.ran and not list(run.modules[owner].children())
 
 
 def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
@@ -161,6 +147,8 @@ def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
     kind, inner = type(module).__name__, owner.rpartition(".")[2]
     table = place.part == "embedding" and "Linear" not in kind
     norm = place.part == "norm" or (weight.ndim == 1 and "norm" in f"{inner} {kind}".lower())
+    shared = _SHARED.search(owner)
+    router = _ROUTER.search(inner) or "Router" in kind or "router" in owner
     roles = {
         "bias": last.endswith("bias"),
         "embedding": kind.endswith("Embedding") or table,
@@ -170,31 +158,22 @@ def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
         "vector": weight.ndim < 2 or _VECTORS.search(last),
         "head": place.part == "head",
         "expert": _is_expert(owner),
+        "indexer": "indexer" in owner,
+        "attention": place.part == "attention",
+        "shared gate": shared and weight.shape[:1] == (1,),
+        "shared expert": shared,
+        "router": router and not kind.endswith("MLP"),
     }
-    found = next((role for role, holds in roles.items() if holds), "")
-    return found or _matrix_role(owner, inner, kind, place.part, weight)
-
-
-def _matrix_role(owner: str, inner: str, kind: str, part: str, weight: Any) -> str:
-    if "indexer" in owner:
-        return "indexer"
-    if part == "attention":
-        return "attention"
-    if _SHARED.search(owner):
-        return "shared gate" if weight.shape[0] == 1 else "shared expert"
-    gate = _ROUTER.search(inner) or "Router" in kind or "router" in owner
-    return "router" if gate and not kind.endswith("MLP") else "mlp"
+    return next((role for role, holds in roles.items() if holds), "mlp")
 
 
 def _last_layer(run: TextRun, subject: WholeModel) -> int:
     """Return the matrix entries that a token meets in the last layer: those of an MTP layer."""
-    layers = list(dict.fromkeys(x.layer for x in run.places.values() if x.layer))
-    if not layers:
-        return 0
+    last_layer = next(reversed(layers_of(run.places)), None)
     total, share = Fraction(0), Fraction(subject.chosen, subject.experts)
     for name, weight in run.model.named_parameters():
         owner, _, last = name.rpartition(".")
-        if run.places[owner].layer == layers[-1]:
+        if run.places[owner].layer == last_layer:
             role = _role(run, owner, last, weight)
             if role in ("attention", "mlp", "expert", "shared expert"):
                 total += weight.numel() * (share if role == "expert" else 1)
@@ -207,19 +186,151 @@ def _last_layer(run: TextRun, subject: WholeModel) -> int:
 def _symbols(sizes: ModelSizes, config: Any) -> dict[str, int]:
     """Return the sizes that a formula may name: short symbols, and fields of the configuration."""
     first = max(sizes.attention, key=lambda x: x.layers, default=None)
-    found = {
+    by_symbol = {
         "P": sum(x.entries for x in sizes.weights.values()),
         "A": sum(x.active for x in sizes.weights.values()),
         "E": sizes.entries("embedding"), "L": sizes.layers, "D": sizes.hidden,
         "V": first_number(config, ("vocab_size",)),
     }  # fmt: skip
     if first is not None:
-        found |= {"h": first.heads, "g": first.kv_heads, "d": first.key_dim}
+        by_symbol |= {"h": first.heads, "g": first.kv_heads, "d": first.key_dim}
         windows = [x.mask.size for x in sizes.attention if x.mask.size]
-        found |= {"w": windows[0]} if windows else {}
+        by_symbol |= {"w": windows[0]} if windows else {}
     named = {x: field_of(config, x) for x in config.to_dict()}
     numbers = {
         name: value for name, value in named.items()
         if type(value) is int and value > 0 and "token_id" not in name
     }  # fmt: skip
-    return {**numbers, **found}
+    return {**numbers, **by_symbol}
+
+
+#: Chunks of delta layers, whose code has it as the default of a function.
+_DELTA_CHUNK = 64
+_BLOCK = 256  # of lightning attention
+
+
+def attention_shapes(run: TextRun, config: Any) -> list[AttentionShape]:
+    """Return the shapes of attention, alike layers together."""
+    names = {id(module): name for name, module in run.modules.items()}
+    top, heads, width = (
+        first_number(config, (x,)) for x in ("index_topk", "index_n_heads", "index_head_dim")
+    )
+    shapes = []
+    for module, shape in run.calls:
+        owner = names.get(module, "")
+        if any("indexer" in x and x.startswith(f"{owner}.") for x in run.modules):
+            sparse = top and shape.mask.kind == "causal"
+            mask = Mask("window", top) if sparse else shape.mask
+            shapes.append(replace(shape, mask=mask, index_heads=heads, index_dim=width))
+        else:
+            shapes.append(shape)
+    return together(shapes)
+
+
+def together(shapes: Iterable[Any]) -> list[Any]:
+    """Return each shape of a layer once, with the number of its layers."""
+    return [replace(shape, layers=number) for shape, number in Counter(shapes).items()]
+
+
+def with_unrecorded(
+    run: TextRun, subject: WholeModel, recorded: list[AttentionShape]
+) -> tuple[list[AttentionShape], tuple[str, ...]]:
+    """Return attention with that of layers which do not ask the registry, and a note on it.
+
+    What grows with the square of the length is counted on three short runs, as two products of
+    equal width; whether keys ahead are masked is what the configuration says.
+    """
+    names = {id(module): name for name, module in run.modules.items()}
+    covered = {run.places[names[module]].layer for module, _ in run.calls if module in names}
+    mixers = {run.places[name].layer for name in run.ran if mixer_of(run.modules[name])}
+    rest = {x.layer for name, x in run.places.items() if x.part == "attention" and name in run.ran}
+    rest -= {"", *covered, *mixers}
+    rest = {x for x in rest if not any(is_recurrent(m) for m in run.modules[x].modules())}
+    if not rest:
+        return recorded, ()
+    short, middle, long = (counted_products(subject, steps * TOKENS) for steps in (1, 2, 3))
+    square = (long - 2 * middle + short) // (2 * TOKENS**2)  # FLOPs for each pair
+    if square <= 0:
+        return recorded, ()
+    mask = CAUSAL if subject.caches else FULL
+    note = f"attention of {len(rest)} layers is counted as it runs: it does not say its mask"
+    layers, heads = len(rest), subject.num_heads
+    if square % (4 * layers * heads):
+        layers = heads = 1
+    width = square // (4 * layers * heads)
+    return [*recorded, AttentionShape(layers, heads, heads, width, width, mask)], (note,)
+
+
+def mixer_of(module: Any) -> MixerShape | None:
+    """Return what a recurrent layer's module carries; None for other modules."""
+
+    def has(*names: str) -> int:
+        return first_number(module, names)
+
+    kind, width = type(module).__name__, has("head_dim")
+    heads = has("num_heads", "num_attention_heads")
+    if states := has("ssm_state_size"):
+        chunk, groups = has("chunk_size"), has("n_groups")
+        if not groups or not chunk:
+            return MixerShape(1, "scan", has("intermediate_size"), states, 1, 1)
+        return MixerShape(1, "decay", heads, states, width, chunk, groups)
+    if has("num_v_heads") and has("head_k_dim"):
+        sizes = has("num_v_heads"), has("head_k_dim"), has("head_v_dim")
+        return MixerShape(1, "delta", *sizes, _DELTA_CHUNK)
+    if "Delta" in kind and width:
+        return MixerShape(1, "delta", heads, width, width, _DELTA_CHUNK)
+    if re.search("Lightning|LinearAttention", kind) and width:
+        return MixerShape(1, "decay", heads, width, width, has("block_size") or _BLOCK)
+    return None
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """A vision transformer: multiply-adds a patch before merging and of merging, layers, width.
+
+    ``merged`` patches become one token, so merging is done once for so many.
+    """
+
+    products: int
+    merging: int
+    merged: int
+    layers: int
+    width: int
+
+    def flops(self, lengths: Sequence[int], convention: str, phase: str) -> int:
+        """Return the FLOPs of images of so many patches each, attention full within each.
+
+        ``verl`` merges once for every patch; ``executed`` once for each token, and has the fused
+        kernel's recomputation. Other conventions have no images.
+        """
+        executed = convention == "executed"
+        if convention not in ("verl", "executed"):
+            return 0
+        patches, pairs = sum(lengths), sum(n * n for n in lengths)
+        merges = patches // self.merged if executed else patches
+        each = 6 * (self.products * patches + self.merging * merges)
+        attention = (14 if executed else 12) * pairs * self.layers * self.width
+        if phase == "train":
+            return each + attention
+        return each // 3 + 4 * pairs * self.layers * self.width
+
+
+def image_shape(config: Any) -> ImageShape | None:
+    """Return the shape of a configuration's vision encoder; None without one, or of another kind.
+
+    Known are encoders of patches that merge squares of them, as in Qwen's models with images.
+    """
+    vision = getattr(config, "vision_config", None)
+    fields: Mapping[str, Any] = vision.to_dict() if vision is not None else {}
+    names = ("in_channels", "temporal_patch_size", "patch_size", "patch_size")
+    needed = ("depth", "hidden_size", "intermediate_size", "out_hidden_size", "spatial_merge_size")
+    if not all(isinstance(fields.get(name), int) for name in (*names, *needed)):
+        return None
+    width, merged = fields["hidden_size"], fields["spatial_merge_size"] ** 2
+    layer = width * (4 * width + 2 * fields["intermediate_size"])
+    merging = (fields["out_hidden_size"] + width * merged) * width * merged
+    deep = len(fields.get("deepstack_visual_indexes") or ())
+    patch = width * prod(fields[name] for name in names)
+    return ImageShape(
+        patch + fields["depth"] * layer, merging * (1 + deep), merged, fields["depth"], width
+    )

@@ -74,13 +74,11 @@ def config_of(model: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     alone gets the type that has such layers. Raises :class:`RequestError` for other things, and
     :class:`CannotRunError` if the Hub cannot be asked.
     """
+    known = named(model)
     if isinstance(model, Mapping):
-        name, fields = "the configuration", model
-        check_type(model, name)
-    else:
-        found = named(model)
-        name, fields = found.name, found.fields
-    return as_typed(fields, name)[0] if is_described(fields) else dict(fields)
+        check_type(model, known.name)
+    fields = known.fields
+    return as_typed(fields, known.name)[0] if is_described(fields) else dict(fields)
 
 
 def fields_of(source: str) -> Mapping[str, Any] | None:
@@ -104,13 +102,15 @@ def _is_name(source: str) -> bool:
     return source.lower() in released() or source not in presets()
 
 
-def named(source: str | PathLike[str]) -> NamedModel:
-    """Return the model of a name.
+def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
+    """Return the model of a name, or of the fields of its ``config.json``.
 
     In this order: a folder or a ``.json`` file, a released model in any case of letters, a name on
     the Hub like ``owner/model``, a type of transformers with its defaults. Raises
     :class:`NotFoundError` for a name that is none of these.
     """
+    if isinstance(source, Mapping):
+        return NamedModel("the configuration", source)
     path, text, types = Path(source), str(source), list[str]()
     if path.is_dir() or path.suffix == ".json":
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name

@@ -1,10 +1,21 @@
-"""Find the part (embedding, attention, mlp, …) and the layer that each module belongs to."""
+"""Find the part (embedding, attention, mlp, …) and the layer of each module; name kinds of layers.
 
+Kinds are named by what differs between them: ``sliding 128``, ``latent · moe 256/8``. The modules
+of a layer say how it mixes rows: latent attention has the rank of its latents, a recurrence its
+decays. Which keys attention sees is said by the configuration. Entry points: :func:`places`,
+:func:`layer_names`, and :func:`distinct_names` for kinds of one name.
+"""
+
+import inspect
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
+
+from attnprof.models.hub_config import CHOSEN, EXPERTS, first_number, text_config
 
 PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 #: The path of a module's layer: up to the first number.
@@ -59,11 +70,16 @@ def places(model: Any) -> dict[str, ModulePlace]:
     return {name: _place(name, modules, heads) for name in modules}
 
 
+def layers_of(places: Mapping[str, ModulePlace]) -> list[str]:
+    """Return the paths of a model's layers, in order."""
+    return list(dict.fromkeys(place.layer for place in places.values() if place.layer))
+
+
 def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
     match = _LAYER.match(name)
     layer = match.group() if match else ""
     part = "other"
-    for path in _above(name):
+    for path in above(name):
         last, kind = path.rpartition(".")[2], type(modules[path]).__name__
         outside = not layer or layer.startswith(f"{path}.")
         if path in heads or (outside and _HEAD.fullmatch(last)):
@@ -81,11 +97,9 @@ def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlac
     return ModulePlace(part, layer)
 
 
-def _above(name: str) -> Iterator[str]:
-    """Yield the paths of all modules that a module is inside of, outermost first, then its own."""
-    parts = name.split(".") if name else []
-    for end in range(1, len(parts) + 1):
-        yield ".".join(parts[:end])
+def above(name: str) -> Iterator[str]:
+    """Yield the paths of all modules that one is inside of, outermost first, then its own."""
+    return accumulate(name.split(".") if name else (), "{}.{}".format)
 
 
 def _inside(last: str, kind: str) -> str:
@@ -114,7 +128,7 @@ def parts(model: Any) -> dict[str, int]:
 
 def layer_kinds(model: Any) -> dict[str, int]:
     """Return the number of layers of each kind: mechanism, and whether it crosses."""
-    from attnprof.models.layers import TransformerLayer
+    from attnprof.models.transformer import TransformerLayer
 
     kinds: Counter[str] = Counter()
     for layer in model.modules():
@@ -122,3 +136,242 @@ def layer_kinds(model: Any) -> dict[str, int]:
             crosses = "" if layer.cross is None else ", cross-attention"
             kinds[f"{layer.attention.spec.name}{crosses}"] += 1
     return dict(kinds)
+
+
+# -- names of kinds of layers ----------------------------------------------------------------
+#: Attributes of modules for the number of experts, and for how many of them see a token.
+_EXPERTS, _CHOSEN = (*EXPERTS, "num_routed_experts"), ("top_k", *CHOSEN, "moe_topk")
+_MIXES = re.compile(r"att|delta|mixer|mamba|conv(olution)?$|recurrent|lstm|ssm", re.IGNORECASE)
+_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
+#: Words of a class that say nothing of how it mixes rows.
+_EMPTY = {"attention", "attn", "mixer", "layer", "block", "net", "self", "text", "module", "model"}
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
+#: Ends of attributes of modules whose attention sees windows or blocks alone.
+_BLOCKS = {"window_size": "window", "chunk_length": "chunked", "block_size": "blocks"}
+#: Attributes that number a module.
+_NUMBERS = re.compile(r"(^|_)(idx|index|id|layer_num\w*)$|^training$|^depth$")
+
+
+def layer_names(
+    model: Any, layers: Sequence[str], places: Mapping[str, ModulePlace], types: Sequence[str]
+) -> list[str]:
+    """Return the name of each layer; its type or its class, if its modules tell none.
+
+    ``types`` has one a layer, or none at all. Names of types with a mechanism of ours stay.
+    """
+    modules = dict(model.named_modules())
+    given = list(types) or [type(modules[path]).__name__ for path in layers]
+    if not hasattr(getattr(model, "config", None), "get_text_config"):
+        return given
+    if any(name.endswith(")") for name in given):
+        return given
+    told = types or [""] * len(layers)
+    names = [
+        _layer_name(model, modules, path, places, kind)
+        for path, kind in zip(layers, told, strict=True)
+    ]
+    return [name or usual for name, usual in zip(names, given, strict=True)]
+
+
+def distinct_names(
+    modules: Mapping[str, Any], name: str, kinds: Sequence[Sequence[str]]
+) -> list[str]:
+    """Return a name for each of the kinds of layers (paths) that share one: by what differs."""
+    names = [name]
+    for paths in kinds[1:]:
+        title = f"{name} · {_difference(modules[kinds[0][0]], modules[paths[0]], paths)}"
+        if title in names:  # of several that differ from the first, as widths of a pyramid
+            title += f" at {_positions(paths)}"
+        names.append(title)
+    return names
+
+
+def _positions(paths: Sequence[str]) -> str:
+    return ", ".join(path.rpartition(".")[2] for path in paths)
+
+
+def _layer_name(
+    model: Any,
+    modules: Mapping[str, Any],
+    path: str,
+    places: Mapping[str, ModulePlace],
+    layer_type: str,
+) -> str:
+    """Return the name of a layer of a model of transformers; "" if its modules tell none.
+
+    ``layer_type`` is the layer's type in the configuration, or empty.
+    """
+    text = text_config(model.config)
+    mixing = mixers(modules, path, places)
+    names = [
+        "cross" if _CROSS.search(x.removeprefix(path)) else
+        _mixer_name(model, modules[x], text, layer_type)
+        for x in mixing
+    ]  # fmt: skip
+    experts = _experts(modules[path], text)
+    mixed = " + ".join(dict.fromkeys(filter(None, names)))
+    return " · ".join(filter(None, (mixed, experts)))
+
+
+def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePlace]) -> list[str]:
+    """Return the paths of a layer's modules that mix rows, the outermost of each."""
+    paths = list[str]()
+    for name, _ in modules[path].named_modules(prefix=path):
+        if name not in places:  # layers may share a module, which has the path of its first
+            continue
+        inside = any(name.startswith(f"{outer}.") for outer in paths)
+        held = next(modules[name].parameters(), None) is not None
+        if places[name].part == "attention" and held and not inside:
+            paths += [] if type(modules[name]).__name__ == "ModuleList" else [name]
+    by_class = [x for x in paths if _MIXES.search(type(modules[x]).__name__)]
+    # one matrix that is no convolution weighs the results of layers, not of tokens
+    matrices = {x: sum(w.dim() > 1 for w in modules[x].parameters()) for x in by_class}
+    of_tokens = [
+        x for x in by_class
+        if matrices[x] > 1 or "conv" in type(modules[x]).__name__.lower()
+    ]  # fmt: skip
+    return of_tokens or by_class or paths
+
+
+def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:
+    """Return how a module mixes rows: ``latent``, ``mamba-2``, ``sliding 128`` and so on."""
+    parts = [part for part in mixer.modules() if not hasattr(part, "weight")] or [mixer]
+    window = _keys_seen(mixer, text, layer_type)
+    if any(hasattr(part, "kv_lora_rank") and hasattr(part, "kv_b_proj") for part in parts):
+        return "latent" if window == "full" else f"latent, {window}"
+    recurrence = next(filter(None, map(_recurrence, parts)), "")
+    if recurrence:
+        return recurrence
+    words = _own_words(type(model).__name__, type(mixer).__name__)
+    attends = any("att" in type(part).__name__.lower() for part in mixer.modules())
+    linear = layer_type in ("linear_attention", "conv") or not attends
+    return " ".join(words) or layer_type.replace("_", " ") if linear else window
+
+
+def _recurrence(module: Any) -> str:
+    """Return the name of a module's recurrence, by the shapes of its decays; "" without any."""
+    decay = getattr(module, "A_log", None)
+    if decay is None:
+        return "rwkv" if hasattr(module, "time_decay") else ""
+    if (
+        sum(size > 1 for size in decay.shape) > 1
+    ):  # (channels, states), or (heads, channels, states)
+        return "mamba"
+    if getattr(module, "D", None) is not None:
+        return "mamba-2"
+    steps = getattr(module, "dt_bias", None)
+    return "gated delta" if steps is None or steps.numel() == decay.numel() else "kimi delta"
+
+
+def _keys_seen(mixer: Any, text: Any, layer_type: str) -> str:
+    """Return which keys attention sees: ``full``, ``sliding 128``, ``chunked 8192`` and so on."""
+    window = first_number(text, ("sliding_window", "window_size", "local_attention"))
+    types = (vars(part).get("attention_type") for part in mixer.modules())
+    kind = layer_type or str(next(filter(None, types), ""))
+    kind = kind.removesuffix("_attention").replace("_", " ")
+    if kind in ("sliding", "hybrid sliding", "local"):
+        return f"sliding {window}" if window else "sliding"
+    if kind in ("global", "original full"):
+        return "full"
+    if kind == "chunked":
+        return f"chunked {first_number(text, ('attention_chunk_size',))}"
+    if kind == "indexed":
+        return f"top {first_number(text, ('index_topk', 'indexer_top_k'))}"
+    if kind in ("", "hybrid", "sparse", "dense", "moe"):
+        usual = None if layer_type else _window_of(mixer, text)
+        held = getattr(mixer, "sliding_window", usual)
+        return f"sliding {held}" if isinstance(held, int) and held > 1 else _blocks_of(mixer)
+    return kind
+
+
+def _blocks_of(mixer: Any) -> str:
+    """Return the windows or blocks that a module's own numbers tell, else ``full``."""
+    for part in mixer.modules():
+        for name, value in vars(part).items():
+            size = value[0] if isinstance(value, tuple | list) and value else value
+            word = next((_BLOCKS[end] for end in _BLOCKS if name.endswith(end)), "")
+            if word and type(size) is int and size > 1:
+                return f"{word} {size}"
+    return "full"
+
+
+def _window_of(mixer: Any, text: Any) -> int | None:
+    """Return the window of all layers, if the configuration has one and the code reads it."""
+    window = getattr(text, "sliding_window", None)
+    if not isinstance(window, int):
+        return None
+    source = inspect.getsource(sys.modules[type(mixer).__module__])
+    return window if "sliding_window" in source else None
+
+
+def _own_words(model: str, mixer: str) -> list[str]:
+    """Return the words of a mixer's class that are not its model's.
+
+    ``MiniMaxLightningAttention`` of ``MiniMaxForCausalLM`` is lightning.
+    """
+    theirs, words = _WORD.findall(model), _WORD.findall(mixer)
+    while words and theirs and words[0] == theirs[0]:
+        words, theirs = words[1:], theirs[1:]
+    return [word.lower() for word in words if word.lower() not in _EMPTY]
+
+
+def _experts(layer: Any, text: Any) -> str:
+    """Return ``moe 128/8`` for a layer with 128 experts of which 8 see a token, else ""."""
+    from torch import nn
+
+    numbers = [
+        len(part) if isinstance(part, nn.ModuleList) else first_number(part, _EXPERTS)
+        for name, part in layer.named_modules()
+        if name.rpartition(".")[2] == "experts"
+    ]
+    experts = max(numbers, default=0)
+    if experts < 2:
+        return ""
+    chosen = [first_number(part, _CHOSEN) for part in layer.modules()]
+    seen = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
+    return f"moe {experts}/{seen}" if seen else f"moe {experts}"
+
+
+def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
+    """Return what a layer has that one of the same name has not: a width, a module, a setting.
+
+    ``paths`` are those of ``other`` and the layers like it: where they stand tells, if nothing else
+    differs.
+    """
+    mine, theirs = (_weights(layer) for layer in (other, one))
+    for name in mine:
+        if name in theirs and mine[name] != theirs[name]:
+            pairs = list(zip(mine[name], theirs[name], strict=False))
+            size = next((x for x, y in pairs if x != y), mine[name][0])
+            return f"{_short(name)} {size}"
+    if more := [name for name in mine if name not in theirs]:
+        return f"with {_short(more[0])}"
+    if less := [name for name in theirs if name not in mine]:
+        return f"without {_short(less[0])}"
+    settings = [_settings(layer) for layer in (other, one)]
+    for name, value in settings[0].items():
+        if name in settings[1] and settings[1][name] != value:
+            return f"{name.rpartition('.')[2]} {value}"
+    return f"at {_positions(paths)}"
+
+
+def _weights(layer: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(x.shape) for name, x in layer.named_parameters()}
+
+
+def _short(name: str) -> str:
+    """Return the module that has a weight, and the weight's name unless that is ``weight``."""
+    *owners, last = name.split(".")
+    owner = next((x for x in reversed(owners) if not x.isdigit()), "")
+    return f"{owner} {'' if last == 'weight' else last}".strip()
+
+
+def _settings(layer: Any) -> dict[str, Any]:
+    """Return the numbers and words that a layer's modules hold, by their paths."""
+    return {
+        f"{path}.{name}": value
+        for path, module in layer.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | str) and not _NUMBERS.search(name)
+        and not name.startswith("_")
+    }  # fmt: skip

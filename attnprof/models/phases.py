@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_beside, reached
-from attnprof.models.costs import LayerKind, by_kind
+from attnprof.models.costs import LayerKind, by_kind, kind_of_layer
 from attnprof.models.few_layers import run_by_few
 from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
-from attnprof.models.memory import HeldWeights, held_weights, is_routed
+from attnprof.models.memory import HeldWeights, held_weights
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
 from attnprof.processes.progress import tell
@@ -69,31 +69,22 @@ class Model:
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
         """Return what a subject has, with kinds of layers told apart by the costs in runs."""
-        import torch
-
-        with torch.device("meta"):
-            model = subject.build()
+        model = subject.on_meta()
         where = places(model)
         entries = sum(weights.numel() for weights in model.parameters())
         kinds = by_kind(model, where, traces, subject.layer_types)
-        of_layer = {path: kind for kind in kinds for path in kind.layers}
-        held: Counter[tuple[LayerKind, str]] = Counter()
-        for name, weights in model.named_parameters():
-            if is_routed(name, weights, subject.experts):
-                place = where[name.rpartition(".")[0]]
-                held[of_layer[place.layer], place.part] += weights.numel()
+        of_layer = kind_of_layer(kinds)
+        held, routed = held_weights(model, subject.experts), Counter[tuple[LayerKind, str]]()
+        for name, weights in held.items():
+            routed[of_layer[where[name].layer], where[name].part] += weights.routed
         left = subject.experts - subject.chosen
-        resting = {key: number * left // subject.experts for key, number in held.items()}
-        same = repeated(subject, model, where, kinds)
-        return cls(where, kinds, entries, resting, same, held_weights(model, subject.experts))
+        resting = {key: number * left // subject.experts for key, number in routed.items()}
+        return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds), held)
 
     @property
     def layers(self) -> Mapping[str, int]:
         """The number of layers of each kind, by its name."""
-        counts: Counter[str] = Counter()
-        for kind in self.kinds:
-            counts[kind.name] += kind.count
-        return counts
+        return Counter(kind.name for kind in self.kinds for _ in kind.layers)
 
     @property
     def active(self) -> int:
@@ -113,13 +104,9 @@ def _with_logits(subject: WholeModel, name: str) -> WholeModel:
 
 
 def run_of(
-    subject: WholeModel,
-    phase: str,
-    sizes: Mapping[str, int],
-    limit_s: float = 0.0,
-    *,
+    subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0, *,
     shown: Trace | None = None,
-) -> PhaseRun:
+) -> PhaseRun:  # fmt: skip
     """Return a run of all layers at the asked sizes.
 
     One that takes long is made from a run of the first layers, if the others are built alike; so is

@@ -9,14 +9,20 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.models.cache import CacheBytes, CacheForms, cache_bytes
 from attnprof.models.costs import by_part, calls_by_part, half_length
+from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
-from attnprof.models.memory import training_memory, ungraded_note, weights_met
+from attnprof.models.memory import (
+    CacheBytes,
+    CacheForms,
+    cache_bytes,
+    peak_fields,
+    training_memory,
+    ungraded_note,
+    weights_met,
+)
 from attnprof.models.parts import PARTS
-from attnprof.models.peaks import peak_fields
 from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
-from attnprof.models.views import difference
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
@@ -46,48 +52,43 @@ def shares_of(
             by_part[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
         return +by_part
 
-    sizes, lengths = _lengths(forms.holds, sizes, met=flops(sizes) == +Counter(counted))
-    at = [flops({**sizes, "N": n}) for n in lengths]
+    curve, at = _curve(flops, forms.holds, sizes, +Counter(counted))
     parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
-    curve = {"batch_size": sizes["B"], "seq_len": lengths, "parts": parts}
-    return curve if len(lengths) > 1 and parts else None
+    return {**curve, "parts": parts} if len(at) > 1 and parts else None
 
 
 def growth(
-    expression: Any,
-    holds: Callable[[Any], bool],
-    sizes: Mapping[str, int],
-    layers: Mapping[str, int],
-    counted: int,
-) -> dict[str, Any] | None:
+    expression: Any, holds: Callable[[Any], bool], sizes: Mapping[str, int],
+    layers: Mapping[str, int], counted: int,
+) -> dict[str, Any] | None:  # fmt: skip
     """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
     ``counted`` are those of a run at the asked sizes.
     """
     if expression is None:
         return None
-    met = evaluate(expression, {**sizes, **layers}) == counted
-    sizes, lengths = _lengths(holds, sizes, met=met)
-    held = [evaluate(expression, {**sizes, "N": n, **layers}) for n in lengths]
-    curve = {"batch_size": sizes["B"], "seq_len": lengths, "bytes": held}
-    return curve if len(lengths) > 1 and any(held) else None
+    curve, held = _curve(lambda at: evaluate(expression, {**at, **layers}), holds, sizes, counted)
+    return {**curve, "bytes": held} if len(held) > 1 and any(held) else None
 
 
-def _lengths(
-    holds: Callable[[Any], bool], sizes: Mapping[str, int], *, met: bool
-) -> tuple[Mapping[str, int], list[int]]:
-    """Return sizes, and lengths around the asked one at which formulas hold with them.
+def _curve(
+    value: Callable[[Mapping[str, int]], Any], holds: Callable[[Any], bool],
+    sizes: Mapping[str, int], counted: Any,
+) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
+    """Return lengths around the asked one at which formulas hold, with a batch, and values there.
 
-    Formulas that do not hold for one input are taken for two. ``met``: they give the numbers of a
-    run of one input, too, which then is what the curve is for.
+    Formulas that do not hold for one input are taken for two, unless they give the number that was
+    ``counted`` in a run of one input.
     """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
-    lengths = [n for n in near if holds({**sizes, "N": n})]
+    lengths, shown = [n for n in near if holds({**sizes, "N": n})], sizes
     if not lengths and sizes["B"] == 1:  # tensors of one row are another case to some operations
         two = {**sizes, "B": 2}
-        return sizes if met else two, _lengths(holds, two, met=False)[1]
-    return sizes, lengths
+        lengths = [n for n in near if holds({**two, "N": n})]
+        shown = sizes if value(sizes) == counted else two
+    curve = {"batch_size": shown["B"], "seq_len": lengths}
+    return curve, [value({**shown, "N": n}) for n in lengths]
 
 
 #: Seconds of processor time after which no formulas are looked for, unless said otherwise.

@@ -1,21 +1,37 @@
 """Load a model from a configuration of transformers, a name, a TOML file, a preset, or code.
 
-Code makes it by a function without arguments, or by its class.
+Models of transformers are built by their configuration from its own code, without weights
+(:func:`hub_subject`). Code makes a model by a function without arguments, or by its class.
+Entry point: :func:`subject_of`.
 """
 
-from collections.abc import Sequence
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from attnprof.errors import RequestError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.models.config import ModelConfig, load, presets
+from attnprof.models.hub_config import (
+    CHOSEN,
+    EXPERTS,
+    class_note,
+    class_of,
+    configuration,
+    field_of,
+    first_number,
+    format_notes,
+    format_of,
+    text_config,
+)
 from attnprof.models.names import named
 from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.trace.request import signatures
 from attnprof.trace.request.lookup import target_of
-from attnprof.user_code import is_place, loaded
+from attnprof.user_code import error_text, is_place, loaded
 
 
 def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
@@ -49,8 +65,6 @@ def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
     with fake_world():
         model = target.make({})
     if not inputs and hasattr(model, "main_input_name") and hasattr(model, "config"):
-        from attnprof.models.hub import class_subject
-
         return class_subject(source, type(model), model.config, partial(target.make, {}))
     taken = dict(text.split(": ", 1) for text in target.spelled_inputs)
     steps: Any = type(model) if hasattr(model, "init_state") else None
@@ -99,8 +113,6 @@ def _subject(
             raise RequestError(f"--kernel is for a model of transformers, not for {source}")
         config = swapped_config(load(source), swaps) if swaps else load(source)
         return config_subject(source, config)
-    from attnprof.models.hub import hub_subject
-
     model = named(source)
     subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
     return replace(subject, notes=(*model.notes, *subject.notes))
@@ -120,3 +132,180 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
         num_heads=config.num_heads, head_dim=config.d_model // config.num_heads, in_blocks=True,
         longest=config.seq_len,
     )  # fmt: skip
+
+
+#: Fields for the number of tokens that a model is for.
+_LENGTHS = ("max_position_embeddings", "max_target_positions", "max_sequence_length", "max_seq_len")
+#: Pixels a side of an image, if the configuration does not say it, as most models are trained.
+_SIDE = 224
+#: Fields for the width of a spectrogram's rows.
+_BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+#: Fields for the time steps of a series, and for the numbers at each.
+_TIME_STEPS = ("context_length", "num_input_channels")
+#: Fields for the number of pictures of a video.
+_FRAMES = ("num_frames", "frames_per_clip")
+_TEXT = "B, N int64"
+#: Inputs that are tokens; and fields of configurations whose models take images as tokens.
+_TOKENS = frozenset({"input_ids", "decoder_input_ids"})
+_IMAGE_TOKENS = ("image_token_id", "image_token_index")
+#: Ends of the names of classes that are trained with one label for each input.
+_ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
+#: Tokens of a model whose configuration does not say how many it takes.
+_LONGEST = 2**16
+#: The argument of a forward pass that says for how many of the last tokens it gives logits.
+_LAST = "logits_to_keep"
+
+
+def hub_subject(
+    fields: Mapping[str, Any],
+    name: str,
+    kernel: str | None = None,
+    swaps: Sequence[Swap] = (),
+    tokens: int | None = None,
+) -> WholeModel:
+    """Return a model of transformers, by the fields of its configuration.
+
+    ``kernel`` is ``eager`` or ``sdpa``; None leaves the choice to transformers. ``swaps`` put
+    mechanisms of ours into some of its layers; a mechanism that is built for one length is built
+    for ``tokens``, by default the most that the model takes. Raises :class:`CannotRunError` without
+    transformers, and :class:`RequestError` for a type of model that it does not have.
+    """
+    config = configuration(fields, name)
+    if kernel is not None:
+        config._attn_implementation = kernel  # noqa: SLF001 - no other way before it is built
+    try:
+        kind = class_of(config)
+        build = lambda: kind(copy.deepcopy(config))  # noqa: E731 - models change their own
+        subject = class_subject(name, kind, config, build)
+    except AttnprofError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"{name}: no model can be built with this configuration: {error_text(error)}"
+        ) from error
+    notes = (*format_notes(fields, config), *class_note(kind, config))
+    subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
+    if not swaps:
+        return subject
+    from attnprof.models.hub_swap import swapped
+
+    return swapped(subject, swaps, tokens or subject.longest or _LONGEST)
+
+
+def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
+    """Return the description of a model of a class of transformers, which ``build`` makes."""
+    text = text_config(config)
+    inputs, labels = _inputs(kind, config)
+    experts, chosen = first_number(text, EXPERTS), first_number(text, CHOSEN)
+    heads = first_number(text, ("num_attention_heads",)) or 1
+    return WholeModel(
+        name,
+        build,
+        inputs,
+        labels,
+        dtype=format_of(config),
+        caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
+        layer_types=tuple(getattr(text, "layer_types", None) or ()),
+        experts=experts if chosen else 1,
+        chosen=chosen if experts else 1,
+        num_heads=heads,
+        head_dim=field_of(text, "head_dim")
+        or first_number(text, ("hidden_size", "d_model")) // heads,
+        longest=first_number(text, _LENGTHS),
+        last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
+        notes=tuple(_notes(inputs, config)),
+    )
+
+
+def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the dimensions of a class's inputs and labels by name, as ``--input`` takes them."""
+    taken = inspect.signature(kind.forward).parameters
+    name = kind.main_input_name
+    known = {
+        "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
+        "pixel_values_videos": lambda: _image(config), "input_features": lambda: _sound(config),
+        "input_values": lambda: _wave(config),
+        "past_values": lambda: _series(config),
+    }  # fmt: skip
+    if name not in known:
+        raise RequestError(
+            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
+        )
+    try:
+        inputs = {name: known[name]()}
+    except AttributeError as error:
+        raise RequestError(
+            f"{kind.__name__}: the size of its input is not known: {error}"
+        ) from error
+    if config.is_encoder_decoder and "decoder_input_ids" in taken:
+        inputs["decoder_input_ids"] = _TEXT
+    if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
+        both = {"input_ids": _TEXT, "pixel_values": _image(config)}
+        inputs |= {} if _takes_images_as_tokens(config) else both
+    tokens = not _TOKENS.isdisjoint(inputs)
+    one = kind.__name__.endswith(_ONE_LABEL)
+    if "labels" not in taken or not (one or tokens):
+        return inputs, {}
+    return inputs, {"labels": "B int64" if one else _TEXT}
+
+
+def _image_config(config: Any) -> Any:
+    """Return the part of a configuration that says which images a model takes."""
+    parts = (getattr(config, name, None) for name in ("vision_config", "encoder"))
+    return next((part for part in parts if hasattr(part, "image_size")), config)
+
+
+def _image(config: Any) -> str:
+    """Return the dimensions of an image, or of the pictures of a video."""
+    config = _image_config(config)
+    size = getattr(config, "image_size", None) or _SIDE
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    frames = first_number(config, _FRAMES)
+    channels = first_number(config, ("num_channels", "in_chans")) or 3
+    return ", ".join(map(str, ("B", *([frames] if frames else []), channels, *sides)))
+
+
+def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
+    """Yield what is assumed where the configuration does not say it, and what is left out."""
+    has_size = getattr(_image_config(config), "image_size", None)
+    if "pixel_values" in inputs and not has_size:
+        yield f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
+    if "pixel_values" not in inputs and _takes_images_as_tokens(config):
+        yield "its input is text alone: what images would cost is not counted"
+    if getattr(config, "quantization_config", None):
+        name = format_of(config)
+        yield (
+            f"its weights are counted in {name}: quantization_config is not built; attnprof fit "
+            "counts their bytes in its format"
+        )
+
+
+def _takes_images_as_tokens(config: Any) -> bool:
+    """Return whether a model gets its images among the tokens of its text."""
+    return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
+
+
+def _series(config: Any) -> str:
+    """Return the dimensions of a series: the time steps, and the numbers at each, of a model."""
+    sizes = [first_number(config, (name,)) for name in _TIME_STEPS]
+    if not all(sizes):
+        raise AttributeError(f"its configuration lacks {_TIME_STEPS[sizes.index(0)]}")
+    return ", ".join(map(str, ("B", *sizes)))
+
+
+def _wave(config: Any) -> str:
+    """Return the dimensions of sound: a spectrogram if its width is configured, else N samples."""
+    bins = getattr(config, "num_mel_bins", None)
+    return f"B, {config.max_length}, {bins}" if bins else "B, N"
+
+
+def _sound(config: Any) -> str:
+    """Return the dimensions of a spectrogram: N rows, or the model's own number of columns."""
+    parts = (getattr(config, name, None) for name in ("audio_config", "encoder_config"))
+    audio = next((part for part in parts if part is not None), config)
+    columns = getattr(audio, "max_source_positions", None)
+    if columns and hasattr(audio, "num_mel_bins"):
+        return f"B, {audio.num_mel_bins}, {2 * columns}"
+    if not (bins := first_number(audio, _BINS)):
+        raise AttributeError(f"its configuration has none of {', '.join(_BINS)}")
+    return f"B, N, {bins}"

@@ -143,9 +143,18 @@ class Samples:
         return _combination(rows, counts_of(self.stacks, lengths))
 
     @property
+    def full(self) -> dict[str, int]:
+        """The lengths of the model's own stacks."""
+        return {stack.path: len(stack) for stack in self.stacks}
+
+    @property
     def layers(self) -> dict[str, int]:
         """The model's numbers of layers, by symbol."""
-        return self.numbers({stack.path: len(stack) for stack in self.stacks})
+        return self.numbers(self.full)
+
+    def stacks_of(self, name: str) -> list[LayerStack]:
+        """Return the stacks whose number of layers a symbol stands for."""
+        return [stack for stack in self.stacks if self.symbols.get(stack.path) == name]
 
     def numbers(self, lengths: Lengths) -> dict[str, int]:
         """Return what the symbols stand for in stacks of such lengths."""

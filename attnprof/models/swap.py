@@ -52,8 +52,8 @@ class Swap:
         turns = self.layers.removeprefix(_PATTERN).split(":")
         if len(turns) != 2 or not all(x.isdecimal() and int(x) for x in turns):
             raise RequestError(f"--swap {self.text}: type layers with and without it: pattern=3:1")
-        given, left = map(int, turns)
-        return [number for number in range(count) if number % (given + left) < given]
+        swapped, left = map(int, turns)
+        return [number for number in range(count) if number % (swapped + left) < swapped]
 
     def _numbered(self, kinds: Sequence[str]) -> list[int]:
         """Return the layers of a list like ``0,3,5-7``."""

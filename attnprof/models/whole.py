@@ -1,16 +1,144 @@
-"""A whole model as targets to derive: forward pass, training step, decoded token, cache."""
+"""A whole model as targets to derive: forward pass, training step, decoded token, cache.
 
-from collections.abc import Callable, Mapping, Sequence
+Caches after long prompts are extrapolated from those that short prompts leave (:class:`Growth`):
+recurrent layers go through a prompt in a loop, which a run on symbolic sizes would follow from the
+first token to the last. Their state does not grow, and the cache of attention grows by a row a
+token: prompts at a few sizes show that, and one at others confirms it.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.models.prompts import Growth
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
+from attnprof.trace.run.limits import TooLongError
+
+#: Tokens of the shortest prompt: convolutions over a few tokens keep shorter ones whole.
+_LEAST_TOKENS = 8
+#: The longest prompt: so many times the asked one, and at least so many tokens.
+_AS_LONG, _SHORTEST = 2, 256
+
+
+class NotGrowingError(Exception):
+    """Raised if a cache does not grow by the same for each token."""
+
+
+class Growth:
+    """What prompts of a model leave in its cache, by the numbers of sequences and tokens."""
+
+    def __init__(self, subject: "WholeModel") -> None:
+        self.subject = subject
+        self._lengths = [name for name in subject.target().symbols if name != "B"]
+        self._known: tuple[Sizes, Sizes, list[Any]] | None = None
+        self._fails = False
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        """Return the cache at symbolic sizes; None if a prompt itself is to be run there.
+
+        That is if it takes as many operations at every length, does not run without values, or
+        leaves a cache that grows in another way, as windows do.
+        """
+        import torch
+
+        if self._fails or not any(isinstance(size, torch.SymInt) for size in sizes.values()):
+            return None
+        usual = {name: getattr(size, "node", None) for name, size in sizes.items()}
+        hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
+        try:
+            least, most, kept = self._known_caches(hints)
+        except TooLongError:  # there is no time for other prompts, either
+            raise
+        except Exception:  # noqa: BLE001 - on tensors without values, models may raise anything
+            self._fails = True
+            return None
+        for name in self._lengths:
+            if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
+                return None
+        return _extrapolated(kept, _line(least, most, sizes), {})
+
+    def _known_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
+        """Return the least sizes, the largest ones, and the caches that prompts leave.
+
+        These are at the least sizes, with one more of each in turn, and at the largest.
+        """
+        least = {name: _LEAST_TOKENS if name in self._lengths else 2 for name in hints}
+        if self._known is None or any(hints[n] > self._known[1][n] for n in self._lengths):
+            most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
+            most = {name: most.get(name, 5) for name in hints}
+            self._known = least, most, list(self._prompts(least, most))
+            _extrapolated(self._known[2], _line(least, most, least), {})
+        return self._known
+
+    def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
+        import torch
+
+        from attnprof.models.wrappers import Unrecorded
+        from attnprof.trace.run.remembered import Remembering
+        from attnprof.trace.run.worlds import outside_fake
+
+        def ran(sizes: Sizes) -> tuple[Any, int]:
+            with remembering, Unrecorded() as mode:
+                return self.subject.prompt(model, sizes), mode.operations
+
+        remembering = Remembering()
+        with outside_fake(), torch.device("meta"):
+            model = self.subject.build().eval()
+            (first, operations), (last, more) = ran(least), ran(most)
+            if operations == more:
+                raise NotGrowingError("it is as many operations for every length")
+            yield first
+            for name, size in least.items():
+                yield ran({**least, name: size + 1})[0]
+            yield last
+
+
+def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequence[int]], Any]:
+    """Return a function of a number after each prompt: it grows linearly, and is told at sizes."""
+
+    def extended(numbers: Sequence[int]) -> Any:
+        first, *nexts, last = numbers
+        slopes = [(name, after - first) for name, after in zip(least, nexts, strict=True)]
+
+        def at(sizes: Mapping[str, Any]) -> Any:
+            return first + sum(k * (sizes[n] - least[n]) for n, k in slopes if k)
+
+        if at(most) != last:
+            raise NotGrowingError(f"{first} becomes {last}")
+        return at(sizes)
+
+    return extended
+
+
+def _extrapolated(
+    values: Sequence[Any], line: Callable[[Sequence[int]], Any], seen: dict[int, Any]
+) -> Any:
+    """Return a value at other sizes, from the same value (of any type) after each prompt."""
+    import torch
+
+    one = result = values[0]
+    if id(one) in seen or all(other is one for other in values):
+        result = seen.get(id(one), one)
+    elif isinstance(one, torch.Tensor):
+        shapes = zip(*(x.shape for x in values), strict=True)
+        result = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
+    elif isinstance(one, list | tuple):
+        made = [_extrapolated(parts, line, seen) for parts in zip(*values, strict=True)]
+        result = made if isinstance(one, list) else tuple(made)
+    elif isinstance(one, dict):
+        result = {name: _extrapolated([x[name] for x in values], line, seen) for name in one}
+    elif isinstance(one, int) and not isinstance(one, bool):
+        result = line(values)
+    elif hasattr(one, "__dict__") and not isinstance(one, type):
+        result = seen[id(one)] = copy.copy(one)
+        vars(result).update(_extrapolated([vars(x) for x in values], line, seen))
+    return result
+
 
 #: Inputs of a forward pass that are decoded one token at a time.
 _DECODED = ("decoder_input_ids", "input_ids")
@@ -74,6 +202,13 @@ class WholeModel:
     fallbacks: tuple[str, ...] = ()
     of_hub: bool = False
 
+    def on_meta(self) -> Any:
+        """Return the model with shapes and without values."""
+        import torch
+
+        with torch.device("meta"):
+            return self.build()
+
     @property
     def usual_length(self) -> int:
         """The number of tokens of a request that does not say one."""
@@ -123,8 +258,11 @@ class WholeModel:
             raise CannotRunError(f"{self.no_step}; so no token is decoded after others")
         if not self.caches:
             raise NoCacheError(f"{self.name} has no cache")
-        step = self._target(_of_one_token(self.inputs))
-        return replace(step, make=partial(self._step, self._growth), symbols=whole.symbols)
+        tokens = next((name for name in _DECODED if name in self.inputs), "")
+        if not tokens:
+            raise CannotRunError("it takes no tokens, so none is decoded after others")
+        step = self._target({tokens: "B, 1 int64"})  # and no input of an encoder's
+        return replace(step, make=self._step, symbols=whole.symbols)
 
     @property
     def keeps(self) -> bool:
@@ -133,21 +271,30 @@ class WholeModel:
 
     def cache(self) -> Target:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
-        symbols, copies = self._target(self.inputs).symbols, partial(self._copy, self._growth)
+        symbols = self._target(self.inputs).symbols
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        target = replace(self._target({}), own=True, in_blocks=True)
-        return replace(target, symbols=symbols, make=copies)
+        return replace(self._target({}), own=True, in_blocks=True, symbols=symbols, make=self._copy)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
-        names = frozenset(inputs)
-        make = lambda _sizes: _build(self.build)  # noqa: E731 - it has its configuration's sizes
-        symbols = symbols_in(inputs.values())
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
-            self.name, make, tuple(inputs.values()), symbols, self.dtype, names, data=True,
-            in_blocks=self.in_blocks, advice=advice,
+            self.name, self._made, tuple(inputs.values()), symbols_in(inputs.values()), self.dtype,
+            frozenset(inputs), data=True, in_blocks=self.in_blocks, advice=advice,
         )  # fmt: skip
+
+    def _made(self, _sizes: Sizes) -> Any:
+        """Build the model; on meta and then faked, if it reads numbers from tensors it makes."""
+        from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
+
+        try:
+            return self.build()
+        except Exception:
+            if current_mode() is None:
+                raise
+            with outside_fake():
+                model = self.on_meta()
+            return emptied(model)
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
         """Return inputs of a forward pass at sizes, by name."""
@@ -165,11 +312,9 @@ class WholeModel:
 
     @cached_property
     def _growth(self) -> Growth:
-        decoder = self._decoder
-        lengths = [name for name in decoder._target(decoder.inputs).symbols if name != "B"]  # noqa: SLF001
-        return Growth(self.build, decoder._prompt, lengths)  # noqa: SLF001 - one of these
+        return Growth(self._decoder)
 
-    def _prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
+    def prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
         """Return what a model keeps after a prompt, by its name, and its encoder's rows."""
         import torch
 
@@ -177,25 +322,24 @@ class WholeModel:
         device = "meta" if held.is_meta else "cpu"
         with torch.no_grad():
             result = model(**self.example(sizes, device), use_cache=True)
-        name, cache = cache_in(result, self.name)
-        return {name: cache}, getattr(result, "encoder_last_hidden_state", None)
+        cache = dict([cache_in(result, self.name)])
+        return cache, getattr(result, "encoder_last_hidden_state", None)
 
-    def _cached(self, growth: Growth, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
+    def _cached(self, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
         """Return a model, its cache by name after so many tokens, and its encoder's rows."""
         from attnprof.models.wrappers import Unrecorded
 
         decoder = self._decoder
         model, sizes = self.build().eval(), {**sizes, decoder._length: tokens}  # noqa: SLF001
-        grown = growth.at(sizes)
-        if grown is not None:
+        if (grown := self._growth.at(sizes)) is not None:
             return model, *grown
         with Unrecorded():
-            return model, *decoder._prompt(model, sizes)  # noqa: SLF001 - one of these
+            return model, *decoder.prompt(model, sizes)
 
-    def _step(self, growth: Growth, sizes: Sizes) -> Any:
+    def _step(self, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
 
-        model, cache, encoded = self._cached(growth, sizes[self._length] - 1, sizes)
+        model, cache, encoded = self._cached(sizes[self._length] - 1, sizes)
         if self.view != "torch":
             from attnprof.models.engine_cache import give_room
 
@@ -208,58 +352,37 @@ class WholeModel:
             kept["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoded)
         return CachedCall(model, kept)
 
-    def _copy(self, growth: Growth, sizes: Sizes) -> Any:
+    def _copy(self, sizes: Sizes) -> Any:
         from attnprof.models.wrappers import CacheCopy
 
         if self.steps is not None:  # before the next token
             decoder = self._decoder
-            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001 - one of these
+            after = {**sizes, decoder._length: sizes[self._length] + 1}  # noqa: SLF001
             return CacheCopy(tensors_by_layer(decoder.target("decode").make(after).state))
-        _, cache, _ = self._cached(growth, sizes[self._length], sizes)
+        _, cache, _ = self._cached(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))
-
-
-def _build(build: Callable[[], Any]) -> Any:
-    """Build a model; on meta and then faked, if it reads numbers from tensors it makes."""
-    import torch
-
-    from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
-
-    try:
-        return build()
-    except Exception:
-        if current_mode() is None:
-            raise
-        with outside_fake(), torch.device("meta"):
-            model = build()
-        return emptied(model)
-
-
-def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the inputs of a step: one token instead of N, and none of an encoder's."""
-    name = next((name for name in _DECODED if name in inputs), "")
-    if not name:
-        raise CannotRunError("it takes no tokens, so none is decoded after others")
-    return {name: "B, 1 int64"}
 
 
 def cache_in(result: Any, name: str) -> tuple[str, Any]:
     """Return the name and the cache in a model's result."""
-    candidates = ((one, getattr(result, one, None)) for one in CACHES)
-    cache = next(((one, kept) for one, kept in candidates if kept is not None), None)
-    if cache is None:
-        raise NoCacheError(f"{name} gives no cache")
-    return cache
+    for field_name in CACHES:
+        if (cache := getattr(result, field_name, None)) is not None:
+            return field_name, cache
+    raise NoCacheError(f"{name} gives no cache")
+
+
+def cache_parts(cache: Any) -> list[Any]:
+    """Return the caches of a decoder's own tokens and of its encoder's, or the only cache."""
+    both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
+    return [part for part in both if part is not None] or [cache]
 
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
     """Return the tensors in a cache, each once: layer by layer, last those of no layer."""
     from attnprof.blocks.cache import tensors_within as within
 
-    both = (getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross"))
-    parts = [part for part in both if part is not None] or [cache]
     lists, others = list[Any](), list[Any]()
-    for part in parts:
+    for part in cache_parts(cache):
         values = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
         lists += [x for x in values if isinstance(x, list | tuple)]
         others += [x for x in values if not isinstance(x, list | tuple)]

@@ -1,11 +1,22 @@
-"""Modules around a model that are derived like one: its cache copied, an optimizer's step."""
+"""Modules around a model or inside it, derived like any other.
 
+Around it: its cache copied, an optimizer's step. Inside: a mechanism of ours as attention in a
+layer of transformers, which decodes by the mechanism's own step. Its place in the cache counts
+tokens, on which positions and masks of the model rely, and holds the mechanism's state: no keys and
+values.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from attnprof.blocks.cache import positioned
+from attnprof.blocks.core import TextCore
 from attnprof.trace.rules import result_of
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.limits import Limit
@@ -79,3 +90,184 @@ class OptimizerStep(nn.Module):
     def forward(self) -> None:
         """Run one step."""
         self.optimizer.step()
+
+
+class StateLayer:
+    """A layer of transformers' cache that keeps a mechanism's state instead of keys and values."""
+
+    _layer_type = None  # transformers registers classes that have one
+    state: Any = None
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Count the tokens of keys (b, g, n, d), and return what came: nothing is added to it."""
+        self.cumulative_length = self.get_seq_length() + keys.shape[-2]
+        return keys, values
+
+    def get_seq_length(self) -> Any:
+        """Return the tokens so far."""
+        return getattr(self, "cumulative_length", 0)
+
+
+@cache
+def _with_state(kind: Any) -> Any:
+    """Return a class of cache layers that keeps a state; masks are as large as before."""
+    return type(f"State{kind.__name__}", (StateLayer, kind), {})
+
+
+def cache_in_call(values: Iterable[Any]) -> Any:
+    """Return the cache that self-attention is called with; None where there is none."""
+    from transformers.cache_utils import Cache, EncoderDecoderCache
+
+    held: Any = next((value for value in values if isinstance(value, Cache)), None)
+    return held.self_attention_cache if isinstance(held, EncoderDecoderCache) else held
+
+
+def place_in_cache(values: Iterable[Any], number: int) -> Any:
+    """Return a layer's place in the cache that attention is called with; None without one."""
+    held = cache_in_call(values)
+    if held is None:
+        return None
+    while len(held.layers) <= number:
+        held.layers.append(held.layer_class_to_replicate())
+    layer = held.layers[number]
+    if not isinstance(layer, StateLayer):
+        kind: Any = type(layer)
+        kind = _with_state(kind)
+        layer, replaced = kind.__new__(kind), layer
+        vars(layer).update(vars(replaced))
+        vars(layer).pop("_sliding_window_tensor", None)  # eight bytes that nothing reads
+        held.layers[number] = layer
+    return layer
+
+
+class _Swapped(nn.Module):
+    """A mechanism in a model's layer: its core, or its layer; it decodes if it can.
+
+    ``number`` is the layer's in the model's cache; None where it has none.
+    """
+
+    def __init__(self, number: int | None, decodes: bool) -> None:
+        super().__init__()
+        self.number, self.decodes = number, decodes
+
+    @property
+    def _mechanism(self) -> Any:
+        raise NotImplementedError
+
+    def _place(self, values: Iterable[Any]) -> Any:
+        return None if self.number is None else place_in_cache(values, self.number)
+
+    def _run(self, place: Any, rows: tuple[Tensor, ...], causal: bool) -> Tensor:
+        """Run the mechanism on ``rows``, whose tokens are the last axis but one.
+
+        A prompt leaves a state in its place of the cache; tokens after it take steps.
+        """
+        if place is None:
+            return self._whole(rows, causal)
+        if place.state is not None:
+            out, place.state = self._steps(rows, place.state)
+            return out
+        mode = _get_current_dispatch_mode()
+        if isinstance(mode, Unrecorded):  # what a prompt leaves is asked for, and no result
+            out = rows[-1].new_zeros(*rows[0].shape[:-1], rows[-1].shape[-1])
+        else:
+            out = self._whole(rows, causal)
+        if not self.decodes:
+            return out
+        tokens, state = rows[0].shape[-2], self._fresh_state(rows)
+        if mode is None and not torch.is_grad_enabled():
+            _, place.state = self._steps(rows, state)
+        else:  # recorded: the pass over a prompt ends with its state, and needs no steps for it
+            one = tuple(x.narrow(-2, 0, 1) for x in rows)
+            place.state = positioned(self._mechanism, state, tokens, lambda: one)
+        return out
+
+    def _whole(self, rows: tuple[Tensor, ...], causal: bool) -> Tensor:
+        out: Tensor = self._mechanism(*rows, causal=causal)
+        return out
+
+    def _fresh_state(self, rows: tuple[Tensor, ...]) -> Any:
+        """Return the state before the first of these tokens, with room for them and the next."""
+        core = getattr(self._mechanism, "core", self._mechanism)
+        batch_size, tokens = rows[0].shape[0], rows[0].shape[-2]
+        if isinstance(core, TextCore):
+            like = rows[-1].new_empty(0)  # not the rows: a state may keep it
+            return core.init_state(batch_size, like, tokens + 1, layer=core is not self._mechanism)
+        return core.init_state(batch_size)
+
+    def _steps(self, rows: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:
+        """Return results of tokens one by one, and the state after them."""
+        results = list[Tensor]()
+        for token in range(rows[0].shape[-2]):
+            result, state = self._mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
+            results.append(result)
+        return results[0] if len(results) == 1 else torch.cat(results, -2), state
+
+
+class SwappedKernel(_Swapped):
+    """A mechanism's core on a model's own queries, keys and values."""
+
+    _cache: Any = None
+
+    def __init__(self, core: TextCore, number: int | None, decodes: bool) -> None:
+        super().__init__(number, decodes)
+        self.core = core
+
+    @property
+    def _mechanism(self) -> TextCore:
+        return self.core
+
+    def look_for_cache(self, _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Remember the layer's place in the cache that attention is called with."""
+        self._cache = self._place((*args, *kwargs.values()))
+
+    def forward(
+        self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
+    ) -> Tensor:
+        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
+        place, self._cache = self._cache, None
+        causal = is_causal(owner, more) and bool(k.shape[2] == q.shape[2])
+        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
+        if asked is not None and not math.isclose(asked, usual):
+            q = q * (asked / usual)  # a mechanism scales by itself
+        missing = self.core.sizes.num_kv_heads // k.shape[1]
+        if missing > 1:
+            k, v = (x.repeat_interleave(missing, 1) for x in (k, v))
+        return self._run(place, (q, k, v), causal).transpose(1, 2).contiguous()
+
+
+class SwappedAttention(_Swapped):
+    """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
+
+    def __init__(
+        self, layer: nn.Module, number: int | None, decodes: bool, causal: bool, result: Any
+    ) -> None:
+        super().__init__(number, decodes)
+        self.layer, self.causal, self.result = layer, causal, result
+
+    @property
+    def _mechanism(self) -> nn.Module:
+        return self.layer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model expects, from the rows (b, n, d_model) in a call."""
+        values = (*args, *kwargs.values())
+        rows, place = rows_in(values), self._place(values)
+        if place is not None:
+            place.update(rows, rows)
+        y = self._run(place, (rows,), self.causal)
+        if not isinstance(self.result, tuple):
+            return y
+        return (y, *(None for _ in self.result[1:]))
+
+
+def is_causal(module: Any, more: Mapping[str, Any]) -> bool:
+    """Return whether attention is causal, as transformers' own kernels read it."""
+    flag = more.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
+
+
+def rows_in(values: Iterable[Any]) -> Tensor:
+    """Return the rows (b, n, d_model) among what a module is called with."""
+    rows: Tensor = next(value for value in values if isinstance(value, Tensor))
+    return rows

@@ -18,16 +18,20 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     EXECUTED,
+    FULL,
     MATRICES,
     NAMES,
     NAMES_OF_CONVENTIONS,
     PHASES,
+    TOKEN,
     AttentionShape,
+    Mask,
     ModelSizes,
     count,
     executed,
+    expression,
+    summed,
 )
-from attnprof.models.flops_terms import FULL, TOKEN, Mask, expression, summed
 from attnprof.record import FormulaTermRecord, Report
 from attnprof.trace.sizes import evaluate
 from attnprof.verify.printed import check_names, names_in, read_formula

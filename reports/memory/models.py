@@ -26,7 +26,7 @@ from rows import fresh, table
 
 from attnprof.errors import AttnprofError
 from attnprof.measure.memory import quiet_stderr
-from attnprof.models.hub import hub_subject
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.trace.events import at_least, bound, peak
 from attnprof.trace.solve.count import count

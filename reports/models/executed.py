@@ -10,24 +10,25 @@ from typing import Any
 
 from models.cases import Case, GiB, MiB, Replay
 
-from attnprof.models.conventions import MATRICES, ModelSizes, RoleWeights, count
+from attnprof.models.conventions import (
+    MATRICES,
+    ModelSizes,
+    RoleWeights,
+    count,
+    sequence_flops,
+)
+from attnprof.models.fit import training_report
+from attnprof.models.fit_layout import FitModel, TrainingOptions, fit_model
 from attnprof.models.fit_parts import (
-    FitModel,
+    activation_bytes_per_token,
     cache_bytes,
     entries_of_rank,
-    fit_model,
     row_bytes,
 )
 from attnprof.models.fit_speed import token_scores
-from attnprof.models.fit_training import (
-    TrainingOptions,
-    activation_bytes_per_token,
-    training_report,
-)
-from attnprof.models.flops_terms import sequence_flops
-from attnprof.models.hub import hub_subject
 from attnprof.models.mfu import flops_of
 from attnprof.models.names import config_of
+from attnprof.models.sources import hub_subject
 from attnprof.record import FitRecord
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count as traced

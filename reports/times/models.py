@@ -29,7 +29,7 @@ from attnprof.device.prediction import Predictor
 from attnprof.errors import AttnprofError
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
-from attnprof.models.hub import hub_subject
+from attnprof.models.sources import hub_subject
 
 PACKAGES = ("torch", "transformers")
 THREADS, DTYPE = 1, "float32"

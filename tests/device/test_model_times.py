@@ -14,7 +14,7 @@ from attnprof.device import model_times
 from attnprof.device.calibration import elsewhere
 from attnprof.device.model_times import PHASES, measured_time, phase_demand, phase_subject
 from attnprof.measure.request import Budget
-from attnprof.models.hub import hub_subject
+from attnprof.models.sources import hub_subject
 
 CALIBRATION = Path(__file__).parents[2] / "reports" / "times" / "devices" / "cpu.json"
 TEXT = {

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import wraps
 
-from attnprof.models import fit, fit_parts, mfu_sizes
+from attnprof.models import fit, fit_layout, mfu_sizes
 
 
 def once(read):
@@ -23,5 +23,5 @@ def once(read):
     return remembered
 
 
-fit.fit_model = fit_parts.fit_model = once(fit_parts.fit_model)
+fit.fit_model = fit_layout.fit_model = once(fit_layout.fit_model)
 mfu_sizes.sizes_of = once(mfu_sizes.sizes_of)

@@ -48,15 +48,15 @@ def values(report):
     return {(row.model, row.phase, row.quantity): row.value for row in report.of(ComparedRecord)}
 
 
-def test_a_cache_grows_by_the_layers_that_see_all_tokens(compared):
-    found = values(compared)
+def test_numbers_are_those_of_arithmetic_and_of_single_reports(compared, reports):
+    """A cache grows by the layers that see all tokens; FLOPs a token are the prompt's by tokens."""
+    found, layer = values(compared), 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
     assert found["plain", "decode", "cache_bytes_per_token"] == 4 * _LAYER
     assert found["windowed", "decode", "cache_bytes_per_token"] == _LAYER
     assert found["plain", "decode", "cache_bytes"] == 2 * N * 4 * _LAYER
-
-
-def test_flops_a_token_are_those_of_the_prompt_by_its_tokens(compared, reports):
-    found = values(compared)
+    for name in ("plain", "windowed"):
+        for quantity in ("parameters", "active_parameters"):
+            assert found[name, "", quantity] == 4 * layer + 2 * 96 * 32 + 32
     for report in reports:
         whole = next(
             row for row in report.records
@@ -65,13 +65,6 @@ def test_flops_a_token_are_those_of_the_prompt_by_its_tokens(compared, reports):
         name = report.summary["name"]
         assert found[name, "prefill", "flops_per_token"] == round(whole.value / (2 * N))
         assert found[name, "prefill", "flops"] == whole.value
-
-
-def test_parameters_are_those_of_arithmetic(compared):
-    layer = 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
-    for name in ("plain", "windowed"):
-        for quantity in ("parameters", "active_parameters"):
-            assert values(compared)[name, "", quantity] == 4 * layer + 2 * 96 * 32 + 32
 
 
 def test_the_report_can_be_stored_and_its_table_fits_80_columns(compared, monkeypatch, capsys):

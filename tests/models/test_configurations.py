@@ -2,32 +2,21 @@
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.hub import hub_subject
+from attnprof.models.names import released
 from attnprof.models.parts import parts, places
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import cache_in, tensors_by_layer
-from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
+from tests.models.tiny import dispatched, products
 
-_LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
-    "rope_theta": 500000.0, "torch_dtype": "bfloat16", "bos_token_id": 128000,
-    "eos_token_id": 128001,
-}  # fmt: skip
-_MISTRAL = {
-    **_LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral",
-    "vocab_size": 32000, "sliding_window": 4096, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-#: The fields of a ``config.json``, and the parameters of the published weights.
+#: The fields of a ``config.json``, and the parameters of the published weights. Those of models
+#: that are shipped are in :mod:`tests.models.test_presets_public`.
 PUBLISHED = {
     "bert-base": (
         {"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 30522},
         109_514_298,
     ),
-    "gpt2": ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, 124_439_808),
     "t5-small": (
         {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "vocab_size": 32128},
         60_506_624,
@@ -37,42 +26,6 @@ PUBLISHED = {
          "id2label": {str(n): str(n) for n in range(1000)}},
         86_567_656,
     ),
-    "llama-3-8b": (_LLAMA, 8_030_261_248),
-    "mistral-7b": (_MISTRAL, 7_241_732_096),
-    "qwen3-8b": (
-        {**_LLAMA, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128,
-         "intermediate_size": 12288, "num_hidden_layers": 36, "vocab_size": 151936},
-        8_190_735_360,
-    ),
-    "gemma-3-1b": (
-        {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 1152,
-         "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
-         "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "sliding_window": 512,
-         "sliding_window_pattern": 6},
-        999_885_952,
-    ),
-    "mixtral-8x7b": (
-        {**_MISTRAL, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
-         "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
-        46_702_792_704,
-    ),
-    "deepseek-v2-lite": (
-        {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
-         "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
-         "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
-         "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
-         "first_k_dense_replace": 1, "q_lora_rank": None, "kv_lora_rank": 512,
-         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-         "vocab_size": 102400},
-        15_706_484_224,
-    ),
-    "gpt-oss-20b": (
-        {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
-         "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
-         "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32,
-         "num_experts_per_tok": 4, "sliding_window": 128, "vocab_size": 201088},
-        20_914_757_184,
-    ),
     "mamba2-2.7b": (
         {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "hidden_size": 2560,
          "num_heads": 80, "head_dim": 64, "state_size": 128, "n_groups": 1,
@@ -80,7 +33,6 @@ PUBLISHED = {
         2_702_599_680,
     ),
 }  # fmt: skip
-
 _SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "intermediate_size": 48, "vocab_size": 97, "bos_token_id": 1,
@@ -94,7 +46,7 @@ _MAMBA = {"num_heads": 8, "head_dim": 8, "state_size": 8, "chunk_size": 16, "exp
 #: How published configurations are shrunken, and the products of experts of one token, which
 #: torch does not count.
 SHRUNKEN = {
-    "mistral-7b": (_SMALL, 0),
+    "mistral-7b-v0.1": (_SMALL, 0),
     "qwen3-8b": (_SMALL, 0),
     "deepseek-v2-lite": ({**_SMALL, **_MLA, "head_dim": 4}, 2 * 2 * 3 * 32 * 24),
     "gpt-oss-20b": ({**_SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}, None),
@@ -105,41 +57,24 @@ SHRUNKEN = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_those_of_the_published_weights(name):
     fields, entries = PUBLISHED[name]
-    with torch.device("meta"):
-        model = hub_subject(fields, name).build()
+    model = hub_subject(fields, name).on_meta()
     assert sum(parts(model).values()) == model.num_parameters() == entries
+    assert "other" not in parts(model)
 
 
 @pytest.mark.parametrize("name", SHRUNKEN)
 def test_products_and_cache_are_those_of_the_shrunken_model(name):
     smaller, of_experts = SHRUNKEN[name]
-    made = hub_subject({**PUBLISHED[name][0], "torch_dtype": "float32", **smaller}, name, "eager")
+    whole = PUBLISHED[name][0] if name in PUBLISHED else released()[name].config
+    made = hub_subject({**whole, "dtype": "float32", **smaller}, name, "eager")
     model = made.build().eval()
     for n in (19, 33):
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            result = model(input_ids=torch.randint(3, 97, (2, n)), use_cache=True)
-        ours = totals(count(made.target(), {"B": 2, "N": n}, "forward", held=False), "forward")
+        counted, result = dispatched(model, torch.randint(3, 97, (2, n)), use_cache=True)
         if of_experts is not None:
-            uncounted = 2 * n * 2 * of_experts // 2
-            assert ours["matmul_flops"] == counter.get_total_flops() + uncounted
+            assert products(made, {"B": 2, "N": n}) == counted + 2 * n * of_experts
         held = sum(x.nbytes for own in tensors_by_layer(cache_in(result, name)[1]) for x in own)
         copied = count(made.cache(), {"B": 2, "N": n}, "forward")
         assert sum(call.takes for call in copied.calls) == held
-
-
-def test_two_encoders_take_both_their_inputs():
-    tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    fields = {
-        "architectures": ["CLIPModel"], "model_type": "clip",
-        "text_config": {**tower, "intermediate_size": 48, "vocab_size": 97},
-        "vision_config": {**tower, "intermediate_size": 48, "image_size": 16, "patch_size": 8},
-    }  # fmt: skip
-    made = hub_subject(fields, "clip", "eager")
-    ours = totals(count(made.target(), {"B": 2, "N": 9}, "forward", held=False), "forward")
-    example = {"input_ids": torch.randint(97, (2, 9)), "pixel_values": torch.randn(2, 3, 16, 16)}
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        made.build().eval()(**example)
-    assert ours["matmul_flops"] == counter.get_total_flops()
 
 
 def test_mixers_and_mlps_of_hybrids_are_told_apart():
@@ -147,8 +82,7 @@ def test_mixers_and_mlps_of_hybrids_are_told_apart():
         "architectures": ["RecurrentGemmaForCausalLM"], "model_type": "recurrent_gemma", **_SMALL,
         "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16,
     }  # fmt: skip
-    with torch.device("meta"):
-        model = hub_subject(fields, "recurrent").build()
+    model = hub_subject(fields, "recurrent").on_meta()
     found = parts(model)
     assert "other" not in found
     assert found["mlp"] == sum(
@@ -164,8 +98,7 @@ def test_layer_scales_and_linear_maps_between_mixers_have_a_part():
         "num_key_value_heads": 4,
     }  # fmt: skip
     for given, name, part in ((fields, ".layer_scale", "norm"), (hybrid, ".linear.", "mlp")):
-        with torch.device("meta"):
-            model = hub_subject(given, given["model_type"]).build()
+        model = hub_subject(given, given["model_type"]).on_meta()
         assert "other" not in parts(model)
         own = [x for x, _ in model.named_modules() if name in f"{x}."]
         assert own
@@ -177,16 +110,6 @@ def test_a_network_between_two_maps_has_a_part_whatever_it_is_called():
         "model_type": "patchtst", "d_model": 16, "num_attention_heads": 4, "ffn_dim": 24,
         "num_hidden_layers": 2, "num_input_channels": 2, "context_length": 32,
     }  # fmt: skip
-    with torch.device("meta"):
-        model = hub_subject(fields, "patchtst").build()
+    model = hub_subject(fields, "patchtst").on_meta()
     where = {n: places(model)[n.rpartition(".")[0]].part for n, _ in model.named_parameters()}
     assert {part for name, part in where.items() if ".ff." in name} == {"mlp"}
-
-
-def test_a_model_that_takes_numbers_from_tensors_when_it_is_built_is_counted():
-    sizes = {"hidden_sizes": [8, 12], "depths": [1, 1], "num_stages": 2, "image_size": 16}
-    made = hub_subject({"model_type": "convnext", **sizes}, "convnext")
-    ours = totals(count(made.target(), {"B": 2}, "forward", held=False), "forward")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        made.build().eval()(torch.randn(2, 3, 16, 16))
-    assert ours["matmul_flops"] == counter.get_total_flops()

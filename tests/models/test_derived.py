@@ -1,29 +1,32 @@
-"""Whole models have closed forms, with their number of layers as a size."""
+"""Whole models have closed forms, with their number of layers as a size; caches of long prompts."""
 
 from functools import partial
 
 import pytest
 import sympy
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.models import ModelConfig, borders, build, cache, forms, phases
+from attnprof.models import ModelConfig, borders, build, forms, memory, phases, whole
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
-from attnprof.models.hub import hub_subject
+from attnprof.models.memory import cache_bytes
 from attnprof.models.parts import parts
 from attnprof.models.report import model_report
-from attnprof.models.sources import config_subject, subject_of
-from attnprof.models.whole import WholeModel
-from attnprof.trace.events import Call, Trace, totals
+from attnprof.models.sources import config_subject, hub_subject, subject_of
+from attnprof.models.whole import Growth, WholeModel, cache_in, tensors_by_layer
+from attnprof.trace.events import Call, Trace, totals, trains
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
+from attnprof.trace.run.limits import Shares
+from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import Place
+from tests.models.tiny import check_formulas, dispatched
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -37,11 +40,10 @@ def test_formulas_in_layers_and_tokens_are_what_models_dispatch():
     for batch, n, layers, heads, width in ((1, 9, 1, 1, 6), (3, 20, 4, 2, 5)):
         sizes = {"d_model": heads * width, "num_heads": heads, "num_layers": layers, "seq_len": n}
         model = build(ModelConfig(**plain, **sizes))
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(*example_inputs(model.config, batch))
+        counted, _ = dispatched(model, *example_inputs(model.config, batch))
         at = {"B": batch, "N": n, "L": layers, "h": heads, "d": width}
         values = [f.subs({s: at[str(s)] for s in f.free_symbols}) for f in formulas]
-        assert values == [counter.get_total_flops(), sum(parts(model).values())]
+        assert values == [counted, sum(parts(model).values())]
 
 
 def test_what_a_layer_does_in_its_step_is_the_layers():
@@ -57,14 +59,7 @@ def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_
     subject = _model(config)
     report = model_report(subject, ["train"], {"B": 2, "N": 12})
     assert report.summary["at"]["L"] == 5
-    found = {row.quantity: row for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
-    for layers, n in ((9, 33),):
-        other = _model(config.with_(num_layers=layers)).target("train")
-        ours = totals(count(other, {"B": 2, "N": n}, "train"), "train")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
-            formula = sympy.sympify(found[quantity].expression, names)
-            assert formula.subs({"B": 2, "N": n, "L": layers}) == ours[quantity], quantity
+    check_formulas(report, _model(config.with_(num_layers=9)), {"B": 2, "N": 33}, "train", L=9)
 
 
 def _model(config):
@@ -77,12 +72,8 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
     assert subject.usual_length == 24
     report = model_report(subject, ["forward"], {"B": 1, "N": 24})
     assert "N <= 24" in report.summary["phases"]["forward"]["domain"]
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
     for n in (24, 9):
-        ours = totals(count(subject.target(), {"B": 2, "N": n}, "forward"), "forward")
-        for row in (row for row in report.records if row.part == "total" and row.quantity in ours):
-            formula = sympy.sympify(row.expression, names)
-            assert formula.subs({"B": 2, "N": n, "L": 5}) == ours[row.quantity], row.quantity
+        check_formulas(report, subject, {"B": 2, "N": n}, L=5)
 
 
 def test_numbers_are_there_where_formulas_would_take_too_long():
@@ -120,7 +111,7 @@ def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
     subject, sizes = _model(config), {"B": 2, "N": 12}
     without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
     for search in ("derived_beside", "run_symbolically", "derived"):
-        for place in (phases, forms, cache):
+        for place in (phases, forms, memory):
             monkeypatch.setattr(place, search, None, raising=False)
     report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
     assert [row.value for row in report.records] == [row.value for row in without.records]
@@ -155,13 +146,8 @@ def test_stacks_of_unequal_length_have_a_symbol_each():
     given = hub_subject({**small, "encoder_layers": 5, "decoder_layers": 6}, "bart", "eager")
     report = model_report(given, ["forward"], {"B": 2, "N": 24})
     assert (report.summary["at"]["L_encoder"], report.summary["at"]["L_decoder"]) == (5, 6)
-    sizes = {"B": 3, "N": 33, "L_encoder": 7, "L_decoder": 4}
     other = hub_subject({**small, "encoder_layers": 7, "decoder_layers": 4}, "bart", "eager")
-    ours = totals(count(other.target(), sizes, "forward", held=False), "forward")
-    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in sizes}
-    for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
-        assert sympy.sympify(found[quantity], names).subs(sizes) == ours[quantity], quantity
+    check_formulas(report, other, {"B": 3, "N": 33}, L_encoder=7, L_decoder=4)
 
 
 def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
@@ -227,14 +213,10 @@ def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(mo
     assert told["method"] == "mixed"
     assert "N mod 8 != 1" in told["domain"]  # a row alone is laid out otherwise
     assert len(searches) == 1  # fewer layers cost what their part of the sample does
-    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
     for layers, batch, n in ((6, 3, 16), (9, 5, 43), (7, 2, 18)):
-        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"}).target()
-        ours = totals(count(other, {"B": batch, "N": n}, "forward"), "forward")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "parameters"):
-            formula = sympy.sympify(found[quantity], names)
-            assert formula.subs({"B": batch, "N": n, "L": layers}) == ours[quantity], quantity
+        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"})
+        sizes = {"B": batch, "N": n}
+        check_formulas(report, other, sizes, without=("peak_bytes",), L=layers)
 
 
 def test_exponents_name_a_length_that_is_a_number_of_blocks():
@@ -244,3 +226,64 @@ def test_exponents_name_a_length_that_is_a_number_of_blocks():
         trace = Trace([Call("mm", {}, moved, "forward", "")])
         written = plan._with_lengths_in_exponents(trace, {"N": place}).calls[0].bytes_moved
         assert written == 8 * batch - sympy.floor(100 * sympy.Integer(2) ** (-batch * length))
+
+
+_SIZES = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "intermediate_size": 24, "vocab_size": 97, "attn_layer_period": 2, "attn_layer_offset": 1,
+    "expert_layer_period": 8, "expert_layer_offset": 7, "mamba_d_state": 4, "mamba_dt_rank": 2,
+    "num_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Prompts that tell of longer ones have at most 64 tokens."""
+    monkeypatch.setattr(whole, "_SHORTEST", 64)
+
+
+def hybrid(layers=2):
+    """Layers of Mamba, whose prompts go token by token, and of attention in turn."""
+    fields = {"model_type": "jamba", "torch_dtype": "float32", **_SIZES}
+    return hub_subject({**fields, "num_hidden_layers": layers}, "hybrid")
+
+
+@pytest.mark.usefixtures("short")
+def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
+    subject = hybrid()
+    rows, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
+    assert forms.missing == ""
+    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
+        assert forms.holds(sizes)
+        with torch.no_grad():
+            result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
+        layers = tensors_by_layer(cache_in(result, "hybrid")[1])
+        held = sum(x.nbytes for own in layers for x in own)
+        assert evaluate(rows[-1].expression, sizes) == held
+
+
+@pytest.mark.usefixtures("short")
+def test_a_hybrids_decoded_token_is_a_formula_too():
+    target = hybrid().target("decode")
+    forms = derived(target, ("forward",), {"B": 2, "N": 20}).phases["forward"]
+    assert forms.method == "symbolic"
+    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
+        assert forms.holds(sizes)
+        real = totals(record(target, sizes, training=trains(["forward"]), real=True), "forward")
+        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
+            assert evaluate(forms.formulas[quantity].expression, sizes) == real[quantity], quantity
+
+
+@pytest.mark.usefixtures("short")
+def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monkeypatch):
+    lengths, run = [], Growth._prompts
+
+    def noted(self, least, most):
+        with torch.device("meta"):
+            lengths.append(sum(1 for _ in self.subject.build().modules()))
+        return run(self, least, most)
+
+    monkeypatch.setattr(Growth, "_prompts", noted)
+    report = model_report(hybrid(4), ["decode"], {"B": 2, "N": 24})
+    assert len(lengths) == len(set(lengths)) >= 1
+    assert any(row.quantity == "cache_bytes" and row.expression for row in report.records)

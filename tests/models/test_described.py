@@ -3,12 +3,12 @@
 import json
 
 import pytest
-import torch
 
 from attnprof.errors import RequestError
 from attnprof.models.described import as_typed
-from attnprof.models.hub_config import class_of, configuration, read_configuration
+from attnprof.models.hub_config import read_configuration
 from attnprof.models.names import released
+from attnprof.models.sources import hub_subject
 
 #: Small sizes that no release has: parameters are summed by hand below.
 _L, _H, _HEADS, _KV, _D, _FF, _V = 6, 64, 4, 2, 24, 80, 96
@@ -133,24 +133,14 @@ LATENT = {
 
 
 def parameters(fields):
-    config = configuration(fields, "described")
-    with torch.device("meta"):
-        model = class_of(config)(config)
+    model = hub_subject(fields, "described").on_meta()
     return sum(weight.numel() for weight in model.parameters())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *LATENT])
 def test_fields_decide_the_type_and_its_parameters_are_those_of_arithmetic(case):
-    more, model_type, count = CASES[case]
-    fields = {**SIZES, **more}
-    assert as_typed(fields, case)[0]["model_type"] == model_type
-    assert parameters(fields) == count
-
-
-@pytest.mark.parametrize("case", LATENT)
-def test_without_heads_of_keys_there_are_as_many_or_latent_ones(case):
-    more, model_type, count = LATENT[case]
-    fields = {**_NO_KV, **more}
+    more, model_type, count = {**CASES, **LATENT}[case]
+    fields = {**(SIZES if case in CASES else _NO_KV), **more}
     assert as_typed(fields, case)[0]["model_type"] == model_type
     assert parameters(fields) == count
 

@@ -1,26 +1,25 @@
-"""The engine's view against real models: pairs of real masks, torch's counter, real caches."""
+"""The engine's view against real models: real masks, torch's counter, real caches; other views."""
 
+import re
 from functools import cache
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.engine import engine_subject
-from attnprof.models.engine_latent import saved_flops
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine import difference, engine_subject, mixer_classes, notes
+from attnprof.models.engine_cache import saved_flops
 from attnprof.models.hub_config import class_of, configuration
-from attnprof.trace.events import Trace
+from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
+from attnprof.record import ModelRecord
+from attnprof.render.formats import render
+from attnprof.trace.events import Trace, totals
 from attnprof.trace.solve.count import counted
+from tests.models.test_engine_recurrence import CASES as RECURRENT
+from tests.models.tiny import LATENT, MOE, TINY, dispatched
 
 pytest.importorskip("transformers")
 
-TINY = {
-    "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 48, "vocab_size": 96, "max_position_embeddings": 256,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-_MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 20}
 #: Fields beside TINY by type.
 CASES = {
     "llama": {},
@@ -29,7 +28,7 @@ CASES = {
     "gemma3_text": {"sliding_window": 5, "num_hidden_layers": 7},
     "gpt_oss": {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3": {},
-    "qwen3_moe": {"num_experts": 4, **_MOE},
+    "qwen3_moe": {"num_experts": 4, **MOE},
     "llama4_text": {
         "attention_chunk_size": 6, "num_local_experts": 1, "num_experts_per_tok": 1,
         "intermediate_size_mlp": 40, "num_hidden_layers": 4,
@@ -39,9 +38,8 @@ CASES = {
     "olmo3": {"sliding_window": 6, "num_hidden_layers": 4},
     "starcoder2": {"sliding_window": 7},
     "deepseek_v3": {
-        "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
-        "v_head_dim": 5, "head_dim": 4, "num_key_value_heads": 4, "n_routed_experts": 8,
-        "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, **_MOE,
+        **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+        **MOE,
     },
 }  # fmt: skip
 PAIRS = "test_pairs"
@@ -75,9 +73,8 @@ def real(model_type, batch, tokens, *, decodes):
             past = model(rows[:, :-1], use_cache=True).past_key_values
             rows = rows[:, -1:]
         _SEEN.clear()
-        with FlopCounterMode(display=False) as counter:
-            result = model(rows, past_key_values=past, use_cache=True)
-    return sum(_SEEN), counter.get_total_flops(), result.past_key_values
+        counted, result = dispatched(model, rows, past_key_values=past, use_cache=True)
+    return sum(_SEEN), counted, result.past_key_values
 
 
 @cache
@@ -144,3 +141,99 @@ def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, toke
     trace = counted(subject_of(model_type).cache(), {"B": 2, "N": tokens}, "forward", held=False)[0]
     floats = [call.takes for call in trace.calls if call.dtype == "float32"]
     assert sum(floats) == held
+
+
+LEFT = [
+    ("llama", {}, []),
+    ("gpt_oss", {"num_local_experts": 4}, []),
+    ("bert", {}, []),
+    ("qwen3_next", {"num_experts": 4, "layer_types": ["linear_attention", "full_attention"]}, []),
+    ("mamba2", {"num_heads": 8, "head_dim": 8, "n_groups": 1}, []),
+    ("minimax", {"num_local_experts": 4}, []),
+    ("mamba", {"state_size": 4}, []),
+    ("xlstm", {"num_heads": 4, "num_blocks": 2}, ["xLSTMLayer"]),
+    ("rwkv", {"attention_hidden_size": 32}, ["RwkvSelfAttention"]),
+    ("longformer", {"attention_window": 8}, ["LongformerAttention"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "fields", "classes"), LEFT)
+def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
+    model_type, fields, classes
+):
+    sizes = {**TINY, "num_key_value_heads": 4, "num_hidden_layers": 2}
+    model = hub_subject({**sizes, **fields, "model_type": model_type}, "tiny").on_meta()
+    assert mixer_classes(model)[1] == classes
+    expected = [f"{name} is counted as torch runs it" for name in classes]
+    told = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]
+    assert [line for line in told if "as torch runs it" in line] == expected
+
+
+_LONG = {"max_position_embeddings": 4096}
+
+
+def traced(model_type, view, phase, tokens):
+    fields = {**TINY, **(CASES | RECURRENT)[model_type], **_LONG}
+    subject = hub_subject({**fields, "model_type": model_type}, "tiny")
+    subject = subject if view == "torch" else engine_subject(subject, view)
+    assert subject.view == view
+    sizes = {"B": 2, "N": tokens}
+    return subject, counted(subject.target(phase), sizes, phase, held=False)[0]
+
+
+def told(model_type, view, other, phase, tokens):
+    """The ratio of FLOPs that the view tells of another, and that of runs of both."""
+    subject, trace = traced(model_type, view, phase, tokens)
+    sentence = difference(subject, trace, phase, {"B": 2, "N": tokens})
+    ratio = re.search(rf"--as {other} counts (?:about |at least )?([\d.]+)x", sentence)
+    flops = totals(traced(model_type, other, phase, tokens)[1], phase)["flops"]
+    return float(ratio[1]) if ratio else 1.0, flops / totals(trace, phase)["flops"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "phase", "tokens"),
+    [
+        ("mistral", "forward", 1000),  # windows, whose masks sdpa takes as a tensor
+        ("gpt_oss", "forward", 1000),  # eager alone
+        ("llama", "forward", 1000),  # a causal flag: nothing is hidden and computed
+        ("deepseek_v3", "decode", 1000),  # latents
+    ],
+)
+def test_the_engine_tells_how_many_more_flops_torch_counts(model_type, phase, tokens):
+    ratio, truth = told(model_type, "engine", "torch", phase, tokens)
+    assert ratio == pytest.approx(truth, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "phase"),
+    [("llama", "train"), ("qwen3_next", "forward"), ("mamba2", "train"), ("minimax", "forward"),
+     ("deepseek_v3", "decode"), ("deepseek_v3", "forward")],
+)  # fmt: skip
+def test_engine_and_definition_tell_each_others_flops(model_type, phase):
+    for views in (("engine", "definition"), ("definition", "engine")):
+        ratio, truth = told(model_type, *views, phase, 600)
+        assert ratio == (pytest.approx(truth, rel=0.01) if ratio != 1 else pytest.approx(1, 0.1))
+
+
+def test_the_definition_counts_each_pair_and_each_token_once():
+    _, trace = traced("llama", "definition", "train", 50)
+    heads, width, pairs = 4, 8, 2 * 3 * 50 * 51 // 2
+    attention = [call for call in trace.calls if "fused_attention" in call.op]
+    forward = heads * pairs * (4 * width + 4)
+    backward = heads * pairs * (8 * width + 3) + 2 * 3 * 2 * 50 * heads * width
+    assert sum(sum(call.counts.get(kind, 0) for kind in (
+        "multiplications", "additions", "divisions", "exponentials", "other"
+    )) for call in attention) == forward + backward  # fmt: skip
+
+
+def test_a_report_tells_its_view_and_how_others_differ():
+    fields = {**TINY, **CASES["gpt_oss"], **_LONG, "model_type": "gpt_oss"}
+    for view, start in (("engine", "--as torch counts"), ("definition", "")):
+        subject = engine_subject(hub_subject(fields, "tiny"), view)
+        report = model_report(subject, ["forward"], {"B": 1, "N": 900}, limit_s=0.0)
+        assert {row.view for row in report.of(ModelRecord)} == {view}
+        sentence = report.summary["phases"]["forward"]["other_views"]
+        assert sentence.startswith(start)
+        shown = render(report, "table")
+        assert sentence[:40] in shown
+        assert ("by definition" in shown) == (view == "definition")

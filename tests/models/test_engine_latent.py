@@ -4,26 +4,20 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.models.engine_latent import absorb, absorbed, latent_modules, note, saved_flops
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine_cache import absorb, absorbed, latent_modules, latent_note, saved_flops
 from attnprof.models.hub_config import class_of, configuration
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import run_symbolically
+from tests.models.tiny import LATENT, TINY, dispatched
 
 pytest.importorskip("transformers")
 
 KERNEL = "test_absorbed"
-HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5
-SIZES = {
-    "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": HEADS,
-    "num_key_value_heads": HEADS, "head_dim": ROPE, "intermediate_size": 48, "vocab_size": 96,
-    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "q_lora_rank": 12, "kv_lora_rank": RANK, "qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE,
-    "v_head_dim": VALUE,
-}  # fmt: skip
+HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5  # those of SIZES
+SIZES = {**TINY, **LATENT, "num_hidden_layers": 2}
 MOE = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
     "moe_intermediate_size": 20, "first_k_dense_replace": 1,
@@ -72,15 +66,12 @@ def model_of(model_type, fields, kernel):
     return model
 
 
-def decoded(model, rows, counter=None):
-    """Logits of the last token after the others, which are a prompt; and the prompt's cache."""
-    from contextlib import nullcontext
-
+def decoded(model, rows):
+    """Logits of the last token after the others, which are a prompt; and torch's count of it."""
     with torch.no_grad():
         cache = model(rows[:, :-1], use_cache=True).past_key_values
-        with counter or nullcontext():
-            result = model(rows[:, -1:], past_key_values=cache, use_cache=True)
-    return result.logits, cache
+    counted, result = dispatched(model, rows[:, -1:], past_key_values=cache, use_cache=True)
+    return result.logits, counted
 
 
 @pytest.mark.parametrize("tokens", [2, 9])
@@ -132,16 +123,15 @@ def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch,
         pairs = batch * HEADS * keys
         assert call.counts["matmul_flops"] == 2 * pairs * (2 * RANK + ROPE)
         assert call.bytes_moved == 4 * batch * (row * keys + query + out + mask)
-    torch_flops = FlopCounterMode(display=False)
     rows = torch.randint(3, 90, (batch, keys))
-    decoded(model_of(model_type, CASES[model_type], "eager"), rows, torch_flops)
+    _, torch_flops = decoded(model_of(model_type, CASES[model_type], "eager"), rows)
     expanded = 2 * batch * HEADS * keys * (NOPE + ROPE + VALUE + RANK * (NOPE + VALUE))
     absorbing = 2 * batch * HEADS * (keys * (2 * RANK + ROPE) + RANK * (NOPE + VALUE))
     layers = SIZES["num_hidden_layers"]
     whole = sum(call.counts.get("matmul_flops", 0) for call in calls)
     saved = saved_flops(target.make(sizes).module, batch, keys)
     assert saved == layers * (expanded - absorbing)
-    assert whole == torch_flops.get_total_flops() - layers * (expanded - absorbing)
+    assert whole == torch_flops - layers * (expanded - absorbing)
 
 
 def test_a_copy_of_a_model_keeps_latents_of_its_own():
@@ -176,7 +166,7 @@ def test_products_of_a_decoded_token_are_a_formula_in_the_cached_tokens():
 
 def test_the_note_says_the_flops_of_both_forms():
     model = model_of("deepseek_v3", CASES["deepseek_v3"], "eager")
-    told = note(model)
+    told = latent_note(model)
     assert f"{2 * (2 * RANK + ROPE)} FLOPs a head" in told
     assert f"{2 * (NOPE + ROPE + VALUE) + 2 * RANK * (NOPE + VALUE)}" in told
-    assert not note(torch.nn.Linear(2, 2))
+    assert not latent_note(torch.nn.Linear(2, 2))

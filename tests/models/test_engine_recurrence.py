@@ -7,22 +7,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from attnprof.blocks.mixers import MIXERS
 from attnprof.errors import RequestError
 from attnprof.models.engine import engine_subject
-from attnprof.models.engine_mixer_kernel import mixer, mixer_backward, mixer_step
-from attnprof.models.hub import hub_subject
+from attnprof.models.engine_kernels import mixer, mixer_backward, mixer_step
 from attnprof.models.phases import run_of
+from attnprof.models.sources import hub_subject
 from attnprof.trace.rules.engine import played
 from attnprof.trace.rules.units import flops_in
 from attnprof.trace.solve.count import counted
+from tests.models.tiny import MOE, TINY
 from tests.oracles.aten import OperationCounter, count
 
 pytest.importorskip("transformers")
 
-SIZES = {
-    "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "intermediate_size": 48, "vocab_size": 96, "num_hidden_layers": 3,
-    "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
-_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
 _DELTA = {
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6,
     "linear_value_head_dim": 8,
@@ -32,9 +27,9 @@ _MAMBA2 = {
     "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 2,
     "mamba_expand": 2, "mamba_chunk_size": 8,
 }  # fmt: skip
-#: Fields beside SIZES by type.
+#: Fields beside TINY by type.
 CASES = {
-    "qwen3_next": {**_MOE, **_DELTA, "shared_expert_intermediate_size": 20},
+    "qwen3_next": {**MOE, "num_experts": 4, **_DELTA, "shared_expert_intermediate_size": 20},
     "qwen3_5_text": _DELTA,
     "olmo_hybrid": {**_DELTA, "linear_num_value_heads": 4, "linear_num_key_heads": 4},
     "kimi_linear": {
@@ -78,7 +73,7 @@ TOKENS = 21
 
 def both(model_type):
     """A tiny model as transformers runs it and, with the same weights, as engines do."""
-    subject = hub_subject({**SIZES, **CASES[model_type], "model_type": model_type}, "tiny", "eager")
+    subject = hub_subject({**TINY, **CASES[model_type], "model_type": model_type}, "tiny", "eager")
     engine = engine_subject(subject)
     assert engine.view == "engine"
     models = []
@@ -200,7 +195,7 @@ def test_a_prompt_in_two_parts_leaves_the_state_of_the_whole(kind):
 
 def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
     subject = engine_subject(
-        hub_subject({**SIZES, **CASES["mamba2"], "model_type": "mamba2"}, "tiny")
+        hub_subject({**TINY, **CASES["mamba2"], "model_type": "mamba2"}, "tiny")
     )
     calls = counted(subject.target("decode"), {"B": 2, "N": 40}, "decode", held=False)[0].calls
     steps = [call for call in calls if call.op.endswith("mixer_step")]
@@ -231,7 +226,7 @@ def test_shapes_and_formats_without_values_are_those_of_real_results(kind):
 
 @pytest.mark.parametrize("model_type", ["qwen3_next", "jamba", "falcon_h1", "minimax"])
 def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
-    fields = {**SIZES, **CASES[model_type], "model_type": model_type}
+    fields = {**TINY, **CASES[model_type], "model_type": model_type}
     usual = hub_subject(fields, "tiny", "eager")
     held = []
     for subject in (usual, engine_subject(usual)):
@@ -241,7 +236,7 @@ def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
 
 
 def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
-    fields = {**SIZES, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
+    fields = {**TINY, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
     subject = engine_subject(hub_subject(fields, "tiny"))
     with pytest.raises(RequestError, match=r"no attention among its layers.*attn_layer_indices"):
         run_of(subject, "forward", {"B": 1, "N": 8})

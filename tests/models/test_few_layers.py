@@ -7,11 +7,10 @@ from attnprof.errors import CannotRunError
 from attnprof.models import ModelConfig, phases
 from attnprof.models.costs import by_kind, by_part
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.hub import hub_subject
 from attnprof.models.parts import places
 from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
-from attnprof.models.sources import config_subject
+from attnprof.models.sources import config_subject, hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
@@ -35,8 +34,7 @@ AT = {"B": 2, "N": 24}
 
 
 def by_parts(subject, trace, phase):
-    with torch.device("meta"):
-        model = subject.build()
+    model = subject.on_meta()
     where = places(model)
     kinds = by_kind(model, where, [trace], subject.layer_types)
     return by_part(trace, phase, where, kinds)

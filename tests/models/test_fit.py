@@ -11,17 +11,15 @@ import attnprof
 from attnprof.cli.app import main
 from attnprof.errors import RequestError
 from attnprof.models.fit import fit_report
+from attnprof.models.fit_layout import FitOptions, TrainingOptions, finer_layers, fit_model
 from attnprof.models.fit_parts import (
-    FitOptions,
+    activation_bytes_per_token,
     cache_bytes,
     entries_of_rank,
-    fit_model,
     page_tokens,
     weight_bytes,
 )
 from attnprof.models.fit_speed import token_scores
-from attnprof.models.fit_training import TrainingOptions, activation_bytes_per_token
-from attnprof.models.storage import finer_layers
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -49,10 +47,30 @@ QWEN_NEXT = {
 
 
 LLAMA_8B = cache(lambda: fit_model("llama-3.1-8b"))
+#: Parameters of a layer of LLAMA, of its three layers, its tables and its norms.
+LAYER = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
+MATRICES, TABLES, NORMS = 3 * LAYER, 2 * 100 * 64, 7 * 64
 
 
 def blocks(tokens, block=16):
     return -(-tokens // block) * block
+
+
+def weights(config, **how):
+    return weight_bytes(fit_model(config), FitOptions(memory=1, **how))
+
+
+def cached(config, tokens, **how):
+    return cache_bytes(fit_model(config), FitOptions(memory=1, **how), tokens)
+
+
+def answered(capsys, *words):
+    """The summary and the records that the command writes as JSON."""
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *words, "-f", "json"])
+    assert ended.value.code == 0
+    report = json.loads(capsys.readouterr().out)
+    return report["summary"], report["records"]
 
 
 #: Bytes of the cache of one sequence of n tokens in bfloat16, by hand. A state of Qwen3-Next takes
@@ -73,25 +91,22 @@ DEVICES = {"h100": 80 * 10**9, "l4": 24 * 10**9, "h200": 141 * 10**9}
 @pytest.mark.parametrize("tokens", [1, 16, 77])
 def test_a_cache_is_the_sum_by_hand(name, tokens):
     config, by_hand = CACHES[name]
-    options = FitOptions(memory=10**9)
-    assert cache_bytes(fit_model(config), options, tokens) == by_hand(tokens)
+    assert cached(config, tokens) == by_hand(tokens)
 
 
 def test_without_pages_a_hybrid_keeps_rows_and_states_as_they_are():
     state = 4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2
-    options = FitOptions(memory=10**9, block_size=1)
-    assert cache_bytes(fit_model(QWEN_NEXT), options, 77) == 77 * 128 + 3 * state
+    assert cached(QWEN_NEXT, 77, block_size=1) == 77 * 128 + 3 * state
 
 
 def test_a_page_of_a_hybrid_holds_a_state_and_groups_are_as_large_as_the_rarer_kind():
     wide = {**QWEN_NEXT, "num_hidden_layers": 10, "linear_value_head_dim": 64,
             "layer_types": ["linear_attention"] * 7 + ["full_attention"] * 3}  # fmt: skip
-    model, options = fit_model(wide), FitOptions(memory=10**9)
     state = 4 * 8 * 64 * 4 + (2 * 2 * 8 + 4 * 64) * 3 * 2
     page = -(-state // (16 * 128)) * 16
-    assert page_tokens(model, options) == page > 16
+    assert page_tokens(fit_model(wide), FitOptions(memory=1)) == page > 16
     # Seven states in groups of three: nine pages.
-    assert cache_bytes(model, options, 100) == 128 * page * (3 * -(-100 // page) + 9)
+    assert cached(wide, 100) == 128 * page * (3 * -(-100 // page) + 9)
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -99,17 +114,13 @@ def test_a_page_of_a_hybrid_holds_a_state_and_groups_are_as_large_as_the_rarer_k
 def test_what_fits_a_device_follows_from_the_parts(name, device, capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CACHES[name][0]))
-    with pytest.raises(SystemExit) as ended:
-        main(["fit", str(path), "--on", device, "--seq", "48", "-f", "json"])
-    assert ended.value.code == 0
-    report = json.loads(capsys.readouterr().out)
-    summary, parts = report["summary"], {row["part"]: row["bytes"] for row in report["records"]}
-    memory = DEVICES[device]
+    summary, records = answered(capsys, str(path), "--on", device, "--seq", "48")
+    parts, memory = {row["part"]: row["bytes"] for row in records}, DEVICES[device]
     assert parts["cache"] == CACHES[name][1](48)
     assert parts["reserve"] == memory - int(memory * 0.9)
     assert parts["total"] == sum(number for part, number in parts.items() if part != "total")
     room = memory - parts["reserve"] - parts["weights"]
-    each, by_hand = re.findall(r"\d+", report["records"][2]["formula"]), CACHES[name][1]
+    each, by_hand = re.findall(r"\d+", records[2]["formula"]), CACHES[name][1]
 
     def held(batch, tokens):
         chunk = min(8192, batch * tokens)
@@ -137,52 +148,40 @@ def test_the_longest_context_and_the_largest_batch_fit_and_no_more_do(name, batc
 
 
 def test_the_fullest_stage_has_whole_layers_and_one_table():
-    two = FitOptions(memory=1, pipeline=2)
-    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
     # Two of three layers with the norms that they have of seven, and the embedding.
-    norms = 7 * 64 * 2 / 3
-    assert weight_bytes(fit_model(LLAMA), two) == math.ceil(2 * (2 * layer + 100 * 64 + norms))
+    assert weights(LLAMA, pipeline=2) == math.ceil(2 * (2 * LAYER + 100 * 64 + NORMS * 2 / 3))
     row = 2 * 2 * 16 * 2
-    assert cache_bytes(fit_model(LLAMA), two, 48) == 2 * 48 * row
+    assert cached(LLAMA, 48, pipeline=2) == 2 * 48 * row
     report = attnprof.fit(LLAMA, memory="1GB", pipeline=2)
     assert report.cache_bytes_per_token == 2 * row
 
 
 def test_stages_do_not_hasten_a_single_request(capsys):
-    speeds = []
-    for stages in ("1", "4"):
-        with pytest.raises(SystemExit):
-            main(["fit", "llama-3.2-1b", "--on", "h100", "--pipeline", stages, "-f", "json"])
-        speeds.append(json.loads(capsys.readouterr().out)["summary"]["speed"])
-    one, four = (speed["request_tokens_per_s"] for speed in speeds)
-    assert four <= one
+    one, four = (
+        answered(capsys, "llama-3.2-1b", "--on", "h100", "--pipeline", stages)[0]["speed"]
+        for stages in ("1", "4")
+    )
+    assert four["request_tokens_per_s"] <= one["request_tokens_per_s"]
 
 
 def test_weights_are_the_parameters_in_their_format():
-    model = fit_model(LLAMA)
-    matrices = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
-    tables, norms = 2 * 100 * 64, 7 * 64
     for dtype, each in {"bfloat16": 2, "float32": 4}.items():
-        found = weight_bytes(model, FitOptions(memory=1, dtype=dtype))
-        assert found == each * (matrices + tables + norms)
+        assert weights(LLAMA, dtype=dtype) == each * (MATRICES + TABLES + NORMS)
     for dtype, each in {"fp8": 1, "q8_0": 34 / 32, "int4": 0.5 + 2.5 / 128}.items():
-        of_tables = 34 / 32 if dtype == "q8_0" else 2
-        of_norms = 4 if dtype == "q8_0" else 2
-        found = weight_bytes(model, FitOptions(memory=1, dtype=dtype))
-        assert found == math.ceil(each * matrices + of_tables * tables + of_norms * norms)
+        of_tables, of_norms = (34 / 32, 4) if dtype == "q8_0" else (2, 2)
+        whole = math.ceil(each * MATRICES + of_tables * TABLES + of_norms * NORMS)
+        assert weights(LLAMA, dtype=dtype) == whole
 
 
 def test_a_mixture_of_formats_keeps_values_and_last_maps_finer_in_some_layers():
-    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96
     finer = 64 * 32 + 64 * 96  # of one layer of three: the last eighth and each third
-    found = weight_bytes(fit_model(LLAMA), FitOptions(memory=1, dtype="q4_k_m"))
     q4, q6 = 144 / 256, 210 / 256
-    assert found == math.ceil(q4 * (3 * layer - finer + 6400) + q6 * (finer + 6400) + 4 * 7 * 64)
+    mixed = q4 * (MATRICES - finer + 6400) + q6 * (finer + 6400) + 4 * NORMS
+    assert weights(LLAMA, dtype="q4_k_m") == math.ceil(mixed)
     everywhere = 3 * (64 * 32 + 64 * 64 + 64 * 96)
-    found = weight_bytes(fit_model(LLAMA), FitOptions(memory=1, dtype="q3_k_l"))
     q3, q5 = 110 / 256, 176 / 256
-    plain = 3 * layer - everywhere + 6400
-    assert found == math.ceil(q3 * plain + q5 * everywhere + q6 * 6400 + 4 * 7 * 64)
+    mixed = q3 * (MATRICES - everywhere + 6400) + q5 * everywhere + q6 * 6400 + 4 * NORMS
+    assert weights(LLAMA, dtype="q3_k_l") == math.ceil(mixed)
 
 
 @pytest.mark.parametrize(("dtype", "gigabytes"), [
@@ -200,9 +199,8 @@ def test_about_half_of_the_layers_are_finer(layers, finer):
 
 
 def test_keys_and_values_may_have_formats_of_their_own():
-    model = fit_model(LLAMA)
-    options = FitOptions(memory=1, cache_dtype="fp8,nvfp4", block_size=1)
-    assert cache_bytes(model, options, 64) == 64 * 3 * 2 * 16 * (1 + 9 / 16)
+    apart = cached(LLAMA, 64, cache_dtype="fp8,nvfp4", block_size=1)
+    assert apart == 64 * 3 * 2 * 16 * (1 + 9 / 16)
 
 
 @pytest.mark.parametrize(("tensor", "expert", "share"), [
@@ -219,38 +217,26 @@ def test_experts_are_shared_by_the_same_ranks_as_all_else(tensor, expert, share)
 
 
 def test_experts_alone_are_in_mxfp4():
-    model = fit_model(QWEN)
     experts = 3 * 8 * 3 * 64 * 24
-    whole = weight_bytes(model, FitOptions(memory=1))
-    small = weight_bytes(model, FitOptions(memory=1, dtype="mxfp4"))
-    assert whole - small == 2 * experts - experts * 17 // 32
+    assert weights(QWEN) - weights(QWEN, dtype="mxfp4") == 2 * experts - experts * 17 // 32
 
 
 def test_the_file_says_the_format_of_its_weights():
-    quantized = {
-        **LLAMA,
-        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32},
-    }
-    report = attnprof.fit(quantized, memory="1GB")
+    quantized = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    report = attnprof.fit({**LLAMA, "quantization_config": quantized}, memory="1GB")
     assert report.dtype == "int4"
-    matrices = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96)
-    rest = 2 * (2 * 100 * 64 + 7 * 64)
-    assert report.records[0].bytes == matrices // 2 + matrices // 32 * 5 // 2 + rest
+    scales, rest = MATRICES // 32 * 5 // 2, 2 * (TABLES + NORMS)
+    assert report.records[0].bytes == MATRICES // 2 + scales + rest
 
 
 def test_ranks_share_heads_but_hold_one_at_least_and_a_latent_whole():
-    two, eight = (FitOptions(memory=1, tensor_parallel=t) for t in (2, 8))
-    llama, deepseek = fit_model(LLAMA), fit_model(DEEPSEEK)
-    whole = cache_bytes(llama, FitOptions(memory=1), 64)
-    assert 2 * cache_bytes(llama, two, 64) == whole
-    assert cache_bytes(llama, eight, 64) == cache_bytes(llama, two, 64)
-    latent = cache_bytes(deepseek, FitOptions(memory=1), 64)
-    assert cache_bytes(deepseek, eight, 64) == latent
+    one, two, eight = (cached(LLAMA, 64, tensor_parallel=ranks) for ranks in (1, 2, 8))
+    assert one == 2 * two == 2 * eight
+    assert cached(DEEPSEEK, 64, tensor_parallel=8) == cached(DEEPSEEK, 64)
 
 
 def test_a_window_that_is_not_capped_keeps_all_tokens():
-    model = fit_model(MISTRAL)
-    assert cache_bytes(model, FitOptions(memory=1, uncapped=True), 160) == 3 * 160 * 128
+    assert cached(MISTRAL, 160, uncapped=True) == 3 * 160 * 128
 
 
 def test_what_does_not_fit_is_an_answer():
@@ -262,8 +248,8 @@ def test_what_does_not_fit_is_an_answer():
 def test_training_in_mixed_precision_is_sixteen_bytes_a_parameter():
     report = attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=32)
     parts = {row.part: row.bytes for row in report.records}
-    parameters = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96) + 2 * 100 * 64 + 7 * 64
-    assert parts["weights"] + parts["gradients"] + parts["optimizer"] == 16 * parameters
+    held = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    assert held == 16 * (MATRICES + TABLES + NORMS)
     layer = 4 * 64 + 3 * 96 + (4 + 2) * 32
     assert parts["activations"] == 32 * (2 * 3 * layer + 100 * 10)
 
@@ -341,9 +327,7 @@ def test_the_command_says_what_to_type(words, said, capsys):
 
 
 def test_a_step_is_bounded_by_what_it_reads(capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", "llama-3.2-1b", "--on", "h100", "--seq", "1024", "-f", "json"])
-    speed = json.loads(capsys.readouterr().out)["summary"]["speed"]
+    speed = answered(capsys, "llama-3.2-1b", "--on", "h100", "--seq", "1024")[0]["speed"]
     model = fit_model("llama-3.2-1b")
     options = FitOptions(memory=80 * 10**9, seq_len=1024)
     read = weight_bytes(model, options) + cache_bytes(model, options, 1024)  # its table is tied
@@ -366,14 +350,12 @@ def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
 
 
 def test_more_ranks_than_heads_of_keys_hold_a_head_each():
-    model = fit_model({**LLAMA, "num_attention_heads": 8, "head_dim": 16, "num_key_value_heads": 2})
-    attention = 3 * 64 * (2 * 8 * 16 + 2 * 2 * 16)
-    rest = 3 * 3 * 64 * 96 + 2 * 100 * 64
-    for ranks, keys in ((2, 1), (8, 1)):
+    config = {**LLAMA, "num_attention_heads": 8, "head_dim": 16, "num_key_value_heads": 2}
+    rest = 3 * 3 * 64 * 96 + TABLES
+    for ranks, keys in ((1, 2), (2, 1), (8, 1)):
         held = 3 * 64 * (2 * 8 // ranks * 16 + 2 * keys * 16)
-        found = weight_bytes(model, FitOptions(memory=1, tensor_parallel=ranks))
-        assert found == 2 * (held + rest // ranks + 7 * 64)
-    assert weight_bytes(model, FitOptions(memory=1)) == 2 * (attention + rest + 7 * 64)
+        found = weights(config, tensor_parallel=ranks)
+        assert found == 2 * (held + rest // ranks + NORMS)
 
 
 def test_a_decoded_token_scores_latent_rows_without_expanding_them():

@@ -1,20 +1,17 @@
-"""Which class of transformers a configuration is of, and what its models are called with."""
+"""What models of configurations and of somebody's code are called with; which class is built."""
 
 import math
 
 import pytest
 import torch
 import transformers as hf
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.models.config import preset
-from attnprof.models.hub import hub_subject
 from attnprof.models.hub_config import configuration
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
-from attnprof.trace.events import totals
-from attnprof.trace.solve.count import count
+from attnprof.models.sources import factory_subject, hub_subject, subject_of
+from tests.models.tiny import dispatched, products
 
 _LLAMA = {
     "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -42,6 +39,17 @@ TAKEN = {
          "position_embeddings_type": "rotary"},
         {"input_features": (2, 900, 24)},
     ),
+    "numbers from tensors that are made with it": (
+        {"model_type": "convnext", "hidden_sizes": [8, 12], "depths": [1, 1], "num_stages": 2,
+         "image_size": 16},
+        {"pixel_values": (2, 3, 16, 16)},
+    ),
+    "text and images": (
+        {"architectures": ["CLIPModel"], "model_type": "clip",
+         "text_config": {**_ROWS, "vocab_size": 97},
+         "vision_config": {**_ROWS, "image_size": 16, "patch_size": 8}},
+        {"input_ids": (2, 9), "pixel_values": (2, 3, 16, 16)},
+    ),
     "video": (
         {"model_type": "videomae", **_ROWS, "image_size": 16, "patch_size": 8, "num_frames": 4},
         {"pixel_values": (2, 4, 3, 16, 16)},
@@ -52,12 +60,13 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_products_are_those_of_the_model_on_what_it_takes(name):
     fields, shapes = TAKEN[name]
-    made = hub_subject(fields, name, "eager")
-    sizes = {"B": 2, "N": 900}
-    ours = totals(count(made.target(), sizes, "forward", held=False), "forward")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        made.build().eval()(**{name: torch.randn(shape) for name, shape in shapes.items()})
-    assert ours["matmul_flops"] == counter.get_total_flops()
+    made = hub_subject(fields, name, None if name.startswith("numbers") else "eager")
+    inputs = {
+        key: torch.randint(97, shape) if key == "input_ids" else torch.randn(shape)
+        for key, shape in shapes.items()
+    }
+    sizes = {"B": 2, "N": 9 if "input_ids" in inputs else 900}
+    assert products(made, sizes) == dispatched(made.build().eval(), **inputs)[0]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +77,7 @@ def test_products_are_those_of_the_model_on_what_it_takes(name):
 )  # fmt: skip
 def test_another_class_than_the_named_one_is_told(named, told):
     made = hub_subject({**_LLAMA, "architectures": named}, "given")
-    with torch.device("meta"):
-        assert isinstance(made.build(), hf.LlamaForCausalLM)
+    assert isinstance(made.on_meta(), hf.LlamaForCausalLM)
     assert bool(made.notes) is bool(told)
     assert told in "".join(made.notes)
 
@@ -165,6 +173,99 @@ def test_heads_that_differ_by_layer_are_counted_layer_by_layer():
 
 
 def test_a_type_of_two_parts_is_built_whole():
-    with torch.device("meta"):
-        made = hub_subject({"model_type": "qwen3_5"}, "given").build()
+    made = hub_subject({"model_type": "qwen3_5"}, "given").on_meta()
     assert type(made).__name__ == "Qwen3_5ForConditionalGeneration"
+
+
+CODE = """
+from torch import nn
+import transformers as hf
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.embed = nn.Embedding(97, width)
+        self.layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(3)))
+        self.head = nn.Linear(width, 97)
+    def forward(self, tokens):
+        rows = self.layers(self.embed(tokens))
+        return self.head((rows @ rows.mT).softmax(-1) @ rows)
+
+def own():
+    return Net(16)
+
+def public():
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, vocab_size=97))
+
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Conv2d(3, 8, 4, 4)
+        self.head = nn.Linear(8, 5)
+    def forward(self, x):
+        return self.head(self.rows(x).flatten(2).transpose(1, 2).mean(1))
+
+def fast():
+    layer = nn.TransformerEncoderLayer(16, 2, 40, batch_first=True)
+    return nn.Sequential(nn.Embedding(97, 16), nn.TransformerEncoder(layer, 3))
+
+def sized(width):
+    return Net(width)
+
+class Odd(Pictures):
+    def forward(self, thing):
+        return super().forward(thing.payload)
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    path = tmp_path_factory.mktemp("code") / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_products_are_those_of_the_model_that_the_function_makes(place):
+    made = factory_subject(f"{place}:own")
+    model = made.build()
+    for n in (9, 14):
+        counted, _ = dispatched(model, torch.randint(97, (2, n)))
+        assert products(made, {"B": 2, "N": n}) == counted
+
+
+def test_inputs_that_cannot_be_guessed_are_given(place):
+    made = factory_subject(f"{place}:Pictures", ["x: B, 3, 8, 16"])
+    assert products(made, {"B": 2}) == dispatched(made.build(), torch.randn(2, 3, 8, 16))[0]
+    assert made.notes == ()
+
+
+def test_what_one_kernel_does_for_a_whole_layer_is_told_apart(place):
+    made = factory_subject(f"{place}:fast", ["input: B, N int64"])
+    rows = model_report(made, ["forward"], {"B": 2, "N": 9}, limit_s=0.0).records
+    products = {row.part: row.value for row in rows if row.quantity == "matmul_flops"}
+    b, n, d = 2, 9, 16
+    assert products["mlp"] == 3 * 2 * (2 * b * n * d * 40)
+    assert products["attention"] == 3 * (4 * (2 * b * n * d * d) + 2 * (2 * b * n * n * d))
+    assert products["total"] == products["mlp"] + products["attention"]
+    assert any(row.part == "norm" and row.quantity == "flops" and row.value for row in rows)
+
+
+def test_a_model_of_transformers_keeps_its_cache(place):
+    assert factory_subject(f"{place}:public").caches
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("sized", "needs width: write a function"),
+        ("number", "returns no nn.Module but 3"),
+        ("Odd", '--input "thing: B, 3, 224, 224"'),
+    ],
+)
+def test_what_makes_no_whole_model_is_refused(place, name, told):
+    with pytest.raises(RequestError, match=told):
+        factory_subject(f"{place}:{name}")

@@ -1,4 +1,4 @@
-"""What a model holds, against the allocator: prompts, and training steps with their optimizer."""
+"""What a model holds, against the allocator: prompts, training steps, tensors at a peak."""
 
 from dataclasses import replace
 
@@ -8,10 +8,12 @@ import transformers as hf
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
-from attnprof.models.fits import with_memory
-from attnprof.models.hub import hub_subject
-from attnprof.models.memory import training_memory
+from attnprof.models.comparison import with_memory
+from attnprof.models.few_layers import run_by_few
+from attnprof.models.memory import largest_at_peak, peak_fields, training_memory
+from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
+from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel, cache_in
 from attnprof.render.formats import render
 from attnprof.trace.events import bound, peak
@@ -237,3 +239,54 @@ def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
     rows = [row for row in reported.records if row.quantity != "cache_bytes"]
     found = with_memory(replace(reported, records=rows), 2**40).summary
     assert "decode fits: needs at least" in found["answer"]
+
+
+_TWELVE_LAYERS = {
+    "model_type": "llama", "hidden_size": 24, "num_hidden_layers": 12, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 40, "vocab_size": 5000,
+    "torch_dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture
+def small():
+    return hub_subject(_TWELVE_LAYERS, "a small llama")
+
+
+def test_logits_of_all_tokens_are_most_of_a_forward_pass(small):
+    run = run_of(small, "forward", {"B": 3, "N": 70})
+    first = largest_at_peak(run.trace, "forward")[0]
+    assert (first.module, first.count, first.bytes) == ("lm_head", 1, 4 * 3 * 70 * 5000)
+
+
+def test_tensors_of_alike_layers_are_one_entry():
+    few_words = hub_subject({**_TWELVE_LAYERS, "vocab_size": 16}, "few words")
+    trace = run_of(few_words, "train", {"B": 2, "N": 128}).trace
+    held = largest_at_peak(trace, "train")
+    assert held[0].count % 12 == 0  # of all layers
+    assert held[0].module.startswith("model.layers.*.")
+    assert sum(one.bytes for one in held) <= peak(trace, "train")
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_run_of_few_layers_holds_what_a_run_of_all_does(small, phase):
+    sizes = {"B": 2, "N": 64}
+    whole = run_of(small, phase, sizes).trace
+    few, _ = run_by_few(small, phase, sizes)
+    assert largest_at_peak(few, phase) == largest_at_peak(whole, phase)
+
+
+def test_the_formula_of_a_shape_is_the_value_there(small):
+    report = model_report(small, ["forward", "decode"], {"B": 2, "N": 96})
+    rows = {r.phase: r for r in report.records if (r.part, r.quantity) == ("total", "peak_bytes")}
+    for phase in ("forward", "decode"):
+        formula = report.summary["phases"][phase]["peak"]["formula"]
+        assert "Max" not in formula
+        assert eval(formula, {"B": 2, "N": 96, "L": 12, "Min": min}) == rows[phase].value
+
+
+def test_without_formulas_there_are_tensors_alone(small):
+    run = run_of(small, "forward", {"B": 1, "N": 16})
+    fields = peak_fields(run.trace, "forward", None, {"B": 1, "N": 16})
+    assert fields["formula"] is None
+    assert fields["tensors"]

@@ -1,23 +1,65 @@
-"""FLOPs a token: pairs against loops over masks, conventions by hand, the written Python file."""
+"""FLOPs a token: pairs against loops over masks, conventions by hand, torch's counter, Python."""
 
 import subprocess
 import sys
 
 import pytest
 import sympy
+import torch
 
 import attnprof
 from attnprof.errors import RequestError
-from attnprof.models.conventions import NAMES_OF_CONVENTIONS, PHASES, count, dropped, terms
-from attnprof.models.flops_terms import TOKEN, Mask, expression, per_token, sequence_flops
-from attnprof.models.mfu import flops_of, mfu_report
-from attnprof.models.mfu_python import python_file
+from attnprof.models.conventions import (
+    NAMES_OF_CONVENTIONS,
+    PHASES,
+    TOKEN,
+    Mask,
+    count,
+    dropped,
+    expression,
+    per_token,
+    sequence_flops,
+    terms,
+)
+from attnprof.models.hub_config import class_of, configuration
+from attnprof.models.mfu import flops_of, mfu_report, python_file
 from attnprof.models.mfu_sizes import sizes_of
 from attnprof.trace.sizes import evaluate
-from tests.models.test_mfu_counted import CASES, TINY
+from tests.models.tiny import LATENT, MOE, SIZES, TOKENS, dispatched
 
 pytest.importorskip("transformers")
 
+#: Fields beside SIZES, and entries of a key and a value together, by type.
+CASES = {
+    "llama": ({}, 16),
+    "qwen3": ({}, 16),
+    "mistral": ({"sliding_window": 5}, 16),
+    "gemma3_text": ({"sliding_window": 5, "num_hidden_layers": 7}, 16),
+    "gpt2": ({"n_layer": 3, "n_embd": 32, "n_head": 4}, 16),
+    "bert": ({}, 16),
+    "modernbert": ({"local_attention": 8, **TOKENS, "cls_token_id": 1, "sep_token_id": 2}, 16),
+    "t5": ({"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 3}, 16),
+    "bloom": ({"n_layer": 3, "n_head": 4}, 16),  # its attention asks no registry
+    "codegen": ({"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4}, 16),
+    "gemma4_text": ({"sliding_window": 5, "num_key_value_heads": 2, "global_head_dim": 8,
+                     "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 4,
+                     "num_kv_shared_layers": 0}, 16),
+    "olmo2": ({}, 16),
+    "granite": ({}, 16),
+    "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, 16),
+    "phi3": (TOKENS, 16),
+    "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, 16),
+    "qwen2_moe": ({"num_experts": 4, "shared_expert_intermediate_size": 24, **MOE}, 16),
+    "gpt_oss": ({"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2}, 16),
+    "deepseek_v3": (
+        {**LATENT, **MOE, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
+         "first_k_dense_replace": 1}, 15,
+    ),
+    "llama4_text": (
+        {"attention_chunk_size": 6, "num_local_experts": 1, "num_experts_per_tok": 1,
+         "intermediate_size_mlp": 40, "num_hidden_layers": 4}, 16,
+    ),
+}  # fmt: skip
 SEES = {
     "token": lambda i, j, _: i == j,
     "full": lambda *_: True,
@@ -26,7 +68,7 @@ SEES = {
     "chunk": lambda i, j, size: j <= i and i // size == j // size,
     "around": lambda i, j, size: abs(i - j) <= size,
 }
-DENSE = {**TINY, "model_type": "llama", "tie_word_embeddings": False}
+DENSE = {**SIZES, "model_type": "llama", "tie_word_embeddings": False}
 #: Layers, width, heads, key heads, head width, network, vocabulary of DENSE.
 L, H, A, G, D, F, V = 3, 32, 4, 2, 8, 48, 96
 MATRICES = L * (H * D * (2 * A + 2 * G) + 3 * H * F) + V * H
@@ -81,7 +123,7 @@ def test_packed_sequences_attend_within_themselves():
 
 @pytest.mark.parametrize("model_type", CASES)
 def test_every_record_has_a_formula_that_gives_its_number(model_type):
-    fields = {**TINY, **CASES[model_type][0], "model_type": model_type}
+    fields = {**SIZES, **CASES[model_type][0], "model_type": model_type}
     for n in (1, 5, 6, 77):
         for row in mfu_report(sizes_of(fields), NAMES_OF_CONVENTIONS, [n]).records:
             formula = sympy.sympify(row.expression, {"N": sympy.Integer(n)})
@@ -100,7 +142,7 @@ def test_tied_tables_are_the_head_and_counted_once_but_by_verl():
 
 
 def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave_out():
-    fields = {**TINY, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
+    fields = {**SIZES, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
     sizes = sizes_of(fields)
     found = {name: terms(sizes, name) for name in NAMES_OF_CONVENTIONS}
     for name, own in found.items():
@@ -110,7 +152,7 @@ def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave
 
 
 def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file_names_them():
-    fields = {**TINY, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
+    fields = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
     without, named = sizes_of(fields), sizes_of({**fields, "num_nextn_predict_layers": 1})
     assert count(without, "executed") == count(named, "executed")
     attention = 32 * 12 + 12 * 4 * 10 + 32 * 14 + 10 * 4 * 11 + 4 * 5 * 32
@@ -122,7 +164,7 @@ def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file
 
 
 def test_windows_are_exact_where_executed_and_dense_to_palm():
-    sizes = sizes_of({**TINY, "model_type": "mistral", "sliding_window": 5})
+    sizes = sizes_of({**SIZES, "model_type": "mistral", "sliding_window": 5})
     n, widths = 100, 3 * 4 * 16
     pairs = 5 * 6 // 2 + 95 * 5
     assert flops_of(sizes, [n], "executed", "forward") == 2 * (MATRICES * n + widths * pairs)
@@ -132,7 +174,7 @@ def test_windows_are_exact_where_executed_and_dense_to_palm():
 
 def test_an_indexer_scores_all_pairs_and_attention_the_chosen_ones():
     fields = {
-        "model_type": "deepseek_v32", **TINY, **CASES["deepseek_v3"][0], "index_topk": 6,
+        "model_type": "deepseek_v32", **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6,
         "index_n_heads": 2, "index_head_dim": 8,
     }  # fmt: skip
     found = terms(sizes_of(fields), "executed", "forward")
@@ -145,7 +187,7 @@ TWELVE = [*[*CASES][:11], "deepseek_v3"]
 
 @pytest.mark.parametrize("model_type", TWELVE)
 def test_the_written_file_runs_by_itself_and_agrees_at_fifty_shapes(tmp_path, model_type):
-    sizes = sizes_of({**TINY, **CASES[model_type][0], "model_type": model_type})
+    sizes = sizes_of({**SIZES, **CASES[model_type][0], "model_type": model_type})
     file = tmp_path / "flops.py"
     file.write_text(python_file(sizes, NAMES_OF_CONVENTIONS, model_type, "0"), encoding="utf-8")
     shapes = [1 + 37 * i**2 for i in range(50)]
@@ -196,3 +238,71 @@ def test_wrong_requests_say_what_is_possible(request_, message):
 def test_a_formula_of_a_mask_is_one_text_in_n():
     assert str(expression({TOKEN: 5, Mask("causal"): 4})) == "2*N + 7"
     assert "Min(" in str(expression({Mask("window", 128): 6}))
+
+
+def counted(fields, tokens, **how):
+    """Torch's count of a forward pass of the real model, and what it returned."""
+    config = configuration(fields, "tiny")
+    config._attn_implementation, config._experts_implementation = "eager", "eager"
+    torch.manual_seed(0)
+    model = class_of(config)(config).eval()
+    inputs = {"input_ids": torch.randint(3, 90, (1, tokens))}
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    return dispatched(model, **inputs, **how)
+
+
+@pytest.mark.parametrize("tokens", [4, 23])
+@pytest.mark.parametrize("model_type", CASES)
+def test_executed_is_what_torch_counts_less_masked_pairs(model_type, tokens):
+    more, widths = CASES[model_type]
+    fields = {**SIZES, **more, "model_type": model_type}
+    total, result = counted(fields, tokens, output_attentions=True)
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    probabilities = [x for name in names for x in getattr(result, name, None) or ()]
+    masked = sum(int((x == 0).sum()) for x in probabilities)
+    assert len(probabilities) >= fields["num_hidden_layers"]
+    executed = flops_of(sizes_of(fields), [tokens], "executed", "forward")
+    assert executed == total - 2 * widths * masked
+
+
+def test_mamba_2_is_its_chunked_form_where_heads_of_a_group_share_keys():
+    heads, width, state, groups, chunk, tokens, kernel = 8, 8, 16, 2, 8, 24, 4
+    fields = {
+        "model_type": "mamba2", "num_hidden_layers": 3, "hidden_size": 32, "vocab_size": 96,
+        "num_heads": heads, "head_dim": width, "state_size": state, "n_groups": groups,
+        "chunk_size": chunk, "expand": 2, "conv_kernel": kernel,
+    }  # fmt: skip
+    total, _ = counted(fields, tokens)
+    channels = heads * width + 2 * groups * state
+    padding = 2 * channels * kernel * (kernel - 1)  # torch counts outputs that are cut off
+    unshared = 2 * tokens * (heads - groups) * chunk * state  # the file repeats keys
+    between_chunks = 2 * heads * (tokens // chunk + 1) ** 2 * width * state
+    beyond = padding + unshared + between_chunks
+    assert flops_of(sizes_of(fields), [tokens], "executed", "forward") == total - 3 * beyond
+
+
+def test_gated_delta_layers_have_the_products_that_their_file_solves_for():
+    keys, values, dk, dv, chunk, kernel = 2, 4, 8, 6, 64, 4
+    fields = {
+        **SIZES, **MOE, "model_type": "qwen3_next", "num_hidden_layers": 4, "num_experts": 4,
+        "linear_num_key_heads": keys, "linear_num_value_heads": values, "linear_key_head_dim": dk,
+        "linear_value_head_dim": dv, "linear_conv_kernel_dim": kernel,
+        "shared_expert_intermediate_size": 24,
+    }  # fmt: skip
+    total, _ = counted(fields, chunk)
+    channels = 2 * keys * dk + values * dv
+    padding = 2 * channels * kernel * (kernel - 1)
+    solved = 2 * chunk * chunk * values * (dk + dv)  # by triangular solves, 0 to torch
+    masked = 4 * 16 * chunk * (chunk - 1)  # 4 heads of one layer, widths 8 + 8, half the pairs
+    executed = flops_of(sizes_of(fields), [chunk], "executed", "forward")
+    assert executed == total - masked + 3 * (solved - padding)
+
+
+def test_attention_with_wide_keys_recomputes_the_wide_products():
+    more, _ = CASES["deepseek_v3"]
+    sizes = sizes_of({**SIZES, **more, "model_type": "deepseek_v3"})
+    n, pairs = 100, 3 * 4 * 100 * 101 // 2
+    forward, train = (flops_of(sizes, [n], "executed", phase) for phase in ("forward", "train"))
+    products = forward - 2 * pairs * (10 + 5)
+    assert train == 3 * products + 2 * pairs * (4 * 10 + 3 * 5)

@@ -1,10 +1,10 @@
 """Released models that are shipped: the built model has the parameters that are published."""
 
 import pytest
-import torch
 
-from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.names import released
+from attnprof.models.parts import parts
+from attnprof.models.sources import hub_subject
 
 #: Published totals as they are commonly quoted, written down without looking them up again. A
 #: total that a build meets to the integer speaks for both, and holds sizes alone: lengths,
@@ -67,15 +67,21 @@ BEYOND = {
 _INDEXER = 1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64
 
 
+#: Models all of whose modules have a part.
+WITHOUT_OTHERS = (
+    "gpt2", "llama-3.1-8b", "mistral-7b-v0.1", "qwen3-8b", "gemma-3-1b", "mixtral-8x7b",
+    "deepseek-v2-lite", "gpt-oss-20b",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def parameters():
-    """The parameters of each released model, built without weights."""
+    """The parameters of each released model, built without weights: the sum over its parts."""
     counts = {}
     for name, model in released().items():
-        config = configuration(model.config, name)
-        with torch.device("meta"):
-            built = class_of(config)(config)
-        counts[name] = sum(weight.numel() for weight in built.parameters())
+        by_part = parts(hub_subject(model.config, name).on_meta())
+        assert "other" not in by_part or name not in WITHOUT_OTHERS, name
+        counts[name] = sum(by_part.values())
     return counts
 
 

@@ -1,20 +1,21 @@
-"""Public numbers of models: each is made again, or is an erratum that its own rule explains."""
+"""Public numbers and printed formulas of models: made again, or errata that a rule explains."""
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from attnprof.models.mfu_sizes import sizes_of
+from attnprof.trace.sizes import evaluate
+from attnprof.verify.model_formula import model_formula_report
+from attnprof.verify.printed import read_formula
+
 pytest.importorskip("transformers")
 
 REPORTS = Path(__file__).parents[2] / "reports"
-
-
-@pytest.fixture(scope="module")
-def report():
-    return _loaded()
 
 
 def _loaded():
@@ -27,11 +28,12 @@ def _loaded():
         sys.path[:] = before
 
 
-ROWS = _loaded().published()
+report = _loaded()
+ROWS = report.published()
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_public_number_is_made_again(name, report):
+def test_a_public_number_is_made_again(name):
     row = ROWS[name]
     ours = report.beside_ours(row)
     if row["checked"].startswith("not recomputable") or "dsa-toy" in name:
@@ -46,7 +48,7 @@ def test_a_public_number_is_made_again(name, report):
         assert ours.verdict == report.MATCH, ours
 
 
-def test_right_values_of_errata_are_those_of_the_table(report):
+def test_right_values_of_errata_are_those_of_the_table():
     stated = {
         name: text.partition("right value ")[2].split()[0].rstrip("x;")
         for name, row in ROWS.items()
@@ -68,7 +70,7 @@ def test_the_page_lists_every_row_and_every_verdict():
         assert f",{name}," in table
 
 
-def test_a_replay_does_not_see_the_value(report):
+def test_a_replay_does_not_see_the_value():
     row = {**ROWS["kv-sglang-dsv3-fp8"], "value": "1", "how": "", "checked": "exact"}
     assert report.replayed(row) == report.replayed(ROWS["kv-sglang-dsv3-fp8"])
     assert report.verdict_of(row, report.replayed(row)) == "no match"
@@ -78,3 +80,43 @@ def test_configurations_and_settings_are_json():
     for row in ROWS.values():
         assert isinstance(json.loads(row["config"]), dict)
         assert isinstance(json.loads(row["setting"]), dict)
+
+
+CHECKED = {
+    name: row for name, row in ROWS.items()
+    if not row["checked"].startswith(("off", "not recomputable"))
+}  # fmt: skip
+FORMULAS = [name for name, row in CHECKED.items() if row["quantity"] == "expression"]
+
+
+def tolerance(row):
+    """How far a row's number may be off: its own statement, or half of its last digit."""
+    text, checked = row["value"], row["checked"]
+    if percent := re.match(r"within ([\d.]+) %", checked):
+        return float(text) * float(percent[1]) / 100
+    if not checked.startswith("exact to the digits"):
+        return 0
+    return report.half_a_digit(text)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_printed_formula_is_read_and_gives_its_number(name):
+    row, numbers = CHECKED[name], {}
+    for key, value in {**json.loads(row["config"]), **json.loads(row["setting"])}.items():
+        if type(value) in (int, float):
+            numbers[key] = read_formula(repr(value))
+    text = json.loads(row["setting"])["expression"]
+    text = text.replace("2**20", "1048576").replace("2**30", "1073741824")  # powers end at 16
+    ours = evaluate(read_formula(text, numbers), {})
+    assert abs(ours - float(row["value"])) <= tolerance(row) * (1 + 1e-9), float(ours)
+
+
+def test_the_formula_that_counts_all_experts_is_told_so():
+    row = CHECKED["flops-titan-qwen3-30b-hf"]
+    sizes = sizes_of(json.loads(row["config"]))
+    records = model_formula_report(sizes, "6*P + 6*L*h*d*N", "train", 8192).records
+    told = {record.term: record for record in records}
+    assert told["all"].theirs_value == int(row["value"])
+    unmet = (128 - 8) * 3 * 2048 * 768 * 48
+    assert told["experts that a token does not meet"].difference == str(6 * unmet)
+    assert told["embedding tables"].difference == str(6 * 151936 * 2048)

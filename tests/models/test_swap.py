@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers as hf
 from sympy import sympify
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.crossovers.derived import rivals
@@ -15,15 +14,15 @@ from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models import ModelConfig
-from attnprof.models.hub import hub_subject
 from attnprof.models.report import model_report
-from attnprof.models.sources import subject_of
+from attnprof.models.sources import hub_subject, subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.models.whole import tensors_by_layer
 from attnprof.trace.events import totals
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import count, counted
 from attnprof.workload import Workload
+from tests.models.tiny import dispatched, products
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
 _WIDE = {**_SMALL, "intermediate_size": 48, "head_dim": 8}
@@ -128,11 +127,8 @@ def test_products_of_a_swapped_model_are_those_of_its_parts(name, causal, mechan
 
 def test_torch_counts_the_products_of_a_swapped_model_as_we_do():
     subject = swapped("bert", "performer@odd", num_features=16)
-    counted = totals(count(subject.target(), {"B": 2, "N": 24}, "forward"), "forward")
     model, _ = called(subject)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.randint(97, (2, 24)))
-    assert counted["matmul_flops"] == counter.get_total_flops()
+    assert products(subject, {"B": 2, "N": 24}) == dispatched(model, torch.randint(97, (2, 24)))[0]
 
 
 def test_a_mechanism_that_replaces_attention_brings_its_maps_unless_the_model_has_them():
@@ -164,11 +160,9 @@ def test_a_swapped_layer_decodes_by_its_mechanisms_own_step(name, swaps):
         whole = model(tokens).last_hidden_state[:, -1]
         prompt = model(tokens[:, :-1], use_cache=True).past_key_values
         held = [sum(x.nbytes for x in layer) for layer in tensors_by_layer(prompt)]
-        with FlopCounterMode(display=False) as counter:
-            last = model(tokens[:, -1:], past_key_values=prompt, use_cache=True).last_hidden_state
-    torch.testing.assert_close(last[:, 0], whole)
-    step = totals(count(subject.target("decode"), sizes, "decode"), "decode")
-    assert step["matmul_flops"] == counter.get_total_flops()
+    counted, last = dispatched(model, tokens[:, -1:], past_key_values=prompt, use_cache=True)
+    torch.testing.assert_close(last.last_hidden_state[:, 0], whole)
+    assert products(subject, sizes, "decode") == counted
     copies = count(subject.cache(), {"B": 2, "N": 20}, "forward").calls
     assert sum(call.takes for call in copies) == sum(held)
 

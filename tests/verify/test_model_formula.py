@@ -6,14 +6,15 @@ import sympy
 from attnprof.errors import RequestError
 from attnprof.models.mfu_sizes import sizes_of
 from attnprof.verify.model_formula import model_formula_report
-from tests.models.test_mfu_counted import CASES, TINY
+from tests.models.test_mfu import CASES
+from tests.models.tiny import SIZES
 
 pytest.importorskip("transformers")
 
-DENSE = {**TINY, "model_type": "llama", "tie_word_embeddings": False}
-MOE = {**TINY, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
-LATENT = {**TINY, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
-WINDOW = {**TINY, "model_type": "mistral", "sliding_window": 5}
+DENSE = {**SIZES, "model_type": "llama", "tie_word_embeddings": False}
+MOE = {**SIZES, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
+LATENT = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
+WINDOW = {**SIZES, "model_type": "mistral", "sliding_window": 5}
 N = sympy.Symbol("N")
 
 FULL, HALF = "causal counted full", "causal counted N/2"

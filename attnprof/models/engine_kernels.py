@@ -1,15 +1,20 @@
-"""The fused attention kernel of the engine's view, as an operation of torch.
+"""The kernels of the engine's view, as operations of torch: fused attention and recurrent mixers.
 
 Serving engines and trainers compute attention by one kernel over the pairs that the mask leaves,
-without a matrix of scores in memory. :func:`fused_attention` is such an operation: on real tensors
-plain arithmetic gives its result, on tensors without values it gives shapes. Its costs are those of
-:mod:`attnprof.trace.rules.engine`.
+without a matrix of scores in memory (:func:`fused_attention`), a recurrence over a prompt by
+another (:func:`mixer`), and a token by a third, in place of the state. On real tensors plain
+arithmetic and the texts of :mod:`attnprof.blocks.mixers` give their results, on tensors without
+values they give shapes. Costs are those of :mod:`attnprof.trace.rules.engine`.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, _PreserveDispatchKeyGuard
+from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
+
+from attnprof.blocks.mixers import MIXERS
 
 
 @torch.library.custom_op("attnprof::fused_attention", mutates_args=())
@@ -70,7 +75,7 @@ def _scores(
     key_start: int, scale: float, softcap: float,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """Return masked scores, and what a score grows by with the product that it is made of."""
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = _wide(query)
     scores: Tensor = query.to(wide) @ _repeated(key, query).to(wide).mT * scale
     slope: Any = 1.0
     if softcap:
@@ -100,6 +105,11 @@ def visible(
     return seen & (at // width == keys_at // width) if kind == "chunk" else seen
 
 
+def _wide(x: Tensor) -> torch.dtype:
+    """Return the number format that a kernel computes in: float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def _repeated(x: Tensor, query: Tensor) -> Tensor:
     """Return keys or values with as many heads as the queries."""
     return x.repeat_interleave(query.shape[1] // x.shape[1], 1)
@@ -117,8 +127,7 @@ def _(query: Any, key: Any, value: Any, *_: Any) -> Any:
         raise RuntimeError(f"queries of width {query.shape[-1]} and keys of {key.shape[-1]}")
     batch, heads, tokens = query.shape[:3]
     out = query.new_empty((batch, tokens, heads, value.shape[-1]))
-    wide = torch.promote_types(query.dtype, torch.float32)
-    return out, query.new_empty((batch, heads, tokens), dtype=wide)
+    return out, query.new_empty((batch, heads, tokens), dtype=_wide(query))
 
 
 @fused_attention_backward.register_fake
@@ -127,15 +136,111 @@ def _(_: Any, query: Any, key: Any, value: Any, _out: Any, _sums: Any, sinks: An
     return (*(x.new_empty(x.shape) for x in (query, key, value)), of_sinks)
 
 
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+def _keep_attention(ctx: Any, inputs: Any, output: Any) -> None:
     query, key, value, sinks, attn_mask, *ctx.how = inputs
     ctx.save_for_backward(query, key, value, *output, sinks, attn_mask)
 
 
-def _gradients(ctx: Any, grad_out: Any, _grad_sums: Any) -> Any:
-    found = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.how)
-    *three, of_sinks = found
+def _attention_gradients(ctx: Any, grad_out: Any, _grad_sums: Any) -> Any:
+    *three, of_sinks = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.how)
     return (*three, of_sinks if ctx.needs_input_grad[3] else None, *[None] * 9)
 
 
-fused_attention.register_autograd(_gradients, setup_context=_keep)
+fused_attention.register_autograd(_attention_gradients, setup_context=_keep_attention)
+
+
+@torch.library.custom_op("attnprof::mixer", mutates_args=())
+def mixer(
+    kind: str, operands: list[Tensor], state: Tensor | None, rows: int, form: str, keeps: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows, the state after them, and memory of the states that a backward pass reads.
+
+    ``kind`` is one of :data:`MIXERS`, ``form`` chunkwise (``rows`` tokens a chunk) or recurrent;
+    ``state`` is the one before, zeros if None. ``keeps``: there is a backward pass.
+    """
+    like = operands[MIXERS[kind].like]
+    shape, wide = MIXERS[kind].state(operands), _wide(like)
+    end = like.new_zeros(shape, dtype=wide) if state is None else state.to(wide, copy=True)
+    out = MIXERS[kind].text(*operands, end, rows=rows, form=form)
+    kept = _kept(kind, operands, rows, keeps)
+    return out.to(like.dtype).contiguous(), end.to(_state_format(kind, operands)), kept
+
+
+@torch.library.custom_op("attnprof::mixer_step", mutates_args={"state"})
+def mixer_step(kind: str, operands: list[Tensor], state: Tensor) -> Tensor:
+    """Return the row of one token, which moves the state in place."""
+    held = state.to(_wide(state))
+    out: Tensor = MIXERS[kind].text(*operands, held, rows=1, form="recurrent")
+    if held is not state:
+        state.copy_(held)
+    return out.to(operands[MIXERS[kind].like].dtype).contiguous()
+
+
+@torch.library.custom_op("attnprof::mixer_backward", mutates_args=())
+def mixer_backward(
+    grad_out: Tensor, kind: str, operands: list[Tensor],
+    states: Tensor,  # noqa: ARG001 - read by a kernel, and made again here
+    rows: int, form: str, needs: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    """Return the gradients of operands that need one, an empty tensor for others."""
+    with _PreserveDispatchKeyGuard(), torch.enable_grad():
+        set_excluded(DispatchKey.AutogradFunctionality, False)
+        leaves = [x.detach().requires_grad_(need) for x, need in zip(operands, needs, strict=True)]
+        like = leaves[MIXERS[kind].like]
+        state = like.new_zeros(MIXERS[kind].state(leaves), dtype=_wide(like))
+        out = MIXERS[kind].text(*leaves, state, rows=rows, form=form)
+        asked = [x for x in leaves if x.requires_grad]
+        grads = iter(torch.autograd.grad(out, asked, grad_out.to(out.dtype)))
+    return [
+        next(grads).contiguous() if need else x.new_empty(0)
+        for x, need in zip(operands, needs, strict=True)
+    ]
+
+
+def _state_format(kind: str, operands: list[Tensor]) -> Any:
+    """Return the number format of a state: that of values in lightning attention, else wide."""
+    like = operands[MIXERS[kind].like]
+    return like.dtype if kind == "lightning" else _wide(like)
+
+
+def _kept(kind: str, operands: list[Tensor], rows: int, keeps: bool) -> Tensor:
+    """Return memory for a wide state at the start of each chunk; none if not kept."""
+    like = operands[MIXERS[kind].like]
+    shape = -(-MIXERS[kind].length(operands) // rows), *MIXERS[kind].state(operands)
+    return like.new_empty(shape if keeps else (0,), dtype=_wide(like))
+
+
+@mixer.register_fake
+def _(kind: Any, operands: Any, _state: Any, rows: Any, _form: Any, keeps: Any) -> Any:
+    like = operands[MIXERS[kind].like]
+    end = like.new_empty(MIXERS[kind].state(operands), dtype=_state_format(kind, operands))
+    return like.new_empty(like.shape), end, _kept(kind, operands, rows, keeps)
+
+
+@mixer_step.register_fake
+def _(kind: Any, operands: Any, _: Any) -> Any:
+    like = operands[MIXERS[kind].like]
+    return like.new_empty(like.shape)
+
+
+@mixer_backward.register_fake
+def _(_grad: Any, _kind: Any, operands: Any, *rest: Any) -> Any:
+    needs = rest[-1]
+    return [x.new_empty(x.shape if need else (0,)) for x, need in zip(operands, needs, strict=True)]
+
+
+def _keep_mixer(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.kind, operands, _, ctx.rows, ctx.form, _ = inputs
+    ctx.save_for_backward(*operands, output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _mixer_gradients(ctx: Any, grad_out: Any, _end: Any, _states: Any) -> Any:
+    *operands, states = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[1])
+    grads = mixer_backward(grad_out, ctx.kind, operands, states, ctx.rows, ctx.form, needs)
+    given = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
+    return None, given, None, None, None, None
+
+
+mixer.register_autograd(_mixer_gradients, setup_context=_keep_mixer)

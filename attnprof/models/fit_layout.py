@@ -1,0 +1,361 @@
+"""A model as it is laid out over devices, in which formats, and how it is asked to run.
+
+Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its
+own cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one
+latent row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+
+Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
+OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
+a half-precision scale and a zero point of four bits for each group.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from functools import partial
+from os import PathLike
+from typing import Any
+
+from attnprof.arguments import choice
+from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.models.conventions import ModelSizes
+from attnprof.models.hub_config import configuration, text_config
+from attnprof.models.mfu_sizes import subject_sizes, together
+from attnprof.models.names import config_of
+from attnprof.models.sources import hub_subject
+from attnprof.models.text_run import TextRun, text_run
+from attnprof.models.whole import cache_in, cache_parts
+
+#: Bytes an entry.
+ENTRY_BYTES: Mapping[str, Fraction] = {
+    "float32": Fraction(4), "bfloat16": Fraction(2), "float16": Fraction(2), "fp8": Fraction(1),
+    "int8": Fraction(1), "int4": Fraction(1, 2) + Fraction(5, 2) / 128, "mxfp4": Fraction(17, 32),
+    "nvfp4": Fraction(9, 16), "nf4": Fraction(1, 2) + Fraction(4, 64),
+    "q8_0": Fraction(34, 32), "q6_k": Fraction(210, 256), "q5_k": Fraction(176, 256),
+    "q4_k": Fraction(144, 256), "q3_k": Fraction(110, 256), "q5_1": Fraction(24, 32),
+    "q5_0": Fraction(22, 32), "q4_1": Fraction(20, 32), "q4_0": Fraction(18, 32),
+    "q5_k_m": Fraction(176, 256), "q4_k_m": Fraction(144, 256), "q4_k_s": Fraction(144, 256),
+    "q3_k_l": Fraction(110, 256), "q3_k_m": Fraction(110, 256), "mxfp4_moe": Fraction(34, 32),
+    "fp8_ds_mla": Fraction(1),
+}  # fmt: skip
+#: Formats of weights, and of caches.
+WEIGHTS = tuple(name for name in ENTRY_BYTES if name != "fp8_ds_mla")
+CACHES = (
+    "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "int8", "nvfp4", "q8_0", "q5_1", "q5_0",
+    "q4_1", "q4_0",
+)  # fmt: skip
+#: Other names of formats.
+_ALIASES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "float8_e4m3fn": "fp8", "auto": "",
+    "q4": "q4_0", "q8": "q8_0", "fp4": "nvfp4", "q5_k_s": "q5_k", "q3_k_s": "q3_k",
+}  # fmt: skip
+#: Formats of GGUF files: tables and the head are in blocks, too, and vectors in float32.
+GGUF = tuple(name for name in ENTRY_BYTES if re.match(r"q\d_|mxfp4_moe", name))
+#: Weights that GGUF's mixtures keep finer, by their names there: the roles that they are of, and
+#: their names in models of transformers.
+FINER = {
+    "attn_v": (("attention",), r"(v_proj|\.value)\.weight"),
+    "attn_output": (("attention",), r"attn\.(o_proj|out_proj|c_proj)\.weight"),
+    "ffn_down": (("mlp", "expert", "shared expert"), r"down_proj|\.w2\b|fc2|mlp\.c_proj|_4h_to_h"),
+}
+#: Methods of ``quantization_config`` that name a format by themselves.
+_METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4"}
+
+
+def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
+    """Return a format by its name or another one of it.
+
+    Raises :class:`RequestError` with the ``possible`` ones.
+    """
+    known = name.strip().lower()
+    known = _ALIASES.get(known, known)
+    if known not in possible:
+        raise RequestError(f"{flag} {name}: unknown format; {closest(known, list(possible))}")
+    return known
+
+
+def finer_layers(layers: int) -> int:
+    """Return how many of ``layers`` have finer tensors: the first and last eighth, each third."""
+    first, last = layers // 8, 7 * layers // 8
+    return sum(i < first or i >= last or (i - first) % 3 == 2 for i in range(layers))
+
+
+#: Of GGUF's mixtures the tensors that have a finer format than the others, that format, and in how
+#: many of so many layers (llama.cpp, src/llama-quant.cpp).
+MIXTURES: Mapping[str, Sequence[tuple[str, str, Callable[[int], int]]]] = {
+    **dict.fromkeys(("q5_k_m", "q4_k_m"), (
+        ("attn_v", "q6_k", finer_layers), ("ffn_down", "q6_k", finer_layers),
+    )),
+    "q4_k_s": (
+        ("attn_v", "q5_k", lambda n: min(n, 4)), ("ffn_down", "q5_k", lambda n: n // 8),
+    ),
+    "q3_k_l": tuple((name, "q5_k", lambda n: n) for name in FINER),
+    "q3_k_m": (
+        ("attn_v", "q5_k", lambda n: min(n, 2)), ("attn_v", "q4_k", lambda n: max(n - 2, 0)),
+        ("attn_output", "q4_k", lambda n: n), ("ffn_down", "q5_k", lambda n: n // 16),
+        ("ffn_down", "q4_k", lambda n: n - n // 16),
+    ),
+}  # fmt: skip
+
+
+def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
+    """Return the format that ``quantization_config`` names, and its bytes an entry; else None."""
+    config = fields.get("quantization_config") or fields.get("compression_config")
+    if not isinstance(config, Mapping):
+        return None
+    method = str(config.get("quant_method", ""))
+    if config.get("load_in_4bit"):
+        return "nf4", ENTRY_BYTES["nf4"]
+    if config.get("load_in_8bit"):
+        return "int8", ENTRY_BYTES["int8"]
+    bits, group = config.get("bits"), config.get("group_size")
+    for one in (config.get("config_groups") or {}).values():
+        weights = one.get("weights") or {}
+        bits, group = weights.get("num_bits"), weights.get("group_size")
+        if weights.get("type") == "float":
+            method = {8: "fp8", 4: "nvfp4"}.get(int(bits or 0), method)
+    if method in _METHODS and not (method == "awq" and bits):
+        name = _METHODS[method]
+        block = config.get("weight_block_size")
+        scales = Fraction(4, block[0] * block[1]) if isinstance(block, list) and block else 0
+        return name, ENTRY_BYTES[name] + scales
+    if bits in (4, 8) or method in ("awq", "gptq"):
+        bits, group = int(bits or 4), int(group or 128)
+        scales = Fraction(2 + Fraction(bits, 8)) / group if group > 0 else Fraction(0)
+        return f"int{bits}", Fraction(bits, 8) + scales
+    return None
+
+
+#: The longest context that is asked for.
+LONGEST = 2**50
+#: Bytes a parameter that an optimizer holds beside weights and gradients in half precision: a
+#: master copy in float32, and moments in float32 or in eight bits.
+OPTIMIZERS = {"adamw": (12, 12), "adamw-8bit": (6, 6), "muon": (8, 12), "sgd": (8, 8)}
+#: Bytes of a gradient, by format.
+GRADIENTS = {"bfloat16": 2, "float32": 4}
+RECOMPUTE = ("none", "selective", "full")
+#: What of weights, gradients and optimizer is divided among data-parallel ranks.
+SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How a model is run: formats, pages, and how many ranks share what.
+
+    ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
+    None is the format of the file, else bfloat16. ``chunk`` tokens of a prompt are taken at once.
+    """
+
+    memory: int
+    seq_len: int = 4096
+    batch_size: int = 1
+    dtype: str | None = None
+    cache_dtype: str | None = None
+    block_size: int = 16
+    tensor_parallel: int = 1
+    pipeline: int = 1
+    expert_parallel: int = 1
+    context_parallel: int = 1
+    chunk: int = 8192
+    utilization: float = 0.9
+    uncapped: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (item.name for item in fields(self) if item.type is int):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= LONGEST:
+                flag = name.removesuffix("_len").removesuffix("_size").replace("_", "-")
+                raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
+        if not 0 < self.utilization <= 1:
+            raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
+        if self.dtype is not None:
+            format_named(self.dtype, "--dtype", WEIGHTS)
+        self.cache_formats()
+
+    @property
+    def ranks(self) -> int:
+        """The number of devices."""
+        shared = max(self.tensor_parallel, self.expert_parallel)  # the same ones
+        return shared * self.pipeline * self.context_parallel
+
+    def cache_formats(self) -> tuple[str, str]:
+        """Return the formats of keys and of values, which ``fp8,nvfp4`` names apart."""
+        names = (self.cache_dtype or "bfloat16").split(",")[:2]
+        first, *rest = (format_named(name, "--cache-dtype", CACHES) for name in names)
+        return first, (rest or [first])[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(FitOptions):
+    """How a model is trained: by which optimizer, what is recomputed, what is sharded.
+
+    ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
+    every rank of tensor parallelism keeps the inputs of norms and blocks whole.
+    """
+
+    optimizer: str = "adamw"
+    gradient_dtype: str = "bfloat16"
+    sequence_parallel: bool = True
+    recompute: str = "selective"
+    shard: str = "none"
+    data_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("optimizer", self.optimizer, list(OPTIMIZERS))
+        choice("gradient_dtype", self.gradient_dtype, list(GRADIENTS))
+        choice("recompute", self.recompute, list(RECOMPUTE))
+        choice("shard", self.shard, list(SHARDS))
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What ``layers`` alike keep of one sequence.
+
+    ``heads`` of keys and values, ``key_dim`` and ``value_dim`` entries each a token; one head that
+    all queries share if ``latent``. ``window``: of how many tokens at most, 0 for all. ``index``
+    entries a token are an indexer's keys. ``state`` entries and the ``tail`` of a convolution are
+    of no token; the tail has ``taps`` rows, one less than the convolution's kernel.
+    """
+
+    layers: int = 0
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    latent: bool = False
+    window: int = 0
+    index: int = 0
+    state: int = 0
+    tail: int = 0
+    taps: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The name of such layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
+        rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
+        names = [rows] * bool(self.heads) + ["state"] * bool(self.state or self.tail)
+        return " + ".join(names) or "none"
+
+
+@dataclass(frozen=True)
+class FitModel:
+    """A model as it is laid out: its sizes, and what layers keep.
+
+    ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
+    and product, or before and after the activation; of experts those that a token meets. ``finer``
+    are the entries of tensors by their GGUF names; ``dropout``: its configuration has some.
+    """
+
+    sizes: ModelSizes
+    caches: Sequence[LayerCache]
+    fields: Mapping[str, Any]
+    inner: int
+    chosen: int
+    experts: int = 1
+    expert_layers: int = 0
+    latent_weights: int = 0
+    finer: Mapping[str, int] = field(default_factory=dict)
+    dropout: bool = False
+    source: str = ""
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self.sizes.layers or sum(one.layers for one in self.caches)
+
+
+def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
+    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
+    known = config_of(config)
+    name = config if isinstance(config, str) else "the configuration"
+    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
+    whole = configuration(known, str(name))
+    run = text_run(subject, use_cache=True)
+    sizes = subject_sizes(subject, text_config(whole), run)
+    if whole.is_encoder_decoder:
+        note = "rows of its encoder's tokens are kept, too: as many as of its own"
+        sizes = replace(sizes, notes=(*sizes.notes, note))
+    weights = dict(run.model.named_parameters())
+    entries = partial(_entries_of, weights)
+    with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
+    met = sizes.active("mlp", "expert", "shared expert")
+    inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
+    chosen = subject.chosen if subject.experts > 1 else 1
+    rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
+    return FitModel(
+        sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
+        len(with_experts), entries("_a_proj"),
+        {name: entries(pattern) for name, (_, pattern) in FINER.items()},
+        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
+    )  # fmt: skip
+
+
+def _entries_of(weights: Mapping[str, Any], pattern: str) -> int:
+    return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
+
+
+def check_ranks(model: FitModel, options: FitOptions) -> None:
+    """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
+    if options.pipeline > model.layers:
+        raise RequestError(
+            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
+        )
+    heads = {one.heads for one in model.sizes.attention if one.heads > 1}
+    if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
+        raise RequestError(
+            f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
+            f"{model.sizes.name}"
+        )
+    t, e = options.tensor_parallel, options.expert_parallel
+    if e > 1 and not 1 < model.experts >= e:
+        have = f"{model.experts} experts" if model.experts > 1 else "no experts"
+        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
+    if max(t, e) % min(t, e):
+        raise RequestError(
+            f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "
+            "of which one divides the other"
+        )
+    if options.cache_dtype == "fp8_ds_mla" and not any(one.latent for one in model.caches):
+        raise RequestError(
+            f"--cache-dtype fp8_ds_mla is of latent rows, which {model.sizes.name} does not have: "
+            "type fp8"
+        )
+
+
+def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
+    """Return what a model's layers keep, alike ones together, after a prompt with ``use_cache``.
+
+    A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
+    model that keeps nothing; ``name`` is what it is called.
+    """
+    _, cache = cache_in(run.result, name)
+    latent = getattr(run.model.config, "kv_lora_rank", None)
+    layers = [x for part in cache_parts(cache) for x in getattr(part, "layers", ())]
+    layouts = together(_layer_cache(layer, latent) for layer in layers)
+    if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
+        raise CannotRunError(f"the cache of {name} has no layers that are known")
+    return kept
+
+
+def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
+    """Return what one layer of a cache keeps; ``latent`` is the width of latent rows."""
+    held = vars(layer)
+    keys, values = (held.get(name) for name in ("keys", "values"))
+    heads, key_dim, value_dim = 0, 0, 0
+    if getattr(keys, "ndim", 0) == 4:
+        heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
+    index, tails = held.get("indexer_keys"), list(_tensors(held.get("conv_states")))
+    return LayerCache(
+        1, heads, key_dim, value_dim, latent=bool(latent) and heads == 1 and key_dim == latent,
+        window=int(held.get("sliding_window") or 0) if heads else 0,
+        index=0 if index is None else index.shape[-1],
+        state=sum(x.numel() for x in _tensors(held.get("recurrent_states"))),
+        tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
+        taps=max((x.shape[-1] - 1 for x in tails), default=0),
+    )  # fmt: skip
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, dict) else [value]
+    yield from (part for part in parts if hasattr(part, "numel"))
