@@ -1,19 +1,28 @@
-"""``attnprof check``: fail when FLOPs, memory or time got worse."""
+"""``attnprof check``, ``baseline`` and ``history``: what got worse, recorded and followed."""
 
 import errno
 import os
 import sys
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from typer import Option
+from typer import Argument, Option
 
 from attnprof.cli.measurement import Suite
-from attnprof.cli.options import Output, ensure_writable, note, working
+from attnprof.cli.options import (
+    DrawnOutput,
+    Output,
+    ToStdout,
+    ensure_writable,
+    environment,
+    note,
+    working,
+)
+from attnprof.cli.request import parse_names
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
-from attnprof.record import Report, write_whole
+from attnprof.record import BaselineRecord, Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import check_unlost, reading_back, take_modules
 
@@ -139,9 +148,11 @@ def _compare_sides(
 def _write_outputs(report: Report, asked: CheckFlags) -> None:
     """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
-    from attnprof.render.tables.check import page
+    from attnprof.render.tables.check import check_page
 
-    written = (asked.junit, render_junit), (asked.summary, page), (asked.badge, render_badge)
+    written = (
+        (asked.junit, render_junit), (asked.summary, check_page), (asked.badge, render_badge),
+    )  # fmt: skip
     for file, text_of in written:
         if file is not None:
             write_whole(file, text_of(report))
@@ -155,8 +166,67 @@ def _write_outputs(report: Report, asked: CheckFlags) -> None:
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:
-            stream.write(page(report))
+            stream.write(check_page(report))
     except (OSError, ValueError) as error:
         note(f"cannot write the step summary {path}: {why_of(error)}")
     except RequestError as error:
         note(str(error))
+
+
+def baseline(
+    *,
+    suite: Suite,
+    output: Path = Option(
+        Path("baseline.json"), "-o", "--output", metavar="FILE", help="The baseline, as JSON."
+    ),
+    to: ToStdout,
+) -> int:
+    """Record what a suite of cases counts and takes, for check.
+
+    FLOPs, memory, operations, closed forms and times, in one file.
+
+    Examples:
+      attnprof baseline --suite bench.toml -o baseline.json
+      attnprof baseline -a my.py:MyAttention --seq 512 --no-time
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    ensure_writable(output, force=to.force)
+    with working("reading the suite"):
+        cases = suite.cases()
+    from attnprof.gate.check import record_baseline
+    from attnprof.gate.trees import current_tree
+
+    terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
+    with current_tree(limit_s=terms.limit_s) as head, working("recording"):
+        report = record_baseline(cases, head, terms)
+    report.save(output)
+    to.deliver(report)
+    note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
+    for record in report.of(BaselineRecord):
+        if record.error:
+            note(f"{record.case}: {record.error}")
+    return CannotRunError.exit_code if report.summary["failed"] else 0
+
+
+def history(
+    folder: Path = Argument(
+        metavar="DIR", help="A folder of results of check or baseline (.json)."
+    ),
+    *,
+    case: str | None = Option(None, metavar="TEXT", help="Only cases with this in their name."),
+    metric: str | None = Option(None, metavar="NAMES", help="Only these, like time,flops."),
+    to: DrawnOutput,
+) -> None:
+    """Find the runs at which saved results reached another level.
+
+    DIR holds results of check or baseline, as JSON.
+
+    Examples:
+      attnprof history results
+      attnprof history results --metric time --plot history.png
+    """
+    from attnprof.gate.history import history_report
+
+    metrics = None if metric is None else parse_names(metric, "--metric")
+    report = history_report(folder, case, metrics, note)
+    to.deliver(replace(report, environment=environment()))

@@ -70,7 +70,10 @@ class Over:
         if {**typed, "batch": batch}.get(self.over):
             raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
         if self.over == "seq":
-            self._refuse_other_flags()
+            if wrong := [x for x in opt.typed(self) if x in ("--d-model", "--range")]:
+                raise RequestError(
+                    f"{wrong[0]} is for another --over than seq: add --over heads, or --over d"
+                )
             widths = request.parse_sizes(d or USUAL_SIZES["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL_SIZES['d'])}")
             count = request.parse_size(heads or USUAL_SIZES["heads"], "--heads")
@@ -90,14 +93,6 @@ class Over:
             raise RequestError("--width is for heads of a given width: type --d, too")
         workload = conditions.workload(lengths[0], count, width, **free)
         return self._axis(d), workload, lengths
-
-    def _refuse_other_flags(self) -> None:
-        """Raise RequestError for flags of another ``--over`` than seq."""
-        for flag, value in {"--d-model": self.d_model, "--range": self.span}.items():
-            if value is not None:
-                raise RequestError(
-                    f"{flag} is for another --over than seq: add --over heads, or --over d"
-                )
 
     def _axis(self, d: str | None) -> CrossoverAxis:
         """Return the axis with its range; heads share a model width unless ``--d`` is typed."""
@@ -126,13 +121,6 @@ class Over:
         if last < first:
             raise RequestError(f"--range {self.span}: the range ends before it starts")
         return first, last
-
-    def typed(self) -> dict[str, Any]:
-        """Return which flags were typed: ``{"--over": False, "--seq": True, …}``."""
-        usual = Over(seq=None, d_model=None, span=None, over="seq", every="1")
-        flags = {"over": "--over", "seq": "--seq", "d_model": "--d-model", "span": "--range",
-                 "every": "--every"}  # fmt: skip
-        return {flags[name]: value != getattr(usual, name) for name, value in vars(self).items()}
 
 
 #: The metric of each quantity.
@@ -185,15 +173,6 @@ class Timing:
         2.0, metavar="SECONDS", help="Time no length of which a call should take longer."
     )
 
-    def flags(self) -> list[str]:
-        """Return the flags that were typed."""
-        usual = Timing(
-            threads=None, wait_policy="default", kept=False, calibration=None, on=None,
-            journal=None, longest_call=2.0,
-        )  # fmt: skip
-        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items()
-                if value != getattr(usual, name)]  # fmt: skip
-
 
 def crossover(
     mechanism_a: str | None = Argument(
@@ -233,21 +212,18 @@ def crossover(
     names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if what.model is not None:
-        if what.kind not in (None, DERIVED):
-            raise RequestError(
-                f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
-            )
-        if other := {*metrics} - {*METRICS}:
-            raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
-        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(), **free.typed}
-        _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
+        sizes = {"--d": d, "--heads": heads, "--scope": what.scope}
+        flags = [flag for flag, value in sizes.items() if value is not None]
+        flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
+        flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
+        _check_model_request(what.kind, metrics, flags)
         with working(f"comparing in {what.model}"):
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
     axis, workload, given = over.asked(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
-    if TIME not in metrics and (flags := timing.flags()):
+    if TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
@@ -306,13 +282,14 @@ def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> 
         return crossover_report(*asked, terms=terms, **how)
 
 
-def _refuse_model_flags(typed: dict[str, Any], conditions: request.Conditions) -> None:
-    """Raise RequestError for a flag whose value a model's configuration already has."""
-    usual = request.Conditions()
-    also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
-    wrong = [flag for flag, given in {**typed, **also}.items() if given]
-    if wrong:
-        raise RequestError(f"--model has a configuration of its own: leave out {wrong[0]}")
+def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
+    """Raise RequestError for kinds, metrics and flags of single layers."""
+    if kind not in (None, DERIVED):
+        raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+    if other := {*metrics} - {*METRICS}:
+        raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
+    if flags:
+        raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
 
 
 def _model_report(

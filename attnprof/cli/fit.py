@@ -1,6 +1,6 @@
 """``attnprof fit``: whether a model fits a memory, and how much of it."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,9 @@ class Formats:
         help="Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's).",
     )  # fmt: skip
     cache_dtype: str | None = Option(
-        None,
-        metavar="NAME",
+        None, metavar="NAME",
         help="Cache: bfloat16 (the default), fp8, q8_0, nvfp4 …; fp8,nvfp4: keys, values.",
-    )
+    )  # fmt: skip
     block_size: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20)
     chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30)
     utilization: float = Option(0.9, metavar="SHARE", help="Share of the memory that is used.")
@@ -121,10 +120,9 @@ def fit_(
         "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),
         "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
     }  # fmt: skip
+    if not training.train and (flags := [*opt.typed(training)]):
+        raise RequestError(f"{flags[0]} is of training: type --train, too")
     how = {name: x for name, x in vars(training).items() if name != "train"}
-    usual = {field.name: field.default for field in fields(TrainingOptions)}
-    if not training.train and (flag := next((n for n, x in how.items() if x != usual[n]), "")):
-        raise RequestError(f"--{flag.replace('_', '-')} is of training: type --train, too")
     options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
     with working(f"laying out {config}"):
         model = fit_model(config)

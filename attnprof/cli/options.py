@@ -13,12 +13,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from typer import Option
+from typer.models import ParameterInfo
 
 import attnprof
 from attnprof.arguments import at_least
@@ -77,6 +78,25 @@ def whole(default: int | None, flag: str, words: str, least: int, most: int | No
         return None if value is None else at_least(flag, value, least, most)
 
     return Option(default, flag, metavar="N", callback=checked, help=words)
+
+
+def declared(annotation: Any, default: Any) -> Any:
+    """Return what Typer is told of a parameter, in its annotation or as its default."""
+    candidates = (*getattr(annotation, "__metadata__", ()), default)
+    return next(info for info in candidates if isinstance(info, ParameterInfo))
+
+
+def typed(group: Any) -> dict[str, Any]:
+    """Return those values of a group that are not the defaults, by their flags."""
+    values, hints = {}, get_type_hints(type(group), include_extras=True)
+    for item in fields(group):
+        info = declared(hints[item.name], item.default)
+        usual = info.default if info is item.default else item.default
+        flags = [one for one in (info.default, *(info.param_decls or ())) if str(one)[:2] == "--"]
+        flag = str(flags[0]).partition("/")[0] if flags else f"--{item.name.replace('_', '-')}"
+        if (value := getattr(group, item.name)) not in (usual, []):
+            values[flag] = value
+    return values
 
 
 AttentionOption = Annotated[

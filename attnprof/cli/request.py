@@ -167,14 +167,8 @@ class FreeSizes:
     @property
     def sizes(self) -> dict[str, int]:
         """Return those that were typed, by the name of a workload's size."""
-        names = "width", "value_head_dim"
-        typed = zip(names, self.typed.items(), strict=True)
-        return {name: parse_size(x, flag) for name, (flag, x) in typed if x is not None}
-
-    @property
-    def typed(self) -> dict[str, str | None]:
-        """Return what was typed, by flag."""
-        return {"--width": self.width, "--value-dim": self.value_dim}
+        names = {"--width": "width", "--value-dim": "value_head_dim"}
+        return {names[flag]: parse_size(text, flag) for flag, text in opt.typed(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnprof.measure.tradeoff.candidates import Candidate
     from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
-SEQ, HEADS, WIDTH, NORMS = "512", "1", "64", "sphere"
+SEQ, HEADS, WIDTH = "512", "1", "64"
 OVER = ("flops", "time", "memory")
 
 
@@ -27,46 +27,29 @@ class Compared:
     """Flags for the mechanisms that are compared, and the inputs."""
 
     attention: list[str] | None = Option(
-        None,
-        "--attention",
-        "-a",
-        metavar="NAMES",
+        None, "--attention", "-a", metavar="NAMES",
         help="Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
-    )
+    )  # fmt: skip
     source: list[str] | None = Option(
-        None,
-        "--input",
-        metavar="NAMES",
+        None, "--input", metavar="NAMES",
         help="random, peaked, local, low-rank (default: all four), or a .safetensors or .pt file "
         "with tensors q, k and v; repeatable.",
-    )
+    )  # fmt: skip
     norms: str = Option(
-        NORMS,
-        metavar="NAMES",
+        "sphere", metavar="NAMES",
         help="Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
-    )
+    )  # fmt: skip
     seq: str | None = Option(None, metavar="SIZE", help=f"Tokens (default {SEQ}).")
     built_for: str | None = Option(
-        None,
-        metavar="SIZE",
+        None, metavar="SIZE",
         help="Tokens that mechanisms made for one length are made for (default: as many).",
-    )
+    )  # fmt: skip
     d_model: str | None = Option(None, metavar="SIZE", help="Model width (default: heads × d).")
     heads: str | None = Option(None, metavar="SIZE", help=f"Number of heads (default {HEADS}).")
     d: str | None = Option(None, metavar="SIZE", help=f"Head width (default {WIDTH}).")
     batch: str | None = Option(None, metavar="SIZE", help="Batch size (default 1).")
     causal: opt.CausalOption = False
     settings: opt.SetOption = None
-
-    def flags(self) -> list[str]:
-        """Return the flags that were typed."""
-        typed = {
-            "--attention": self.attention, "--input": self.source, "--seq": self.seq,
-            "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
-            "--d": self.d, "--batch": self.batch, "--set": self.settings, "--causal": self.causal,
-            "--norms": self.norms != NORMS,
-        }  # fmt: skip
-        return [flag for flag, value in typed.items() if value]
 
     @property
     def longest(self) -> int | None:
@@ -102,14 +85,9 @@ class Compared:
                 "and --batch"
             )
         sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
-        return [
-            *(
-                structured(name, sizes, norms=its, causal=self.causal, seed=seed)
-                for its in norms
-                for name in made
-            ),
-            *map(supplied, files),
-        ]
+        drawn = [structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
+                 for lengths in norms for name in made]  # fmt: skip
+        return [*drawn, *map(supplied, files)]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
         """Return every mechanism with every value of the parameters that tune it."""
@@ -165,7 +143,7 @@ def tradeoff(
     """
     if distill:
         others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
-        given = [*what.flags(), *(flag for flag, typed in others.items() if typed)]
+        given = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
         _distill(given, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:

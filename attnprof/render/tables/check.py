@@ -44,7 +44,7 @@ MOST_CAUSES = 8
 MOST_LETTERS = 300
 
 
-def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
+def check_tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
     """Yield the answer, a line a cause, worst first, and notes; with ``verbose`` all records."""
     if report.command == "check --self-test":
         yield from _self_test(report)
@@ -89,7 +89,7 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
     )
 
 
-def page(report: Report, **_how: object) -> str:
+def check_page(report: Report, **_how: object) -> str:
     """Return the answer and a row a cause; a folded part has every metric before and now."""
     if report.command == "check --self-test":
         return render_markdown(report)
