@@ -1,7 +1,5 @@
 """attnprof compare: same numbers as cost, winners marked, refusals named."""
 
-from __future__ import annotations
-
 import pytest
 
 import attnprof as package
@@ -51,12 +49,6 @@ def test_a_refusing_mechanism_is_a_row_with_its_reason(attnprof):
     assert "causal" in linformer["skipped"]
     assert linformer["flops"] is None
     assert linformer["wins"] == ""
-
-
-def test_it_ends_with_2_where_all_refuse(attnprof):
-    ended = attnprof("compare --attention linformer --causal --seq 512")
-    assert ended.code == 2
-    assert "linformer" in ended.err
 
 
 def test_all_shipped_mechanisms_are_compared_by_default(attnprof):

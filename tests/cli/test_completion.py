@@ -1,7 +1,5 @@
 """What the Tab key offers, asked for as a shell's completion script asks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

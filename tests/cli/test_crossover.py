@@ -1,7 +1,5 @@
 """``crossover``: the published numbers, ours against every integer, and its answers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -149,25 +147,11 @@ def test_the_python_interface_gives_the_report():
         attnprof.crossover("taylor-direct", "taylor-efficient", metrics=["flop"])
 
 
-@pytest.mark.parametrize("fmt", ["table", "csv", "markdown"])
-def test_every_format_shows_the_answer(fmt, capsys):
-    code, out, _ = ran(capsys, "--d", "64", "--format", fmt)
-    assert code == 0
-    assert "4161" in out.replace(",", "").replace(" ", "")
-
-
 def test_a_figure_is_drawn_from_the_curves(tmp_path, capsys):
     path = tmp_path / "figure.svg"
     code, _, err = ran(capsys, "--d", "8,16", "--kind", "published", "--plot", str(path))
     assert (code, path.stat().st_size > 1000) == (0, True)
     assert str(path) in err
-
-
-@pytest.mark.parametrize("flags", ["--d 32", "--heads 4", "--causal", "--scope core"])
-def test_what_a_models_configuration_says_is_not_said_twice(attnprof, flags):
-    ended = attnprof("crossover", "--model", "001-lm-dot", "linear", flags)
-    assert ended.code == 2
-    assert f"leave out {flags.split()[0]}" in ended.err
 
 
 @pytest.mark.parametrize("names", [("taylor-direct", "taylor-efficient"), ("standard", "linear")])
@@ -195,3 +179,60 @@ def test_the_python_interface_derives_costs_of_code():
     formula, derived = report.records
     assert (formula.kind, derived.kind) == ("formula", "derived")
     assert formula.first_seq_len == derived.first_seq_len
+
+
+# -- --over: another size than the length ----------------------------------------
+def test_the_answer_comes_first_and_fits_in_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = ran(capsys, "standard", "longformer", "--over", "window", "--seq", "256,1024")
+    assert code == 0
+    assert all(len(line) <= 80 for line in out.splitlines())
+    said = " ".join(out.split("\n\n")[0].split())
+    assert said.startswith("At 256 and 1,024 tokens, standard needs fewer FLOPs than longformer")
+    assert "from window 191 (at 256) to 812 (at 1,024) on" in said
+    assert "over window" in out
+
+
+def test_json_names_what_varies_and_keeps_keys_of_lengths_for_lengths(capsys):
+    _, out, _ = ran(capsys, "standard", "linear", "--over", "batch", "--format", "json")
+    for row in json.loads(out)["records"]:
+        assert (row["over"], row["seq_len"], row["head_dim"], row["num_heads"]) == (
+            "batch", 1024, 64, 1,
+        )  # fmt: skip
+        assert row["batch_size"] is row["crossover_seq_len"] is row["first_seq_len"] is None
+    _, out, _ = ran(capsys, "standard", "linear", "--format", "json")
+    for row in json.loads(out)["records"]:
+        assert (row["over"], row["seq_len"]) == ("seq", None)
+        assert row["crossover_value"] == row["crossover_seq_len"]
+        assert row["first_value"] == row["first_seq_len"]
+
+
+def test_heads_share_a_models_width_unless_theirs_is_typed(capsys):
+    asked = ("taylor-direct", "taylor-efficient", "--over", "heads", "--format", "json")
+    _, out, _ = ran(capsys, *asked, "--d-model", "256", "--kind", "formula")
+    shared = json.loads(out)["records"]
+    assert {(row["d_model"], row["head_dim"]) for row in shared} == {(256, None)}
+    assert all(256 % row["first_value"] == 0 for row in shared)
+    _, out, _ = ran(capsys, *asked, "--d", "32", "--kind", "formula")
+    own = json.loads(out)["records"]
+    assert {(row["d_model"], row["head_dim"], row["verdict"]) for row in own} <= {
+        (None, 32, "never"), (None, 32, "always"),
+    }  # fmt: skip
+
+
+def test_decoding_compares_a_cache_with_a_fixed_state(capsys):
+    _, out, _ = ran(
+        capsys, "standard", "linear", "--phase", "decode", "--d", "32", "--format", "json"
+    )
+    (state,) = [row for row in json.loads(out)["records"] if row["metric"] == "state"]
+    # two rows of d a token against d² + d sums
+    assert state["crossover_seq_len"] == (32 * 32 + 32) / (2 * 32)
+    assert (state["unit"], state["cheaper_above"]) == ("bytes", "linear")
+
+
+@pytest.mark.parametrize("over", ["d", "heads", "window"])
+def test_a_figure_is_drawn_over_the_values(over, tmp_path, capsys):
+    path = tmp_path / "over.png"
+    code, _, _ = ran(capsys, "standard", "longformer", "--over", over, "--plot", str(path))
+    assert code == 0
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

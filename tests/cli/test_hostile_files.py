@@ -1,7 +1,5 @@
 """Whatever a file is, a command that reads it ends with 2 and one line, and leaves it as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

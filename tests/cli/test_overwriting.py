@@ -1,7 +1,5 @@
 """Nobody's file is lost: what attnprof did not write needs --force, and an input never goes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render.mathml import formula_html, value_html
-from attnprof.render.reproduction_page import reproduction_html
+from attnprof.render.html import formula_html, value_html
+from attnprof.render.reproduction import reproduction_html
 
 VOID = {"meta", "img", "input", "br", "link"}
 

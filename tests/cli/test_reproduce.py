@@ -1,7 +1,5 @@
 """attnprof reproduce: claims in full, tables beside ours, reports, exit codes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -14,7 +12,6 @@ from attnprof.papers import replay as replaying
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import Document, claims
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
-from attnprof.record import Report
 from attnprof.render.plots import documents as drawn
 
 KEYS = {
@@ -74,13 +71,6 @@ def test_records_have_the_fixed_keys_in_every_format(attnprof, settled):
     assert data["summary"]["documents"]["002"]["erratum"] == 1
     for name in (WRONG, RIGHT):
         assert f"### {name}, Table 5: " in page
-
-
-def test_a_saved_replay_is_loaded_again(attnprof, tmp_path, settled):
-    settled({})
-    path = tmp_path / "replay.json"
-    assert attnprof(f"reproduce --claim {WRONG} -f json -o {path}").code == 0
-    assert Report.load(path).records[0].verdict == "erratum"
 
 
 def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):

@@ -4,8 +4,6 @@ Not the pixels but what is seen: panels and their titles, ticks, one legend that
 and no text outside the figure or on another one.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations
 from pathlib import Path

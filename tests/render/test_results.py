@@ -1,7 +1,5 @@
 """Figures of results: every curve, its ends and its crossings; repeatable bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -10,11 +8,9 @@ import pytest
 from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
-from attnprof.render.plots.facets import facets
-from attnprof.render.plots.results import KINDS, draw_results
-from attnprof.render.plots.series import series_of
+from attnprof.render.plots.results import KINDS, draw_results, front
+from attnprof.render.plots.series import facets, series_of
 from attnprof.render.plots.style import plot
-from attnprof.render.plots.tradeoff import front
 
 CEILINGS = [{"device": "a device", "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10,
              "source": "a test"}]  # fmt: skip
