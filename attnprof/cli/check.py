@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli.measurement import Suite
 from attnprof.cli.options import (
@@ -16,7 +16,9 @@ from attnprof.cli.options import (
     ToStdout,
     ensure_writable,
     environment,
+    flag,
     note,
+    switch,
     working,
 )
 from attnprof.cli.request import parse_names
@@ -33,47 +35,36 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 class CheckFlags:
     """How differences are judged, and which files are written besides the result."""
 
-    rule: str | None = Option(
-        None, metavar="RULE", help="sensitive, default or lenient; else each case's own."
-    )
-    inconclusive: str = Option(
-        "retry", metavar="POLICY",
-        help="An open result in time: retry (in the budget, then pass), pass, or fail (exit 3).",
+    rule: str | None = flag("RULE", "sensitive, default or lenient; else each case's own.")
+    inconclusive: str = flag(
+        "POLICY", "An open result in time: retry (in the budget, then pass), pass, or fail "
+        "(exit 3).", default="retry",
     )  # fmt: skip
-    budget: float = Option(300.0, metavar="SECONDS", help="For all times together.")
-    stored_times: str = Option(
-        "advise", metavar="WHAT",
-        help="Times of a baseline made on this machine: advise, or fail the check.",
+    budget: float = flag("SECONDS", "For all times together.", default=300.0)
+    stored_times: str = flag(
+        "WHAT", "Times of a baseline made on this machine: advise, or fail the check.",
+        default="advise",
     )  # fmt: skip
-    update: bool = Option(
-        False, "--update", help="Accept: write what is now into the --baseline file."
+    update: bool = switch("--update", "Accept: write what is now into the --baseline file.")
+    self_test: bool = switch(
+        "--self-test", "This machine's own false-alarm and detection rates, measured."
     )
-    self_test: bool = Option(
-        False, "--self-test", help="This machine's own false-alarm and detection rates, measured."
-    )
-    junit: Path | None = Option(None, metavar="FILE", help="JUnit XML, too.", show_default=False)
-    summary: Path | None = Option(
-        None, metavar="FILE", help="The Markdown page, too, for a comment."
-    )
-    badge: Path | None = Option(
-        None, metavar="FILE", help="JSON for a badge of shields.io, too.", show_default=False
-    )
-    verbose: bool = Option(False, "--verbose", help="Every metric, not only what changed.")
+    junit: Path | None = flag("FILE", "JUnit XML, too.")
+    summary: Path | None = flag("FILE", "The Markdown page, too, for a comment.")
+    badge: Path | None = flag("FILE", "JSON for a badge of shields.io, too.")
+    verbose: bool = switch("--verbose", "Every metric, not only what changed.")
 
 
 def check(
     *,
-    baseline: Path | None = Option(
-        None, metavar="FILE", help="What attnprof baseline wrote.", show_default=False
-    ),
-    against: str | None = Option(
-        None, metavar="REF|DIR", show_default=False,
-        help="Other code, run in turns with this one: a git revision or a folder.",
+    baseline: Path | None = flag("FILE", "What attnprof baseline wrote."),
+    against: str | None = flag(
+        "REF|DIR", "Other code, run in turns with this one: a git revision or a folder."
     ),
     suite: Suite,
     asked: CheckFlags,
     to: Output,
-) -> int:  # fmt: skip
+) -> int:
     """Fail when FLOPs, memory or time got worse.
 
     Against another revision, run in turns with the code of this folder, or against a baseline.
@@ -176,8 +167,8 @@ def _write_outputs(report: Report, asked: CheckFlags) -> None:
 def baseline(
     *,
     suite: Suite,
-    output: Path = Option(
-        Path("baseline.json"), "-o", "--output", metavar="FILE", help="The baseline, as JSON."
+    output: Path = flag(
+        "FILE", "The baseline, as JSON.", "-o", "--output", default=Path("baseline.json")
     ),
     to: ToStdout,
 ) -> int:
@@ -213,8 +204,8 @@ def history(
         metavar="DIR", help="A folder of results of check or baseline (.json)."
     ),
     *,
-    case: str | None = Option(None, metavar="TEXT", help="Only cases with this in their name."),
-    metric: str | None = Option(None, metavar="NAMES", help="Only these, like time,flops."),
+    case: str | None = flag("TEXT", "Only cases with this in their name."),
+    metric: str | None = flag("NAMES", "Only these, like time,flops."),
     to: DrawnOutput,
 ) -> None:
     """Find the runs at which saved results reached another level.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof import registry
 from attnprof.algebra.polynomials import divisors
@@ -35,14 +35,12 @@ from attnprof.workload import Workload
 class SharedTokens:
     """Among how many ranks tokens are divided, and how fast these send and compute."""
 
-    ranks: str | None = Option(
-        None, metavar="SIZES", help="Bytes that a rank sends where so many share the tokens."
+    ranks: str | None = opt.flag("SIZES", "Bytes that a rank sends where so many share the tokens.")
+    bandwidth: str | None = opt.flag(
+        "RATE", "With --ranks: bytes a second that a rank sends, like 450GB/s."
     )
-    bandwidth: str | None = Option(
-        None, metavar="RATE", help="With --ranks: bytes a second that a rank sends, like 450GB/s."
-    )
-    on: str = Option(
-        "H100", "--on", metavar="NAME", help="With --bandwidth: the device whose products hide it."
+    on: str = opt.flag(
+        "NAME", "With --bandwidth: the device whose products hide it.", "--on", default="H100"
     )
 
     def report(
@@ -89,12 +87,12 @@ def cost(
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",
-    kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
-    kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
+    kv_heads: str | None = opt.flag("SIZE", "Grouped key and value heads."),
+    kv_seq: str | None = opt.flag("SIZE", "Key length, for cross-attention."),
     free: request.FreeSizes,
-    symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
-    full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
-    latex: bool = Option(False, "--latex", help="Show the closed forms, for all sizes, in LaTeX."),
+    symbolic: bool = opt.switch("--symbolic", "Show the closed forms in B N h d."),
+    full: bool = opt.switch("--full", "With --symbolic: for sizes of 1, too."),
+    latex: bool = opt.switch("--latex", "Show the closed forms, for all sizes, in LaTeX."),
     ranks: SharedTokens,
     to: opt.DrawnOutput,
 ) -> None:
@@ -214,9 +212,9 @@ def heads_(
     ),
     *,
     attention: opt.AttentionOption = None,
-    d_model: str = Option("512", metavar="SIZE", help="Model width."),
-    seq: str = Option("1024", metavar="SIZE", help="Sequence length."),
-    heads: str | None = Option(None, metavar="SIZES", help="Only these; all divisors otherwise."),
+    d_model: str = opt.flag("SIZE", "Model width.", default="512"),
+    seq: str = opt.flag("SIZE", "Sequence length.", default="1024"),
+    heads: str | None = opt.flag("SIZES", "Only these; all divisors otherwise."),
     conditions: request.Conditions,
     scope: opt.ScopeOption = "core",
     kind: opt.KindOption = None,

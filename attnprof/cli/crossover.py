@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.algebra.parser import short
 from attnprof.arguments import seconds
@@ -39,22 +39,19 @@ USUAL_SIZES = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 class Over:
     """The size that varies: the length or, at fixed lengths, another one in a range."""
 
-    over: str = Option(
-        "seq", "--over", metavar="NAME",
-        help="seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
+    over: str = opt.flag(
+        "NAME", "seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
+        "--over", default="seq",
     )  # fmt: skip
-    seq: str | None = Option(
-        None, metavar="SIZES", help="Lengths for another --over than seq (default 1024)."
+    seq: str | None = opt.flag("SIZES", "Lengths for another --over than seq (default 1024).")
+    d_model: str | None = opt.flag(
+        "SIZE", "Model width that --over heads shares (default 512); not with --d."
     )
-    d_model: str | None = Option(
-        None, metavar="SIZE",
-        help="Model width that --over heads shares (default 512); not with --d.",
-    )  # fmt: skip
-    every: str = Option(
-        "1", metavar="TOKENS", help="Only lengths that are multiples of this, like a chunk's."
+    every: str = opt.flag(
+        "TOKENS", "Only lengths that are multiples of this, like a chunk's.", default="1"
     )
-    span: str | None = Option(
-        None, "--range", metavar="LOW:HIGH", help="Values looked at, for another --over than seq."
+    span: str | None = opt.flag(
+        "LOW:HIGH", "Values looked at, for another --over than seq.", "--range"
     )
 
     def asked(
@@ -137,21 +134,19 @@ class ComparedCosts:
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
     ] = None
-    kind: str | None = Option(
-        None, metavar="KINDS",
-        help="published (printed in the papers), formula (our closed form), derived (counted in "
+    kind: str | None = opt.flag(
+        "KINDS",
+        "published (printed in the papers), formula (our closed form), derived (counted in "
         "code), predicted (times, from a calibration) or measured.",
     )  # fmt: skip
-    metric: str | None = Option(
-        None, metavar="NAMES",
-        help="flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
+    metric: str | None = opt.flag(
+        "NAMES", "flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
         "(that a step moves at least).",
     )  # fmt: skip
     quantity: opt.QuantityOption = None
-    model: str | None = Option(
-        None, "--model", metavar="CONFIG",
-        help="Compare them in all layers of a model: a config.json, a .toml file or a preset. One "
-        "name is compared with the model as it is.",
+    model: str | None = opt.flag(
+        "CONFIG", "Compare them in all layers of a model: a config.json, a .toml file or a preset. "
+        "One name is compared with the model as it is.", "--model",
     )  # fmt: skip
 
 
@@ -163,14 +158,12 @@ class Timing:
     wait_policy: str = WAIT_POLICY
     kept: bool = KEPT
     calibration: Path | None = CALIBRATION
-    on: str | None = Option(
-        None, metavar="NAME", help="Predict on a device that is not here, by its calibration."
+    on: str | None = opt.flag("NAME", "Predict on a device that is not here, by its calibration.")
+    journal: Path | None = opt.flag(
+        "FILE", "Keep measured lengths there, and go on from what is there."
     )
-    journal: Path | None = Option(
-        None, metavar="FILE", help="Keep measured lengths there, and go on from what is there."
-    )
-    longest_call: float = Option(
-        2.0, metavar="SECONDS", help="Time no length of which a call should take longer."
+    longest_call: float = opt.flag(
+        "SECONDS", "Time no length of which a call should take longer.", default=2.0
     )
 
 
@@ -183,10 +176,8 @@ def crossover(
     ),
     *,
     attention: opt.AttentionOption = None,
-    d: str | None = Option(
-        None, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2 (default 64)."
-    ),
-    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 1)."),
+    d: str | None = opt.flag("SIZES", "Head widths: a list 8,16 or a range 8:128:x2 (default 64)."),
+    heads: str | None = opt.flag("SIZE", "Number of heads (default 1)."),
     over: Over,
     free: request.FreeSizes,
     conditions: request.Conditions,

@@ -4,7 +4,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
@@ -19,15 +19,15 @@ def explore(
         None, metavar="NAMES", help="Mechanisms, or code like my.py:MyAttention."
     ),
     attention: opt.AttentionOption = None,
-    model: list[str] | None = Option(
-        None, "--model", metavar="CONFIG",
-        help="A model, too: what attnprof model takes; separated by commas, or repeated.",
+    model: list[str] | None = opt.flag(
+        "CONFIG", "A model, too: what attnprof model takes; separated by commas, or repeated.",
+        "--model",
     ),
     causal: opt.CausalOption = False,
     settings: opt.SetOption = None,
     modules: opt.Modules,
-    output: Path = Option(
-        Path("explore.html"), "--output", "-o", metavar="FILE", help="The page, one HTML file."
+    output: Path = opt.flag(
+        "FILE", "The page, one HTML file.", "--output", "-o", default=Path("explore.html")
     ),
     force: opt.ForceOption = False,
 ) -> None:  # fmt: skip

@@ -7,8 +7,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Option
-
 from attnprof.arguments import MOST_THREADS, shown
 from attnprof.cli import options as opt
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
@@ -21,22 +19,18 @@ if TYPE_CHECKING:
     from attnprof.measure.sweep.runner import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
-WAIT_POLICY: Any = Option(
-    "default", "--wait-policy", metavar="NAME",
-    help="How compute threads wait for each other: default (as in any torch program), passive "
+WAIT_POLICY: Any = opt.flag(
+    "NAME", "How compute threads wait for each other: default (as in any torch program), passive "
     "(asleep) or active (spinning).",
+    "--wait-policy", default="default",
 )  # fmt: skip
-KEPT: Any = Option(
-    False, "--kept", help="As where freed memory stays with the process: no page faults."
+KEPT: Any = opt.switch("--kept", "As where freed memory stays with the process: no page faults.")
+CALIBRATION: Any = opt.flag(
+    "FILE", "What calibrate wrote (default: the cache folder's).", "--calibration"
 )
-CALIBRATION: Any = Option(
-    None, "--calibration", metavar="FILE",
-    help="What calibrate wrote (default: the cache folder's).",
-)  # fmt: skip
-ON: Any = Option(
-    None, "--on", metavar="NAME",
-    help="A device that is not here, like H100, by its calibration; or else a lower bound from its "
-    "maker's figures.",
+ON: Any = opt.flag(
+    "NAME", "A device that is not here, like H100, by its calibration; or else a lower bound from "
+    "its maker's figures.", "--on",
 )  # fmt: skip
 
 
@@ -56,17 +50,17 @@ def set_wait_policy(name: str) -> None:
 class Measurement:
     """How a point is measured: number of samples, seconds, seed, threads."""
 
-    samples: int = Option(20, metavar="N", help="Times to take, if --max-time allows.")
-    min_time: float = Option(0.5, metavar="SECONDS", help="Time a point at least this long.")
-    max_time: float = Option(5.0, metavar="SECONDS", help="Time a point at most this long.")
-    spread: float = Option(0.05, metavar="SHARE", help="Stop when the median is known this well.")
+    samples: int = opt.flag("N", "Times to take, if --max-time allows.", default=20)
+    min_time: float = opt.flag("SECONDS", "Time a point at least this long.", default=0.5)
+    max_time: float = opt.flag("SECONDS", "Time a point at most this long.", default=5.0)
+    spread: float = opt.flag("SHARE", "Stop when the median is known this well.", default=0.05)
     seed: int = opt.whole(0, "--seed", "Seed of weights and inputs.", 0, 2**63 - 1)
     threads: int | None = THREADS
     wait_policy: str = WAIT_POLICY
-    check: bool = Option(
-        True, "--check/--no-check", help="See first whether a mechanism computes what it claims."
+    check: bool = opt.switch(
+        "--check/--no-check", "See first whether a mechanism computes what it claims.", default=True
     )
-    compiled: bool = Option(False, "--compile", help="Measure what torch.compile makes of it.")
+    compiled: bool = opt.switch("--compile", "Measure what torch.compile makes of it.")
 
     def terms(self) -> dict[str, Any]:
         """Return the fields of every point's request: its budget, and how it is run."""
@@ -95,12 +89,12 @@ class Points(opt.Modules):
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = None
-    d_model: str | None = Option(None, metavar="SIZES", help="Model widths (default 512).")
-    heads: str | None = Option(None, metavar="SIZES", help="Head counts (default 8).")
-    batch: str | None = Option(None, metavar="SIZES", help="Batch sizes (default 1).")
-    phase: str | None = Option(None, metavar="NAMES", help="Phases (default forward).")
-    dtype: str | None = Option(None, metavar="NAMES", help="Number formats (default float32).")
-    device: str | None = Option(None, metavar="NAMES", help="Devices: cpu,cuda:0 (default auto).")
+    d_model: str | None = opt.flag("SIZES", "Model widths (default 512).")
+    heads: str | None = opt.flag("SIZES", "Head counts (default 8).")
+    batch: str | None = opt.flag("SIZES", "Batch sizes (default 1).")
+    phase: str | None = opt.flag("NAMES", "Phases (default forward).")
+    dtype: str | None = opt.flag("NAMES", "Number formats (default float32).")
+    device: str | None = opt.flag("NAMES", "Devices: cpu,cuda:0 (default auto).")
     settings: opt.SetOption = None
 
     def texts(self) -> dict[str, str]:
@@ -214,15 +208,17 @@ def _as_list(
 class Suite(Points):
     """Which cases are checked, and whether they are timed and derived."""
 
-    suite: Path | None = Option(
-        None, metavar="FILE", help=r"TOML with \[\[case]] tables (default: a suite of ours)."
+    suite: Path | None = opt.flag(
+        "FILE", r"TOML with \[\[case]] tables (default: a suite of ours)."
     )
-    time: bool = Option(True, "--time/--no-time", help="Take times, too, or only exact counts.")
-    formula: bool = Option(
-        True, "--formula/--no-formula", help="Derive closed forms, too, of cases that want it."
+    time: bool = opt.switch(
+        "--time/--no-time", "Take times, too, or only exact counts.", default=True
     )
-    limit: float | None = Option(
-        None, metavar="SECONDS", help="End a case that takes longer than this (default 300)."
+    formula: bool = opt.switch(
+        "--formula/--no-formula", "Derive closed forms, too, of cases that want it.", default=True
+    )
+    limit: float | None = opt.flag(
+        "SECONDS", "End a case that takes longer than this (default 300)."
     )
 
     def cases(self) -> "list[Case]":

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
@@ -31,8 +31,7 @@ def _choice(
     flag: str, metavar: str, possible: Sequence[str], words: str, default: str | None = None
 ) -> Any:
     """Return a flag that takes one of the possible names."""
-    callback = opt.among(flag, possible)
-    return Option(default, flag, metavar=metavar, callback=callback, help=words)
+    return opt.flag(metavar, words, flag, default=default, callback=opt.among(flag, possible))
 
 
 def _time(seconds: float) -> float:
@@ -45,22 +44,21 @@ def _time(seconds: float) -> float:
 class ModelFlags:
     """What is derived of a model, at which sizes, in which form."""
 
-    seq: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
+    seq: str | None = opt.flag(
+        "SIZE",
+        "Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
     )  # fmt: skip
-    target_seq: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
-    )  # fmt: skip
+    target_seq: str | None = opt.flag(
+        "SIZE", "Tokens M that an encoder-decoder gives (default: as many as --seq)."
+    )
     batch: opt.BatchOption = "1"
-    inputs: list[str] | None = Option(
-        None, "--input", metavar="TEXT",
-        help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
+    inputs: list[str] | None = opt.flag(
+        "TEXT", 'What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); '
+        "repeatable.", "--input",
     )  # fmt: skip
-    phase: str = Option(
-        USUAL_PHASES, "--phase", metavar="PHASES",
-        help="Of prefill (a prompt), forward, backward, train (both), decode.",
+    phase: str = opt.flag(
+        "PHASES", "Of prefill (a prompt), forward, backward, train (both), decode.",
+        "--phase", default=USUAL_PHASES,
     )  # fmt: skip
     logits: str | None = _choice(
         "--logits", "TOKENS", ("last", "all"),
@@ -82,21 +80,21 @@ class ModelFlags:
         "--optimizer", "NAME", ("adamw", "adam", "sgd", "none"),
         "Whose state a training step holds: adamw, adam, sgd or none.", "adamw",
     )  # fmt: skip
-    swap: list[str] | None = Option(
-        None, "--swap", metavar="NAME[@LAYERS]",
-        help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
-    )  # fmt: skip
-    settings: opt.SetOption = None
-    memory: str | None = Option(
-        None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
+    swap: list[str] | None = opt.flag(
+        "NAME[@LAYERS]",
+        "Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
     )
-    compare: list[str] | None = Option(
-        None, "--compare", metavar="MODELS",
-        help="Put these models beside CONFIG: a prompt, a decoded token, the cache; repeatable.",
-    )  # fmt: skip
-    limit: float = Option(
-        180.0, metavar="SECONDS", callback=_time,
-        help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
+    settings: opt.SetOption = None
+    memory: str | None = opt.flag(
+        "SIZE", "Say whether each phase fits into this memory, like 80GB."
+    )
+    compare: list[str] | None = opt.flag(
+        "MODELS",
+        "Put these models beside CONFIG: a prompt, a decoded token, the cache; repeatable.",
+    )
+    limit: float = opt.flag(
+        "SECONDS", "Processor time: numbers come first, formulas get what is left (0: no "
+        "formulas).", default=180.0, callback=_time,
     )  # fmt: skip
 
 
@@ -104,25 +102,23 @@ class ModelFlags:
 class Mfu:
     """Flags for FLOPs a token, as model FLOPs utilisation takes them."""
 
-    mfu: bool = Option(
-        False, "--mfu", help="FLOPs a token by conventions of papers and trainers, for MFU."
-    )
-    counting: str | None = Option(
-        None, "--convention", metavar="NAME",
-        help="With --mfu: palm, megatron, torchtitan, verl, 6n, executed or all (the default).",
+    mfu: bool = opt.switch("--mfu", "FLOPs a token by conventions of papers and trainers, for MFU.")
+    counting: str | None = opt.flag(
+        "NAME", "With --mfu: palm, megatron, torchtitan, verl, 6n, executed or all (the default).",
+        "--convention",
     )  # fmt: skip
-    lengths: str | None = Option(
-        None, metavar="SIZES", help="With --mfu: tokens of each sequence of a packed batch."
+    lengths: str | None = opt.flag(
+        "SIZES", "With --mfu: tokens of each sequence of a packed batch."
     )
-    as_python: Path | None = Option(
-        None, metavar="FILE", help="With --mfu: write it there as a Python function, too."
+    as_python: Path | None = opt.flag(
+        "FILE", "With --mfu: write it there as a Python function, too."
     )
 
 
 def model(
     *,
     config: str | None = Argument(
-        None, metavar="CONFIG", show_default=False,
+        None, metavar="CONFIG",
         help="A config.json or its folder, a name (list --models, a type, the Hub's), a .toml "
         "file, or my.py:factory.",
     ),

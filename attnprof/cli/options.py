@@ -46,6 +46,16 @@ class Format(StrEnum):
     HTML = "html"
 
 
+def flag(metavar: str, words: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Return a flag with a value: what help shows for it, and ``words`` on it."""
+    return Option(default, *names, metavar=metavar, help=words, **more)
+
+
+def switch(names: str, words: str, *, default: bool | None = False) -> Any:
+    """Return a flag that is on or off, ``--time/--no-time`` if both can be typed."""
+    return Option(default, names, help=words)
+
+
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
@@ -167,15 +177,9 @@ SizeOption = Annotated[str, Option(
 class Modules:
     """Flags for how a user's modules are constructed and called."""
 
-    args: list[str] | None = Option(
-        None, "--arg", metavar="NAME=EXPR", help="Constructor argument, like d_model=h*d."
-    )
-    inputs: list[str] | None = Option(
-        None, "--input", metavar="NAME:DIMS", help="Input of a call, like 'x: B, N, h*d'."
-    )
-    config: Path | None = Option(
-        None, metavar="FILE", help="JSON or TOML with a configuration's fields, or arguments."
-    )
+    args: list[str] | None = flag("NAME=EXPR", "Constructor argument, like d_model=h*d.", "--arg")
+    inputs: list[str] | None = flag("NAME:DIMS", "Input of a call, like 'x: B, N, h*d'.", "--input")
+    config: Path | None = flag("FILE", "JSON or TOML with a configuration's fields, or arguments.")
 
     def __post_init__(self) -> None:
         if self.config is not None:

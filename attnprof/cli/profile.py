@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from typer import Option
-
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS, Measurement, set_wait_policy
 from attnprof.cli.options import working
@@ -31,12 +29,13 @@ def profile(
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,
     measurement: Measurement,
-    isolate: bool | None = Option(
-        None, "--isolate/--in-process",
-        help="Each point in a process of its own; by default those that may run out of memory.",
+    isolate: bool | None = opt.switch(
+        "--isolate/--in-process",
+        "Each point in a process of its own; by default those that may run out of memory.",
+        default=None,
     ),
-    predict_only: bool = Option(
-        False, "--predict-only", help="Run nothing: predict, as the command predict does."
+    predict_only: bool = opt.switch(
+        "--predict-only", "Run nothing: predict, as the command predict does."
     ),
     to: opt.Output,
 ) -> int:  # fmt: skip
@@ -112,8 +111,8 @@ def recommend(
     threads: int | None = THREADS,
     calibration: Path | None = CALIBRATION,
     on: str | None = ON,
-    memory: str | None = Option(
-        None, metavar="SIZE", help="Memory that a call may need, like 8GiB (default: what is free)."
+    memory: str | None = opt.flag(
+        "SIZE", "Memory that a call may need, like 8GiB (default: what is free)."
     ),
     to: opt.Output,
 ) -> None:  # fmt: skip

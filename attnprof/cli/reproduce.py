@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
@@ -32,18 +32,16 @@ def reproduce(
         None, metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift."
     ),
     *,
-    claim: str | None = Option(None, metavar="IDS", help="Claims in full, like 004-EQ6."),
-    table: str | None = Option(None, metavar="N", help="One table of one document, made again."),
-    figure: str | None = Option(None, metavar="N", help="One figure of one document, made again."),
-    plot: Path | None = Option(None, metavar="FILE", help="Draw --figure: PNG, SVG or PDF."),
+    claim: str | None = opt.flag("IDS", "Claims in full, like 004-EQ6."),
+    table: str | None = opt.flag("N", "One table of one document, made again."),
+    figure: str | None = opt.flag("N", "One figure of one document, made again."),
+    plot: Path | None = opt.flag("FILE", "Draw --figure: PNG, SVG or PDF."),
     size: opt.SizeOption = "page",
-    everything: bool = Option(False, "--all", help="Every claim, matches too."),
-    measure: bool = Option(False, "--measure", help="Measure again, here; takes minutes."),
-    verdict: str | None = Option(
-        None, metavar="NAMES", help="Only match, erratum or not-reproducible."
-    ),
-    reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
-    accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
+    everything: bool = opt.switch("--all", "Every claim, matches too."),
+    measure: bool = opt.switch("--measure", "Measure again, here; takes minutes."),
+    verdict: str | None = opt.flag("NAMES", "Only match, erratum or not-reproducible."),
+    reports: Path | None = opt.flag("DIR", "Write pages, tables and figures."),
+    accept: bool = opt.switch("--accept", "Commit these verdicts (and measurements)."),
     to: opt.Output,
 ) -> int:
     """Recompute every claim, table and figure of five papers.

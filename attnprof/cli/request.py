@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from typer import Option
-
 from attnprof import registry
 from attnprof.algebra.parser import name_of, short
 from attnprof.arguments import LARGEST, memory_bytes
@@ -142,9 +140,9 @@ class Selection:
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = "1024"
-    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default 512).")
-    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 8).")
-    d: str | None = Option(None, metavar="SIZE", help="Head width (default: d_model / heads).")
+    d_model: str | None = opt.flag("SIZE", "Model width (default 512).")
+    heads: str | None = opt.flag("SIZE", "Number of heads (default 8).")
+    d: str | None = opt.flag("SIZE", "Head width (default: d_model / heads).")
 
     def workloads(self, conditions: "Conditions", **more: Any) -> list[Workload]:
         """Return one workload a length; ``more`` are further sizes."""
@@ -157,12 +155,8 @@ class Selection:
 class FreeSizes:
     """Flags for sizes that released layers choose freely."""
 
-    width: str | None = Option(
-        None, metavar="SIZE", help="Model width, if it is not heads times head width."
-    )
-    value_dim: str | None = Option(
-        None, metavar="SIZE", help="Width of a value head (default: the head width)."
-    )
+    width: str | None = opt.flag("SIZE", "Model width, if it is not heads times head width.")
+    value_dim: str | None = opt.flag("SIZE", "Width of a value head (default: the head width).")
 
     @property
     def sizes(self) -> dict[str, int]:

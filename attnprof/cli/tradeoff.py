@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from typer import Option
-
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
@@ -26,28 +24,26 @@ OVER = ("flops", "time", "memory")
 class Compared:
     """Flags for the mechanisms that are compared, and the inputs."""
 
-    attention: list[str] | None = Option(
-        None, "--attention", "-a", metavar="NAMES",
-        help="Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
+    attention: list[str] | None = opt.flag(
+        "NAMES", "Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
+        "--attention", "-a",
     )  # fmt: skip
-    source: list[str] | None = Option(
-        None, "--input", metavar="NAMES",
-        help="random, peaked, local, low-rank (default: all four), or a .safetensors or .pt file "
-        "with tensors q, k and v; repeatable.",
+    source: list[str] | None = opt.flag(
+        "NAMES", "random, peaked, local, low-rank (default: all four), or a .safetensors or .pt "
+        "file with tensors q, k and v; repeatable.", "--input",
     )  # fmt: skip
-    norms: str = Option(
-        "sphere", metavar="NAMES",
-        help="Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
+    norms: str = opt.flag(
+        "NAMES", "Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
+        default="sphere",
     )  # fmt: skip
-    seq: str | None = Option(None, metavar="SIZE", help=f"Tokens (default {SEQ}).")
-    built_for: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens that mechanisms made for one length are made for (default: as many).",
-    )  # fmt: skip
-    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default: heads × d).")
-    heads: str | None = Option(None, metavar="SIZE", help=f"Number of heads (default {HEADS}).")
-    d: str | None = Option(None, metavar="SIZE", help=f"Head width (default {WIDTH}).")
-    batch: str | None = Option(None, metavar="SIZE", help="Batch size (default 1).")
+    seq: str | None = opt.flag("SIZE", f"Tokens (default {SEQ}).")
+    built_for: str | None = opt.flag(
+        "SIZE", "Tokens that mechanisms made for one length are made for (default: as many)."
+    )
+    d_model: str | None = opt.flag("SIZE", "Model width (default: heads × d).")
+    heads: str | None = opt.flag("SIZE", f"Number of heads (default {HEADS}).")
+    d: str | None = opt.flag("SIZE", f"Head width (default {WIDTH}).")
+    batch: str | None = opt.flag("SIZE", "Batch size (default 1).")
     causal: opt.CausalOption = False
     settings: opt.SetOption = None
 
@@ -108,24 +104,23 @@ def tradeoff(
     what: Compared,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",
-    distill: bool = Option(
-        False, "--distill",
-        help="Instead, train 003's models on a made-up language: minutes on the CPU.",
+    distill: bool = opt.switch(
+        "--distill", "Instead, train 003's models on a made-up language: minutes on the CPU."
     ),
-    quick: bool = Option(False, "--quick", help="A tiny --distill, to see that it runs: seconds."),
-    time: bool = Option(True, "--time/--no-time", help="Measure times, too."),
+    quick: bool = opt.switch("--quick", "A tiny --distill, to see that it runs: seconds."),
+    time: bool = opt.switch("--time/--no-time", "Measure times, too.", default=True),
     samples: int = opt.whole(20, "--samples", "Calls of each mechanism that are timed.", 1),
-    max_time: float = Option(
-        60.0, metavar="SECONDS", help="Time all of them at most this long together."
+    max_time: float = opt.flag(
+        "SECONDS", "Time all of them at most this long together.", default=60.0
     ),
     seeds: int | None = opt.whole(
         None, "--seeds", "Draws of weights that start as random (default 3), or repetitions of "
         "--distill (default 1).", 1, 1000,
     ),
     seed: int = opt.whole(0, "--seed", "Seed of inputs, and of the first weights.", 0, 2**63 - 1),
-    over: str = Option(
-        "flops", metavar="|".join(OVER), callback=opt.among("--over", OVER),
-        help="What --plot has for its cost: flops, time or memory.",
+    over: str = opt.flag(
+        "|".join(OVER), "What --plot has for its cost: flops, time or memory.",
+        default="flops", callback=opt.among("--over", OVER),
     ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
