@@ -77,8 +77,8 @@ def check(
       attnprof check --self-test
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for flag in ("junit", "summary", "badge"):
-        ensure_writable(getattr(asked, flag), force=to.force, flag=f"--{flag}")
+    for name in ("junit", "summary", "badge"):
+        ensure_writable(getattr(asked, name), force=to.force, flag=f"--{name}")
     if asked.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
     terms = CheckOptions(
