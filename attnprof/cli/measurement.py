@@ -115,35 +115,17 @@ class Points(opt.Modules):
 
     def grid(self, causal: str = "no") -> "Grid":
         """Return the grid; a ``--set`` value may be a list: ``window=64,128``."""
-        known = {"no": [False], "yes": [True], "both": [False, True]}
-        params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
-        if causal not in known:
+        masks = {"no": [False], "yes": [True], "both": [False, True]}
+        if causal not in masks:
             raise RequestError(f"--causal {causal}: possible are no, yes and both")
-        return _grid(
-            "the grid", self.texts(), _flag, causal=known[causal], params=params,
-            args=self.args or (), inputs=self.inputs or (),
-        )  # fmt: skip
+        settings = {name: value.split(",") for name, value in parse_set(self.settings).items()}
+        lists = {"set": settings, "arg": self.args or [], "input": self.inputs or []}
+        table = {**self.texts(), **lists, "causal": masks[causal]}
+        return grid_of(table, "the grid", name_of=_flag)
 
 
 def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
-
-
-def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> "Grid":
-    """Return the grid of sizes and names as texts; ``flag`` names a key in messages."""
-    from attnprof.measure.sweep.runner import Grid
-
-    axes: dict[str, Any] = {
-        SIZES.get(key, key): (parse_sizes if key in SIZES else parse_names)(text, flag(key))
-        for key, text in texts.items()
-    }
-    grid = Grid(**axes, **more)
-    axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
-               grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
-    count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
-    if count > MOST:
-        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
-    return grid
 
 
 def grids_from_file(path: Path) -> "list[Grid]":
@@ -161,8 +143,17 @@ def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
-def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "Grid":
-    """Return one table as a grid; keys in ``more`` are left to the caller."""
+def grid_of(
+    table: Mapping[str, Any], where: str, more: Sequence[str] = (),
+    name_of: Callable[[str], str] | None = None,
+) -> "Grid":  # fmt: skip
+    """Return one table as a grid; keys in ``more`` are left to the caller.
+
+    ``name_of`` is how messages name a key, by default by its place.
+    """
+    from attnprof.measure.sweep.runner import Grid
+
+    name_of = name_of or (lambda key: f"{where}: {key}")
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
         if key not in known:
@@ -170,26 +161,29 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
     for key in ("attention", "seq"):
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")
-    texts = {
-        key: ",".join(map(str, _as_list(table[key], f"{where}: {key}")))
-        for key in (*SIZES, *NAMES) if key in table
-    }  # fmt: skip
-    causal = _as_list(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    axes: dict[str, Any] = {}
+    for key in (*SIZES, *NAMES):
+        if key in table:
+            text = ",".join(map(str, _as_list(table[key], name_of(key))))
+            parse: Any = parse_sizes if key in SIZES else parse_names
+            axes[SIZES.get(key, key)] = parse(text, name_of(key))
+    causal = _as_list(table.get("causal", False), name_of("causal"), (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
-        place = f"{where}: set = {shown(settings)}"
+        place = f"{name_of('set')} = {shown(settings)}"
         raise RequestError(f"{place}: write names and values, like {{window=64}}")
     params = {
-        name: list(map(str, _as_list(value, f"{where}: set {name}")))
+        name: list(map(str, _as_list(value, f"{name_of('set')} {name}")))
         for name, value in settings.items()
     }
-    args, inputs = (
-        _as_list(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
-    )
-    grid = _grid(
-        where, texts, lambda key: f"{where}: {key}", causal=causal, params=params, args=args,
-        inputs=inputs,
-    )  # fmt: skip
+    args, inputs = (_as_list(table.get(key, []), name_of(key), (str,), "texts")
+                    for key in ("arg", "input"))  # fmt: skip
+    grid = Grid(**axes, causal=causal, params=params, args=args, inputs=inputs)
+    axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
+               grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
+    count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
+    if count > MOST:
+        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
     take_modules(grid.attention)
     return grid
 

@@ -98,7 +98,8 @@ def declared(annotation: Any, default: Any) -> Any:
 
 def typed(group: Any) -> dict[str, Any]:
     """Return those values of a group that are not the defaults, by their flags."""
-    values, hints = {}, get_type_hints(type(group), include_extras=True)
+    values: dict[str, Any] = {}
+    hints = get_type_hints(type(group), include_extras=True)
     for item in fields(group):
         info = declared(hints[item.name], item.default)
         usual = info.default if info is item.default else item.default

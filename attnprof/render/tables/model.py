@@ -152,13 +152,11 @@ def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
 
 
 def _cache(rows: list[ModelRecord]) -> FittedTable:
-    cells = (
-        [_layers(row) or "all", FormulaText(row.expression or "no formula"),
-         quantity_value(row.value, "bytes")]
-        for row in rows
-    )  # fmt: skip
-    headings, title = ("layers", "formula", "bytes"), "cache after N tokens"
-    return FittedTable(*headings, rows=cells, title=title, right=["bytes"])
+    table = FittedTable("layers", "formula", "bytes", title="cache after N tokens", right=["bytes"])
+    for row in rows:
+        formula = FormulaText(row.expression or "no formula")
+        table.add_row(_layers(row) or "all", formula, quantity_value(row.value, "bytes"))
+    return table
 
 
 def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
@@ -231,12 +229,11 @@ def _mfu(report: Report) -> Iterator[RenderableType]:
     names, phases = list(dict.fromkeys(row.convention for row in rows)), ("forward", "train")
     both = {name: [by_phase[name, phase] for phase in phases] for name in names}
     headings = ("convention", *phases, "train, in N")
-    cells = (
-        [name, *(quantity_value(row.flops_per_token, "flops") for row in each),
-         FormulaText(each[1].expression)]
-        for name, each in both.items()
-    )  # fmt: skip
-    yield FittedTable(*headings, rows=cells, title="FLOPs a token", right=phases)
+    table = FittedTable(*headings, title="FLOPs a token", right=phases)
+    for name, each in both.items():
+        values = (quantity_value(row.flops_per_token, "flops") for row in each)
+        table.add_row(name, *values, FormulaText(each[1].expression))
+    yield table
     if len({*summary["lengths"]}) > 1:
         whole = ([name, *(quantity_value(row.flops, "flops") for row in each)]
                  for name, each in both.items())  # fmt: skip
@@ -302,7 +299,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
         for name, command in speed.get("checks", {}).items():
             yield Hanging(f"to check {name}: {command}")
         yield ""
-    forms = ([row.part, FormulaText(row.formula)] for row in rows if row.formula)
+    forms = ((row.part, FormulaText(row.formula)) for row in rows if row.formula)
     yield FittedTable("part", "formula [B]", rows=forms, title="closed forms")
 
 

@@ -228,10 +228,10 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
 def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield a document's statements on a figure beside those of our data."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
-    rows = (
-        [*texts, Text(verdict, style=AGREES[verdict])] for *texts, verdict in described_rows(figure)
-    )
-    yield FittedTable(*DESCRIBED, rows=rows)
+    table = FittedTable(*DESCRIBED)
+    for *texts, verdict in described_rows(figure):
+        table.add_row(*texts, Text(verdict, style=AGREES[verdict]))
+    yield table
 
 
 def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
