@@ -87,7 +87,8 @@ def verify_formula(
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
     phase: str | None = opt.flag(
-        "PHASE", "forward, prefill (causal forward), backward, train or decode.",
+        "PHASE",
+        "forward, prefill (causal forward), backward, train or decode.",
         show_default="forward; train with --model",
     ),
     quantity: str = opt.flag("NAME", "What it counts, like flops or macs.", default="flops"),
@@ -132,8 +133,8 @@ def verify_formula(
     )  # fmt: skip
     if whole.is_asked():
         whole.answer(row, phase, to)
-        return
-    _answer(with_phase(row, phase or "forward"), table, to)
+    else:
+        _answer(with_phase(row, phase or "forward"), table, to)
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:

@@ -29,6 +29,8 @@ from attnprof.units import MISSING, format_value, quantity_text
 _SHOWN = ("flops", "bytes_moved", "parameters")
 #: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+
+
 def model_tables(report: Report) -> Iterator[RenderableType]:
     """Yield the whole model first, then each phase by part and kind of layer."""
     if other := {"model --compare": _compared, "model --mfu": _mfu}.get(report.command):
