@@ -87,8 +87,7 @@ def verify_formula(
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
     phase: str | None = opt.flag(
-        "PHASE",
-        "forward, prefill (causal forward), backward, train or decode.",
+        "PHASE", "forward, prefill (causal forward), backward, train or decode.",
         show_default="forward; train with --model",
     ),
     quantity: str = opt.flag("NAME", "What it counts, like flops or macs.", default="flops"),
@@ -99,7 +98,7 @@ def verify_formula(
     whole: WholeModelFormula,
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
-) -> None:
+) -> None:  # fmt: skip
     """Check a published formula, or a table of them, against code.
 
     Code is derived, a mechanism has its closed form. Ends with 1 where a formula differs.
