@@ -101,8 +101,9 @@ def typed(group: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     hints = get_type_hints(type(group), include_extras=True)
     for item in fields(group):
-        info = declared(hints[item.name], item.default)
-        usual = info.default if info is item.default else item.default
+        default: Any = item.default
+        info = declared(hints[item.name], default)
+        usual = info.default if info is default else default
         flags = [one for one in (info.default, *(info.param_decls or ())) if str(one)[:2] == "--"]
         flag = str(flags[0]).partition("/")[0] if flags else f"--{item.name.replace('_', '-')}"
         if (value := getattr(group, item.name)) not in (usual, []):
