@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from attnprof.device.grids import grids
 from attnprof.device.product_times import AS_A_BATCH, PLAIN, product_shapes, transposed
 from attnprof.device.tables import Benchmark, Call
 
+#: Rows and columns of a weight, and entries of all that a vector is multiplied with in turn: from
+#: what is at hand again to what no cache holds.
+WEIGHT = (512, 512)
+WEIGHTS = tuple(parts * 2**18 for parts in (1, 4, 8, 16, 20, 24, 32, 64, 128))
 #: Calls in turns: each finds memory as it left it, or as the last one but one did.
 NEAR, HOT = 1, 2
 #: How far entries of a run lie apart; powers of two share few places of a cache.
@@ -48,8 +53,15 @@ def _products(made: Any) -> list[Benchmark]:
         in_batches = batch > 1 or layout > AS_A_BATCH
         return (lambda: torch.bmm(a, b)) if in_batches else lambda: torch.mm(a[0], b[0])
 
+    def one_after_the_other(entries: int) -> Call:
+        matrices = [matrix(1, *WEIGHT, by_columns=True)[0] for _ in range(entries // prod(WEIGHT))]
+        x = torch.ones(1, WEIGHT[0], **made)
+        return lambda: [torch.mm(x, weight) for weight in matrices]
+
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
+    read = [Benchmark("weights", (WEIGHTS,), one_after_the_other, WEIGHTS[-1], NEAR, flops=2)]
     return [
+        *(read if made["device"] == "cpu" else ()),
         Benchmark("product", (), call, limits.work, HOT, scattered=shapes, flops=2),
         Benchmark("vector product", vectors, partial(call, 1), 2**25, HOT, flops=2),
     ]

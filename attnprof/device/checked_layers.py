@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from math import exp, log
+from math import ceil, exp, log
 from statistics import median
 from typing import Any
 
 from attnprof.record.report import fits
+
+#: The share of predictions whose time lies in their interval.
+COVERED = 0.95
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,26 @@ class SelfCheck:
             for row in rows
         )  # fmt: skip
 
-    @property
-    def bias(self) -> float:
-        """The median residual, by which predictions are corrected."""
-        return median(layer.residual for layer in self.layers)
+    def bias(self, phase: str) -> float:
+        """Return the median residual of a phase's layers, by which its predictions are corrected.
+
+        Of a phase without layers, the median of all.
+        """
+        return median(self._residuals(phase) or [layer.residual for layer in self.layers])
+
+    def _residuals(self, phase: str) -> list[float]:
+        return [layer.residual for layer in self.layers if layer.phase == phase]
 
     @property
     def scores(self) -> list[float]:
-        """How far each layer's residual lies from the median of the others, in order."""
-        residuals = [layer.residual for layer in self.layers]
-        return sorted(
-            abs(one - median(residuals[:place] + residuals[place + 1 :]))
-            for place, one in enumerate(residuals)
-        )
+        """How far each layer's residual lies from the median of its phase's others, in order."""
+        scores = []
+        for phase in dict.fromkeys(layer.phase for layer in self.layers):
+            residuals = self._residuals(phase)
+            for place, residual in enumerate(residuals):
+                others = residuals[:place] + residuals[place + 1 :]
+                scores.append(abs(residual - median(others or residuals)))
+        return sorted(scores)
 
     @property
     def median_error(self) -> float:
@@ -75,11 +85,15 @@ class SelfCheck:
 
     @property
     def reach(self) -> float:
-        """The half width of an interval of 95 %, in logarithms."""
-        return self.scores[-1]
+        """The half width of an interval of 95 %, in logarithms: the score that 95 % stay below.
+
+        One more layer is as likely to have any rank among the scores (split conformal prediction).
+        """
+        scores = self.scores
+        return scores[min(len(scores), ceil(COVERED * (len(scores) + 1))) - 1]
 
     def __str__(self) -> str:
         return (
             f"on this device median error {self.median_error:.0%}, at most "
-            f"{exp(self.reach) - 1:.0%} in {len(self.layers)} layers drawn at random"
+            f"{exp(self.scores[-1]) - 1:.0%} in {len(self.layers)} layers drawn at random"
         )

@@ -20,7 +20,8 @@ class KernelCall:
     ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
     an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. ``operands`` are the
     tensors that it is given, ``layout`` is that of a product's
-    (:mod:`attnprof.device.product_times`).
+    (:mod:`attnprof.device.product_times`), ``weights`` are the bytes of its factors that no
+    operation of the call made.
     """
 
     name: str
@@ -32,6 +33,7 @@ class KernelCall:
     backward: bool = False
     layout: int = PLAIN
     operands: int = 1
+    weights: int = 0
 
 
 #: Forms of fused attention, without and with a causal mask.

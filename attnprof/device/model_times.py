@@ -57,7 +57,8 @@ def predicted_time(
 
     Raises :class:`CannotRunError` for a model that looks at values.
     """
-    return PhaseTime(*predictor.interval(phase_demand(whole, phase, sizes, dtype), dtype))
+    layers = "forward" if phase == "prefill" else phase  # whose errors a calibration knows
+    return PhaseTime(*predictor.interval(phase_demand(whole, phase, sizes, dtype), dtype, layers))
 
 
 def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype: str) -> Demand:
@@ -92,7 +93,7 @@ def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype
     """Return a model of random weights and the call of a phase, on torch's default device.
 
     ``prefill`` is a prompt with the logits of its last token, ``train`` a forward and backward
-    pass, ``decode`` one token after ``N - 1`` others, whose cache is copied before each call.
+    pass, ``decode`` one token after ``N - 1`` others, whose cache is as it was before each call.
     """
     torch.manual_seed(0)
     with default_dtype(dtype):
@@ -129,16 +130,26 @@ def _decoding(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject
     if (encoded := getattr(result, "encoder_last_hidden_state", None)) is not None:
         more["encoder_outputs"] = (encoded,)
 
-    held = list(tensors_within(cache, set()))
+    tensors = list(tensors_within(cache, set()))
+    contents = [(x, x.clone(), _writes(x)) for x in tensors]
 
-    def prepare() -> None:  # fake tensors cannot be copied but by an operation
-        more[cache_name] = copy.deepcopy(cache, {id(x): x.clone() for x in held})
+    def prepare() -> None:  # what grows makes new tensors; what is written in place is put back
+        for place, (x, before, version) in enumerate(contents):
+            if _writes(x) != version:
+                x.copy_(before)
+                contents[place] = x, before, _writes(x)
+        more[cache_name] = copy.deepcopy(cache, {id(x): x for x in tensors})
 
     @torch.no_grad()
     def call() -> Any:
         return module(**{name: token}, **more)
 
     return Subject(module, prepare, prepare, call)
+
+
+def _writes(x: torch.Tensor) -> int:
+    """Return how often a tensor was written in place."""
+    return x._version  # noqa: SLF001 - as torch's notes on autograd name it
 
 
 def _inputs(whole: WholeModel, phase: str, sizes: Mapping[str, int]) -> dict[str, Any]:

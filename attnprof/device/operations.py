@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from typing import Any
@@ -22,13 +22,15 @@ class Demand:
     """The operations of a call in order.
 
     ``nodes`` are the autograd nodes that they made, ``functions`` the calls of Python functions
-    between them, ``moved`` the bytes of memory that each goes through.
+    between them, ``moved`` the bytes of memory that each goes through, ``given`` the bytes that the
+    call reads and did not make: weights, caches, inputs.
     """
 
     operations: list[KernelCall]
     nodes: int = 0
     functions: int = 0
     moved: Sequence[int] = ()
+    given: int = 0
 
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
@@ -65,7 +67,7 @@ def watched(subject: Subject, most_s: float = inf) -> Demand:
         finally:
             sys.setprofile(None)
     nodes = _get_sequence_nr() - before
-    return Demand(watch.seen, nodes, watch.functions, watch.moved)
+    return Demand(watch.seen, nodes, watch.functions, watch.moved, sum(watch.given.values()))
 
 
 class _Observer(TorchDispatchMode):
@@ -78,6 +80,9 @@ class _Observer(TorchDispatchMode):
         #: bytes that each of them goes through; a view goes through none
         self.moved: list[int] = []
         self.functions = 0
+        #: storages that operations made; bytes of what they found, by storage and place in it
+        self.made: set[int] = set()
+        self.given: dict[tuple[int, int], int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,11 +106,30 @@ class _Observer(TorchDispatchMode):
         out = func(*args, **kwargs)
         if func.namespace != "prim":
             call = kernel_call(func, args, kwargs, out)
-            self.seen.append(call)
+            self.seen.append(replace(call, weights=self._given_bytes(call, args, out)))
             used = [] if call.form == "view" else tensors_of((args, kwargs, out))
             self.moved.append(sum({id(x): x.nbytes for x in used}.values()))
         sys.setprofile(self.called)
         return out
+
+    def _given_bytes(self, call: KernelCall, args: Any, out: Any) -> int:
+        """Note which storages are given and made; return the bytes of a product's given factors."""
+        inputs = tensors_of(args)
+        given = [x for x in inputs if _storage(x) not in self.made]
+        if call.form not in NOT_WHOLE:
+            for x in given:
+                place = _storage(x), int(x.storage_offset())
+                self.given[place] = max(x.nbytes, self.given.get(place, 0))
+        self.made |= {_storage(x) for x in tensors_of(out)} - {_storage(x) for x in inputs}
+        return sum(x.nbytes for x in given) if call.form == "product" else 0
+
+
+#: Forms of operations that read a few pieces of a tensor, as rows of an embedding, or none.
+NOT_WHOLE = ("gather", "scatter", "view")
+
+
+def _storage(x: Any) -> int:
+    return int(x.untyped_storage()._cdata)  # noqa: SLF001 - identity, which torch has no name for
 
 
 #: Where the functions lie that run because nothing is computed, and that a real call has not.

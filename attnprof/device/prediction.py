@@ -204,14 +204,14 @@ class Predictor:
             )
         return self._times[dtype]
 
-    def interval(self, work: Demand, dtype: str) -> tuple[float, float, float]:
-        """Return the seconds of a call, and the ends of their interval of 95 %."""
+    def interval(self, work: Demand, dtype: str, phase: str) -> tuple[float, float, float]:
+        """Return the seconds of a phase's call, and the ends of their interval of 95 %."""
         times, known, check = (
             self.times(dtype),
             self.calibration,
             self.calibration.checks.get(dtype),
         )
-        seconds = times.of(work) * (exp(check.bias) if check else 1.0)
+        seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
         spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
         return seconds, seconds / spread, seconds * spread * self.slowdown
@@ -222,7 +222,7 @@ class Predictor:
         Raises what :func:`attnprof.device.operations.operations_of` raises.
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
-        seconds, low_s, high_s = self.interval(work, request.dtype)
+        seconds, low_s, high_s = self.interval(work, request.dtype, request.phase)
         shares = _shares(work, times)
         bounds: Counter[str] = Counter()
         for row in shares:

@@ -3,11 +3,11 @@
 A calibration is made of single operations. Its last step draws layers at random, predicts each and
 times it as ``profile --isolate`` does, twice: the faster time counts, as others only slow it down.
 (A process that has kept its memory for a calibration's tables pays fewer page faults.) The
-residuals, logarithms of measured over predicted times, tell two things: their median is the bias,
-which later predictions are corrected by; how far each lies from the median of the others is how far
-off a prediction may be. The largest of ``LAYERS`` such scores bounds the next one in ``LAYERS`` of
-``LAYERS + 1`` cases, whatever they are distributed like (split conformal prediction, each layer
-held out in turn).
+residuals, logarithms of measured over predicted times, tell two things: a phase's median is its
+bias, which later predictions are corrected by; how far each lies from the median of its phase's
+others is how far off a prediction may be. The second largest of 39 such scores bounds the next one
+in 38 of 40 cases, whatever they are distributed like (split conformal prediction, each layer held
+out in turn).
 """
 
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.processes.progress import tell
 
-#: Layers that a bound of 95 % takes, and those drawn at most to have them.
-LAYERS, DRAWN = 19, 200
+#: Layers of each phase, as many as let one be farther off than 95 %; those drawn at most for them.
+LAYERS, DRAWN = 13, 400
 #: Predicted seconds of a call, from and to; seconds in which its operations must be seen.
 SHORTEST_S, LONGEST_S, SEEN_S = 5e-5, 0.15, 1.0
 #: Lengths, heads and head widths that are drawn.
@@ -57,19 +57,23 @@ def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointReques
 
 
 def checked(predict: Predict, points: Iterator[PointRequest], measure: Measure) -> SelfCheck | None:
-    """Predict and time the first points that run in a fair time; None where too few do."""
+    """Predict and time each phase's first points that run in a fair time; None if too few do."""
     timed: list[tuple[PointRequest, float, float]] = []
+    lacking = dict.fromkeys(PHASES, LAYERS)
     for request in islice(points, DRAWN):
-        if len(timed) == LAYERS:
+        if not any(lacking.values()):
             break
+        if not lacking[request.phase]:
+            continue
         with suppress(AttnprofError), refusing(request):  # sizes that a mechanism does not take
             if fit(request)[0]:
                 continue
             predicted = predict(request, SEEN_S)
             if SHORTEST_S < predicted < LONGEST_S:
-                tell("holding predictions against layers", len(timed), LAYERS)
+                tell("holding predictions against layers", len(timed), LAYERS * len(PHASES))
                 timed.append((request, predicted, measure(request)))
-    if len(timed) < LAYERS:
+                lacking[request.phase] -= 1
+    if any(lacking.values()):
         return None
     tell("holding predictions against layers once more")
     return SelfCheck(tuple(

@@ -18,6 +18,7 @@ from attnprof.device.benchmarks import (
     OF_RESTS,
     RESTS,
     VECTOR,
+    WEIGHTS,
     WHOLE,
 )  # fmt: skip
 from attnprof.device.call_costs import CallCosts
@@ -118,7 +119,26 @@ class Times:
             "autograd nodes": (work.nodes, work.nodes * self.node_s * dearer),
             "Python functions": (work.functions, work.functions * self.function_s * dearer),
             "operations after others": (len(kinds), sum(map(mul, shares, calls))),
+            "weights from memory": self._far_weights(work),
         }
+
+    def _far_weights(self, work: Demand) -> tuple[int, float]:
+        """Return how many products have weights, and the seconds more that reading these takes.
+
+        A call that is made again finds a weight as far away as all reach that it reads in between;
+        tables of products have a factor as far away as it is large.
+        """
+        weights = [o.weights for o in work.operations if o.weights]
+        table = self.tables.get("weights")
+        if table is None:
+            return 0, 0.0
+
+        def byte_s(together: int) -> float:
+            entries = max(WEIGHTS[0], together / self.entry_bytes)
+            return table.at((entries,)) / entries / self.entry_bytes
+
+        far_s = byte_s(work.given)
+        return len(weights), sum(size * max(0.0, far_s - byte_s(size)) for size in weights)
 
     def call_s_of(self, o: KernelCall) -> float:
         """Return the seconds of the operation on next to nothing: what code, not memory, takes."""

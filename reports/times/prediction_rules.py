@@ -66,6 +66,7 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "arithmetic of single operations": [(Times, "_arithmetic_s", lambda *_: 0.0)],
     "layouts of products": [(ProductTimes, "at", _plain_layout(ProductTimes.at))],
     "page faults of new memory": [(Times, "fault_s", 0.0)],
+    "weights from memory": [(Times, "_far_weights", lambda *_: (0, 0.0))],
 }
 
 

@@ -6,7 +6,7 @@ there; a calibration's own check draws other layers. Rows that are in the CSV fi
 again; ``--predict`` predicts them again, by the calibration that is there::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
-                                            [--points 100] [--races 20]
+                                            [--points 100] [--races 20] [--passes 3]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -35,6 +35,7 @@ from attnprof.device.self_check import (
     HEADS,
     LENGTHS,
     LONGEST_S,
+    SEEN_S,
     SHORTEST_S,
     WIDTHS,
     drawn_points,
@@ -51,8 +52,6 @@ from attnprof.mechanisms.extractors import Extractor
 HERE = Path(__file__).with_suffix("")
 #: What draws the layers and the races; a calibration's check is drawn by 0.
 SEED = 42
-#: Every point is timed so often, minutes apart.
-PASSES = 3
 #: Of a race those are timed that are predicted to take at most so many times the fastest.
 CONTENDERS = 2.0
 #: A winner that takes up to so many times the fastest is right within noise.
@@ -132,6 +131,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32,bfloat16")
     parser.add_argument("--points", type=int, default=100)
     parser.add_argument("--races", type=int, default=20)
+    parser.add_argument("--passes", type=int, default=3, help="times that a point is timed, apart")
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
     parser.add_argument("--output", type=Path, default=HERE)
     asked = parser.parse_args()
@@ -147,8 +147,8 @@ def main() -> None:
             there = [predicted(row.request, predictor, row.times) for row in there]
         if len(there) < asked.points:
             there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
-        for _ in range(PASSES):
-            there = [timed(row) for row in there]
+        for _ in range(asked.passes):
+            there = [timed(row, asked.passes) for row in there]
             save(tables[0], Point, [*points, *there])
         points += there
         ran = sum((race.threads, race.dtype) == (threads, dtype) for race in races)
@@ -197,18 +197,18 @@ def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Po
 
 def predicted(request: PointRequest, predictor: Predictor, times: str = "") -> Point:
     """A row without times, or with those it had."""
-    found = predictor.point(request, 1.0)
-    dearest = found.operations[0]["name"] if found.operations else ""
+    record = predictor.point(request, inf if times else SEEN_S)
+    dearest = record.operations[0]["name"] if record.operations else ""
     return Point(
         request.threads or 1, request.dtype, request.mechanism, request.phase, request.seq_len,
-        request.num_heads, request.head_dim, request.causal, found.time_s or 0.0,
-        found.ci_low_s or 0.0, found.ci_high_s or 0.0, dearest, times,
+        request.num_heads, request.head_dim, request.causal, record.time_s or 0.0,
+        record.ci_low_s or 0.0, record.ci_high_s or 0.0, dearest, times,
     )  # fmt: skip
 
 
-def timed(row: Point) -> Point:
-    """Return a row with one more pass, in a process of its own, unless it has all."""
-    if len(row.passes) >= PASSES:
+def timed(row: Point, passes: int) -> Point:
+    """Return a row with one more pass, in a process of its own, unless it has so many."""
+    if len(row.passes) >= passes:
         return row
     budget = next(drawn_points(row.dtype, "cpu")).budget
     seconds = measure_in_new_process(replace(row.request, budget=budget), row.threads)
@@ -272,8 +272,9 @@ def page(
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
-        f"seed {SEED}, each timed {PASSES} times, minutes apart, in processes of their own, and "
-        "told by the median of these; *at best* is the fastest of them. The intervals are of 95 %. "
+        f"seed {SEED}, each timed {min(len(row.passes) for row in points)} times, minutes apart, "
+        "in processes of their own, and told by the median of these; *at best* is the fastest. "
+        "The intervals are of 95 %. "
         f"What the calibrations say of themselves, by other layers: {checks}."
     )
     right = sum(race.slower <= ALIKE for race in races)

@@ -7,7 +7,7 @@ import pytest
 
 from attnprof.cli.app import main
 from attnprof.device import calibration
-from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE
+from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE, WEIGHTS
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
@@ -52,6 +52,7 @@ def made_up():
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
         **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
         "fused": scores, **dict.fromkeys(SQUARE, square),
+        "weights": {(n,): n * 2 * FLOP_S for n in WEIGHTS},
         "broadcast": rows, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
         "played": {(1,): 5e-30}, "alone": {(1,): 16e-30},
@@ -66,6 +67,28 @@ def test_products_take_their_flops_and_the_rest_its_entries():
     assert products == pytest.approx(2 * 2 * 2 * 96 * 96 * 8 * FLOP_S)
     softmax = sum(times.seconds(o) for o in work.operations if o.form == "softmax")
     assert softmax == pytest.approx(4 * 2 * 96 * 96 * BYTE_S)
+
+
+def test_weights_that_no_cache_holds_until_the_next_call_take_longer():
+    tables = made_up()
+    near, far = WEIGHTS[0], WEIGHTS[-1]
+    tables["weights"] = TimeTable({(near,): near * 1e-9, (far,): far * 5e-9})
+    times, entry_bytes = Times(tables), 4
+    product = KernelCall("mm", "product", (1, 1, 64, 64), weights=64 * 64 * entry_bytes)
+
+    def far_s(given):
+        return times.between(Demand([product, product], given=given))["weights from memory"]
+
+    assert far_s(entry_bytes * near) == (2, 0.0)
+    assert far_s(entry_bytes * far) == (2, pytest.approx(2 * 64 * 64 * 4e-9))
+
+
+def test_the_weights_of_a_call_are_what_it_did_not_make():
+    request = PointRequest("standard", 96, 2, 8, phase="decode")
+    work = operations_of(request)
+    weights, biases, row, cache = 4 * 4 * 16 * 16, 4 * 4 * 16, 4 * 16, 2 * 4 * 16 * 96
+    assert sum(o.weights for o in work.operations) == weights + biases + 3 * row + cache
+    assert weights + cache <= work.given < 1.2 * (weights + cache)
 
 
 def test_new_memory_is_paid_only_where_the_c_library_maps_it_anew():

@@ -1,6 +1,7 @@
 """Layers that nothing was fitted to tell how far predictions are off on a device."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 from math import exp, log
 from random import Random
@@ -12,7 +13,7 @@ from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.prediction import Predictor
-from attnprof.device.self_check import LAYERS, checked, drawn_points
+from attnprof.device.self_check import LAYERS, PHASES, checked, drawn_points
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import made_up
@@ -20,59 +21,74 @@ from tests.device.test_prediction import made_up
 SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
 
 
-def of_residuals(residuals):
+def of_residuals(**by_phase):
     return SelfCheck(
-        tuple(CheckedLayer("linear", "train", 64, 2, 8, 1.0, exp(r)) for r in residuals)
+        tuple(
+            CheckedLayer("linear", phase, 64, 2, 8, 1.0, exp(residual))
+            for phase, residuals in by_phase.items()
+            for residual in residuals
+        )
     )
 
 
 def test_the_bias_is_the_middle_and_the_reach_the_farthest_from_the_others():
-    check = of_residuals([0.1, 0.2, 0.3, 0.2, 1.2])
-    assert check.bias == pytest.approx(0.2)
+    check = of_residuals(train=[0.1, 0.2, 0.3, 0.2, 1.2])
+    assert check.bias("train") == check.bias("decode") == pytest.approx(0.2)
     assert check.reach == pytest.approx(1.0)
     assert check.median_error == pytest.approx(exp(0.1) - 1, rel=0.01)
+
+
+def test_each_phase_has_a_bias_and_errors_are_from_it():
+    check = of_residuals(train=[0.1, 0.1, 0.1], decode=[-0.3, -0.3, -0.3, -0.3])
+    assert (check.bias("train"), check.bias("decode")) == pytest.approx((0.1, -0.3))
+    assert check.bias("forward") == pytest.approx(-0.3)  # of all
+    assert check.reach == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("draw", ["normalvariate", "expovariate"])
 def test_intervals_have_the_next_layer_in_about_95_percent_whatever_residuals_are_like(draw):
     random, inside, trials = Random(3), 0, 2000
     arguments = (0.3, 0.2) if draw == "normalvariate" else (3.0,)
-    for _ in range(trials):
-        check = of_residuals([getattr(random, draw)(*arguments) for _ in range(LAYERS)])
-        inside += abs(getattr(random, draw)(*arguments) - check.bias) <= check.reach
+
+    def residual(phase):
+        return PHASES.index(phase) + getattr(random, draw)(*arguments)
+
+    for trial in range(trials):
+        check = of_residuals(**{p: [residual(p) for _ in range(LAYERS)] for p in PHASES})
+        phase = PHASES[trial % len(PHASES)]
+        inside += abs(residual(phase) - check.bias(phase)) <= check.reach
     assert 0.93 <= inside / trials <= 0.98
 
 
 def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
     plain = Calibration(SOME, "cpu", 1, {"float32": made_up()})
-    check = of_residuals([0.5] * (LAYERS - 1) + [0.9])
+    check = of_residuals(forward=[0.5] * (LAYERS - 1) + [0.9])
     held = Calibration(SOME, "cpu", 1, {"float32": made_up()}, checks={"float32": check})
     request = PointRequest("standard", 96, 2, 8)
     before, after = (Predictor(one).point(request) for one in (plain, held))
     assert after.time_s == pytest.approx(before.time_s * exp(0.5))
     assert log(after.ci_high_s / after.time_s) == pytest.approx(0.4)
     assert log(after.time_s / after.ci_low_s) == pytest.approx(0.4)
-    assert "median error 0%, at most 49% in 19 layers" in Predictor(held).made_of
+    assert "median error 0%, at most 49% in 13 layers" in Predictor(held).made_of
 
 
 def test_layers_are_predicted_and_timed_until_there_are_enough():
-    found = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
-    assert len(found.layers) == LAYERS
-    assert found.bias == pytest.approx(log(2))
-    assert len({layer.mechanism for layer in found.layers}) > 5
-    assert {layer.phase for layer in found.layers} == {"forward", "train", "decode"}
+    check = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
+    assert Counter(layer.phase for layer in check.layers) == dict.fromkeys(PHASES, LAYERS)
+    assert [check.bias(phase) for phase in PHASES] == pytest.approx([log(2)] * len(PHASES))
+    assert len({layer.mechanism for layer in check.layers}) > 5
 
 
 def test_a_layer_that_ends_the_second_time_keeps_its_first():
     calls = itertools.count()
 
     def measure(_):
-        if next(calls) >= LAYERS:
+        if next(calls) >= LAYERS * len(PHASES):
             raise CannotRunError("no memory now")
         return 2e-3
 
-    found = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
-    assert found.bias == pytest.approx(log(2))
+    check = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
+    assert check.bias("train") == pytest.approx(log(2))
 
 
 def test_layers_are_timed_in_a_process_of_their_own():
