@@ -171,7 +171,7 @@ def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
 
         named = {*ctx.args, *(ctx.params.get("documents") or ())}
         those = (its for its in known.DOCUMENTS.values() if {its.number, its.folder} & named)
-        parts = (its.part(f"{parameter}s", f"{parameter}S".upper()) or () for its in those)
+        parts = (its.part(f"{parameter}S".upper()) for its in those)
         return known.claims() if parameter == "claim" else chain.from_iterable(parts)
     names = NAMES[parameter]
     if isinstance(names, dict):

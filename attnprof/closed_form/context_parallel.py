@@ -8,7 +8,7 @@ exchanges the split by tokens for one by heads, and back. :func:`rank_records` i
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -172,10 +172,10 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
                 raise RequestError(f"{ranks} ranks do not divide {heads} heads of keys")
     entries: Number = 0
     for heads, width in _by_head(mechanism, w):
-        if heads is w.num_heads and not is_plain(heads, ranks):
-            share = heads / ranks
-        elif is_plain(heads, ranks):
+        if is_plain(heads, ranks):
             share = max(heads // ranks, 1)
+        elif heads is w.num_heads:
+            share = heads / ranks
         else:
             share = 1 if is_plain(heads) and heads == 1 else maximum(heads / ranks, 1)
         entries = entries + width * share
@@ -274,23 +274,14 @@ def rank_records(
             records.append(RanksRecord(**who, method=method, skipped=why))
             continue
         sent = one.sent(w.phase)
-        times: dict[str, Any] = {}
+        row = RanksRecord(
+            **who, method=one.method, bytes_sent=sent, steps=one.steps,
+            expression=forms.get(one.method),
+        )  # fmt: skip
         if link is not None:
-            times = {
-                "send_time_s": sent / link.bytes_per_s,
-                "overlap_tokens": tokens_for_overlap(one.method, mechanism, w, ranks, link)
-                if ranks > 1 else 1,
-            }  # fmt: skip
-        records.append(
-            RanksRecord(
-                **who,
-                method=one.method,
-                bytes_sent=sent,
-                steps=one.steps,
-                expression=forms.get(one.method),
-                **times,
-            )
-        )
+            tokens = tokens_for_overlap(one.method, mechanism, w, ranks, link) if ranks > 1 else 1
+            row = replace(row, send_time_s=sent / link.bytes_per_s, overlap_tokens=tokens)
+        records.append(row)
     return records
 
 

@@ -4,7 +4,7 @@ Formulas may hold only for multiples of a block, or up to a length: :class:`Leng
 between lengths and the stretches that they lie in with a predicate, without running anything.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -82,10 +82,7 @@ class Lengths:
     @cached_property
     def _places(self) -> list[int]:
         """Multiples of the step of all magnitudes: all below 64, then 8 a doubling."""
-        start, stop = DENSE.bit_length() - 1, LONGEST.bit_length() - 1
-        steps = range(start * PER_DOUBLING, stop * PER_DOUBLING + 1)
-        geometric = (round(2 ** (step / PER_DOUBLING)) for step in steps)
-        places = (*range(1, DENSE + 1), *geometric, *self._first_lengths)
+        places = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
         return sorted({self._next_step(place) for place in places})
 
     def _next_step(self, length: int) -> int:
@@ -111,9 +108,15 @@ class Lengths:
         return inside + away * low * self.step
 
 
+def _doublings(power_of_two: int) -> Iterator[int]:
+    """Yield ``PER_DOUBLING`` numbers a doubling, from a power of two to ``LONGEST``."""
+    start, stop = power_of_two.bit_length() - 1, LONGEST.bit_length() - 1
+    for step in range(start * PER_DOUBLING, stop * PER_DOUBLING + 1):
+        yield round(2 ** (step / PER_DOUBLING))
+
+
 #: All lengths.
 EVERY = Lengths(lambda length: length >= 1)
-
 
 #: Sizes of a workload by the name of their flag.
 SIZES = {
@@ -162,7 +165,7 @@ class CrossoverAxis:
         return self.name not in SIZES
 
     @property
-    def known(self) -> Lengths:
+    def domain(self) -> Lengths:
         """The values of the range, whether both sides take them or not."""
         if (self.first, self.last) == (1, None):
             return EVERY
@@ -176,9 +179,10 @@ class CrossoverAxis:
         if self.is_parameter and self.name not in takes:
             possible = list(dict.fromkeys([*SIZES, *takes]))
             names = " and ".join(side.name for side in sides)
+            near, every = closest(self.name, possible), f"possible: {', '.join(possible)}"
             raise RequestError(
                 f"--over {self.name}: no size, and no whole number that {names} take; "
-                f"{closest(self.name, possible)}{_all_of(self.name, possible)}"
+                f"{near if near == every else f'{near} {every}'}"
             )
 
     def placed(
@@ -200,22 +204,16 @@ class CrossoverAxis:
             more["head_dim"] = self.d_model // value
         return list(sides), workload.with_(seq_len=given, **more)
 
-    def without(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters without the one that varies."""
-        return {name: value for name, value in params.items() if name != self.name}
-
     def values(self, workload: Workload, given: int) -> list[int]:
         """Return values to try where both sides round sizes: first all, then 8 a doubling.
 
         Divisors of the length and of the widths are among them: such parameters divide those.
         """
         last = self.last or max(USUAL, given)
-        start, stop = ONE_BY_ONE.bit_length() - 1, LONGEST.bit_length() - 1
-        steps = range(start * PER_DOUBLING, stop * PER_DOUBLING + 1)
-        doublings = (round(2 ** (step / PER_DOUBLING)) for step in steps)
         sizes = (given, self.d_model or 1, workload.num_heads, workload.head_dim)
         divide = (place for size in sizes if isinstance(size, int) for place in divisors(size))
-        candidates = {*range(self.first, self.first + ONE_BY_ONE), *doublings, *divide, last}
+        one_by_one = range(self.first, self.first + ONE_BY_ONE)
+        candidates = {*one_by_one, *_doublings(ONE_BY_ONE), *divide, last}
         return sorted(value for value in candidates if self.first <= value <= last)
 
     def after(self, place: int, workload: Workload, given: int) -> Iterator[int]:
@@ -227,20 +225,5 @@ class CrossoverAxis:
         yield from (v for v in dict.fromkeys([*usual, place, *later]) if v <= last)
 
 
-def _all_of(name: str, possible: Sequence[str]) -> str:
-    """Return all possible names, if a message has only the nearest ones."""
-    text = f"possible: {', '.join(possible)}"
-    return "" if closest(name, list(possible)) == text else f" {text}"
-
-
 #: The length, as in the papers.
 SEQ = CrossoverAxis()
-
-
-# -- curves of figures -----------------------------------------------------------------
-def curve(
-    axis: CrossoverAxis, given: int, points: Mapping[int, Any], **what: Any
-) -> dict[str, Any]:
-    """Return costs at values of an axis, as a figure takes them (``seq_len`` over lengths)."""
-    x = "seq_len" if axis.name == "seq" else "at"
-    return {**what, axis.given: given, x: list(points), "value": list(points.values())}

@@ -9,13 +9,13 @@ from functools import cache
 from typing import Any
 
 from attnprof.costs import Number
-from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.sides import CostSource, Meeting
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.sources import subject_of
 from attnprof.models.swap import swaps_of
 from attnprof.processes.progress import tell
-from attnprof.trace.report.derivation import Derivation, PhaseForms
+from attnprof.trace.report.derivation import Derivation
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.sizes import evaluate
@@ -24,64 +24,23 @@ from attnprof.workload import Workload
 
 #: Lengths to try, to see if a formula holds anywhere at a head width.
 _LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
+#: What is derived, by the metric that it is compared in.
+_QUANTITIES = {"flops": "flops", "memory": "peak_bytes"}
 
 
-@dataclass(frozen=True)
-class DerivedCost:
-    """One quantity of a derivation by length; ``width`` is the head width, if that is a symbol."""
+def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[CostSource, ...]]:
+    """Return a function that gives the costs of both sides by metric and head width."""
+    sides, workload = [], meeting.workload
+    for side in (meeting.a, meeting.b):
+        tell(f"deriving {side.name}")
+        target = side
+        if isinstance(side, Mechanism):
+            target = mechanism_target(
+                side, meeting.scope, causal=workload.causal, dtype=workload.dtype
+            )
+        sides.append(DerivedSide(target, workload))
 
-    derivation: Derivation
-    forms: PhaseForms
-    quantity: str
-    width: Mapping[str, int]
-
-    def of(self, sides: Sequence[Any], asked: Workload) -> Number:
-        """Return the cost at a workload: by the formula, or by a run if there is none."""
-        shape = self._shape(asked.seq_len, asked.head_dim)
-        expression = self.forms.formulas[self.quantity].expression
-        if expression is not None:
-            try:
-                return evaluate(expression, shape)
-            except ZeroDivisionError as error:
-                raise RequestError(
-                    f"{self.derivation.name}: its formula divides by 0 at {sizes_text(shape)}"
-                ) from error
-        return self.forms.counted(shape)[self.quantity]
-
-    def holds(self, seq_len: int) -> bool:
-        """Return whether a length lies in the domain, at this width."""
-        try:
-            return self.forms.holds(self._shape(seq_len, self.width.get("d", 0)))
-        except ZeroDivisionError:
-            return False
-
-    @property
-    def somewhere(self) -> bool:
-        """Whether the formula holds at any usual length."""
-        lengths = [shape.get("N", 0) for shape in self.forms.verified_at]
-        near = (length + more for length in lengths for more in (-1, 0, 1))
-        return any(map(self.holds, (*_LENGTHS_TO_TRY, *near)))
-
-    @property
-    def general(self) -> bool:
-        """Whether it is a formula in the head width, too."""
-        return bool(self.width)
-
-    @property
-    def said(self) -> str:
-        """The target and the domain, in words."""
-        return f"{self.derivation.name} for {'; '.join(self.forms.domain) or 'all sizes'}"
-
-    @property
-    def doubt(self) -> str:
-        """A note if the cost is a lower bound, else ""."""
-        if self.forms.bound(self.quantity) != "at least":
-            return ""
-        return f"{self.quantity} of {self.derivation.name} is at least what is compared here"
-
-    def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
-        shape = {"N": seq_len, "d": head_dim}
-        return {name: size for name, size in shape.items() if name in self.derivation.symbols}
+    return cache(lambda metric, head_dim: tuple(s.at_width(metric, head_dim) for s in sides))
 
 
 @dataclass
@@ -104,16 +63,51 @@ class DerivedSide:
                 "and head width write its --arg and --input with B, N, h and d"
             )
 
-    def at_width(self, metric: str, head_dim: int) -> DerivedCost:
+    def at_width(self, metric: str, head_dim: int) -> CostSource:
         """Return the cost at a head width, by the formula for all widths if it holds there."""
-        quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
-        for given, width in ((None, {"d": head_dim}), (head_dim, {})):
-            derivation = self._derived(given)
-            forms = derivation.phases[self.workload.phase]
-            cost = DerivedCost(derivation, forms, quantity, width)
-            if "d" not in self.target.symbols or cost.somewhere:
-                break
-        return cost
+        quantity = _QUANTITIES[metric]
+        cost = self._cost(self._derived(None), quantity, {"d": head_dim})
+        if "d" not in self.target.symbols or self._holds_somewhere(self._derived(None), cost):
+            return cost
+        return self._cost(self._derived(head_dim), quantity, {})
+
+    def _cost(self, derivation: Derivation, quantity: str, width: Mapping[str, int]) -> CostSource:
+        """Return a quantity by length; ``width`` is the head width, if that is a symbol."""
+        forms = derivation.phases[self.workload.phase]
+
+        def shape(seq_len: Any, head_dim: Any) -> dict[str, Any]:
+            sizes = {"N": seq_len, "d": head_dim}
+            return {name: size for name, size in sizes.items() if name in derivation.symbols}
+
+        def cost(_: Sequence[Any], workload: Workload) -> Number:
+            """By the formula, or by a run if there is none."""
+            sizes = shape(workload.seq_len, workload.head_dim)
+            expression = forms.formulas[quantity].expression
+            if expression is None:
+                return forms.counted(sizes)[quantity]
+            try:
+                return evaluate(expression, sizes)
+            except ZeroDivisionError as error:
+                raise RequestError(
+                    f"{derivation.name}: its formula divides by 0 at {sizes_text(sizes)}"
+                ) from error
+
+        def holds(seq_len: int) -> bool:
+            try:
+                return forms.holds(shape(seq_len, width.get("d", 0)))
+            except ZeroDivisionError:
+                return False
+
+        at_least = forms.bound(quantity) == "at least"
+        doubt = f"{quantity} of {derivation.name} is at least what is compared here" * at_least
+        domain = f"{derivation.name} for {'; '.join(forms.domain) or 'all sizes'}"
+        return CostSource(cost, holds, general=bool(width), said=domain, doubt=doubt)
+
+    def _holds_somewhere(self, derivation: Derivation, cost: CostSource) -> bool:
+        """Return whether a formula holds at any usual length, or near one that it was held at."""
+        shapes = derivation.phases[self.workload.phase].verified_at
+        near = (shape.get("N", 0) + more for shape in shapes for more in (-1, 0, 1))
+        return any(map(cost.holds, (*_LENGTHS_TO_TRY, *near)))
 
     def _derived(self, head_dim: int | None) -> Derivation:
         if head_dim not in self._derivations:
@@ -128,21 +122,6 @@ class DerivedSide:
                 raise CannotRunError(message) from error
             self._derivations[head_dim] = derivation
         return self._derivations[head_dim]
-
-
-def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[DerivedCost, ...]]:
-    """Return a function that gives the costs of both sides by metric and head width."""
-    sides, workload = [], meeting.workload
-    for side in (meeting.a, meeting.b):
-        tell(f"deriving {side.name}")
-        target = side
-        if isinstance(side, Mechanism):
-            target = mechanism_target(
-                side, meeting.scope, causal=workload.causal, dtype=workload.dtype
-            )
-        sides.append(DerivedSide(target, workload))
-
-    return cache(lambda metric, head_dim: tuple(s.at_width(metric, head_dim) for s in sides))
 
 
 #: The name of the model's own attention.

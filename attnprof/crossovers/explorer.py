@@ -95,8 +95,14 @@ class PageSubject:
             self.forms.setdefault(quantity, {})[condition] = place
 
 
-def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
+def mechanism_subjects(mechanisms: Sequence[Mechanism], scripts: Scripts) -> list[PageSubject]:
+    """Return the mechanisms' layers, telling how far it has come."""
+    return [_mechanism_subject(mechanism, scripts) for mechanism in mechanisms]
+
+
+def _mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
     """Return a mechanism's layer in all phases, with and without a mask, by bytes of an entry."""
+    tell(f"writing {mechanism.name}")
     subject = PageSubject(mechanism.name, label(mechanism.title, mechanism.params), "mechanism")
     masks = (False, True) if _mask_matters(mechanism) else (False,)
     for phase, causal in [*product(PHASES[:2], masks), ("decode", False)]:
@@ -104,7 +110,9 @@ def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
         sizes = symbolic(Workload(2, 2, 2, 2, phase=phase, causal=causal))
         try:
             for dtype in DTYPES[:2]:
-                _put_costs(subject, mechanism, sizes.with_(dtype=dtype), condition, scripts)
+                w = sizes.with_(dtype=dtype)
+                for quantity, value in _costs(mechanism, w).items():
+                    subject.put(quantity, f"{condition} {w.item_size}", scripts.add(value))
         except RequestError as refusal:
             subject.reasons[condition] = str(refusal)
         except (TypeError, ValueError):
@@ -112,17 +120,13 @@ def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
     return subject
 
 
-def _put_costs(
-    subject: PageSubject, mechanism: Mechanism, w: Workload, condition: str, scripts: Scripts
-) -> None:
-    """Note the forms of one symbolic workload."""
+def _costs(mechanism: Mechanism, w: Workload) -> dict[str, Any]:
     table = mechanism.cost(w)
     total = table.total
     values = {"flops": total.flops, "bytes_moved": total.bytes_moved, "peak_bytes": table.peak()}
     if mechanism.abilities.decode:
         values["state_bytes"] = state_bytes(mechanism, w, table.state_entries)
-    for quantity, value in values.items():
-        subject.put(quantity, f"{condition} {w.item_size}", scripts.add(value))
+    return values
 
 
 def _mask_matters(mechanism: Mechanism) -> bool:
@@ -138,9 +142,9 @@ def _mask_matters(mechanism: Mechanism) -> bool:
 
 
 def _reported(
-    subject: PageSubject, rows: Iterable[Any], scripts: Scripts, known: Any
+    subject: PageSubject, rows: Iterable[Any], scripts: Scripts, numbers: Any
 ) -> PageSubject:
-    """Return the subject with the formulas of records, with numbers for the ``known`` symbols."""
+    """Return the subject with the formulas of records; ``numbers`` stand for their symbols."""
     rules = {**rules_of(), "**": operator.pow}  # of experts that are met: (1 - k/E)**(B*N)
     for row in rows:
         quantity = "state_bytes" if row.quantity == "cache_bytes" else row.quantity
@@ -148,7 +152,7 @@ def _reported(
             continue
         tree = parse(row.expression, longest=len(row.expression), stored=True)
         form = expression_of(tree, rules=rules)
-        subject.put(quantity, row.phase, scripts.add(form.subs(known)))
+        subject.put(quantity, row.phase, scripts.add(form.subs(numbers)))
     cache = subject.forms.get("state_bytes", {})
     for phase in PHASES if cache else ():  # it does not depend on the phase
         cache.setdefault(phase, next(iter(cache.values())))
@@ -216,27 +220,16 @@ def page_data(
          "options": [(one, QUANTITIES.get(one, one)) for one in possible]}
         for name, (title, possible) in options.items()
     ]  # fmt: skip
-    page = {
-        "subjects": [vars(one) for one in subjects], "devices": devices,
-        "quantities": list(QUANTITIES.items()), "choices": list(options),
-        "start": {"a": names[:FIRST], **START, "causal": causal},
-        "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
-    }  # fmt: skip
     sizes = [
         {"symbol": name, "title": title, "most": most, "doublings": most.bit_length() - 1}
         for name, (title, most) in SIZES.items()
     ]
-    return {
-        "names": names, "subjects": page["subjects"], "sizes": sizes, "choices": choices,
-        "quantities": list(QUANTITIES.items()), "forms": scripts.script(),
-        "data": json.dumps(page, ensure_ascii=False).replace("</", "<\\/"),
+    both = {"subjects": [vars(one) for one in subjects], "quantities": list(QUANTITIES.items())}
+    page = {
+        **both, "devices": devices, "choices": list(options),
+        "start": {"a": names[:FIRST], **START, "causal": causal},
+        "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
     }  # fmt: skip
-
-
-def mechanism_subjects(mechanisms: Sequence[Mechanism], scripts: Scripts) -> list[PageSubject]:
-    """Return the mechanisms' layers, telling how far it has come."""
-    subjects = []
-    for mechanism in mechanisms:
-        tell(f"writing {mechanism.name}")
-        subjects.append(mechanism_subject(mechanism, scripts))
-    return subjects
+    data = json.dumps(page, ensure_ascii=False).replace("</", "<\\/")
+    return {**both, "names": names, "sizes": sizes, "choices": choices,
+            "forms": scripts.script(), "data": data}  # fmt: skip

@@ -192,18 +192,14 @@ class PeakFinder:
         low, high = search.ends
         if step:
             fields |= {"searched": [[low, high]], "searched_step": step}
-        crossings = search.crossings
-        first = crossings[-1] if crossings else low
-        outer = search.signs[low], search.signs[high]
-        return Finding([float(n) for n in crossings], outer, first, fields)
+        crossings, outer = search.crossings, (search.signs[low], search.signs[high])
+        return Finding([float(n) for n in crossings], outer, [low, *crossings][-1], fields)
 
-    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
-        """Return the peaks that were measured."""
+    def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
+        """Yield the peaks that were measured."""
         what = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
-        searches = self._searches.items()
-        return [
-            c for given, s in searches for c in seen_curves(self.meeting, given, s.seen, **what)
-        ]
+        for given, search in self._searches.items():
+            yield from seen_curves(self.meeting, given, search.seen, **what)
 
     def _guess(self, head_dim: int) -> int:
         """Return the first length from the closed forms' crossing on."""

@@ -5,7 +5,7 @@ these finders answers with a :class:`Finding`; ``crossover_report`` makes the ro
 :func:`crossover_answer` plain sentences of the rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Protocol
@@ -43,20 +43,19 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
 
     Over another axis than the length: from which value on, by lengths.
     """
-    known = [row for row in records if not row.skipped]
+    valid = [row for row in records if not row.skipped]
     best = {  # the kind nearest to what runs, by metric
-        metric: min((row.kind for row in known if row.metric == metric), key=BEST_KINDS_FIRST.index)
-        for metric in {row.metric for row in known}
+        metric: min((row.kind for row in valid if row.metric == metric), key=BEST_KINDS_FIRST.index)
+        for metric in {row.metric for row in valid}
     }
-    asked = sorted({row.given for row in records})
+    shown = (row for row in valid if row.kind == best[row.metric])
     alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
-    for _, group in groupby(
-        (row for row in known if row.kind == best[row.metric]), key=lambda row: row.given
-    ):
+    for _, group in groupby(shown, key=lambda row: row.given):
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
         alike.setdefault(tuple(what), []).extend(rows)
-    return " ".join([*(_sentence(rows, asked) for rows in alike.values()), *_contradictions(known)])
+    sizes = sorted({row.given for row in records})
+    return " ".join([*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)])
 
 
 def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
@@ -82,18 +81,18 @@ def _result(row: CrossoverRecord) -> str:
     return f"{row.cheaper_above} faster everywhere"
 
 
-def _sentence(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
+def _sentence(rows: Sequence[CrossoverRecord], all_sizes: Sequence[int]) -> str:
     """Return a sentence for the given sizes whose rows say the same."""
     sizes = sorted({row.given for row in rows})
-    between = [size for size in asked if sizes[0] <= size <= sizes[-1]]
-    by_width, plainly = rows[0].over == "seq", "{}" if rows[0].over == "seq" else "{:,}"
-    span = joined(map(plainly.format, sizes))
-    if len(sizes) > 2 and between == sizes:
-        span = f"{plainly.format(sizes[0])} to {plainly.format(sizes[-1])}"
-    several = "s" * (len(sizes) > 1)
-    where = f"For head width{several} {span}" if by_width else f"At {span} token"
-    if not by_width and sizes != [1]:
-        where += "s"
+    by_width = rows[0].over == "seq"
+    texts = [f"{size}" if by_width else f"{size:,}" for size in sizes]
+    between = [size for size in all_sizes if sizes[0] <= size <= sizes[-1]]
+    is_range = len(sizes) > 2 and between == sizes
+    span = f"{texts[0]} to {texts[-1]}" if is_range else joined(texts)
+    if by_width:
+        where = f"For head width{'s' * (len(sizes) > 1)} {span}"
+    else:
+        where = f"At {span} token{'s' * (sizes != [1])}"
     return f"{where}, {_clauses(rows)}."
 
 
@@ -175,7 +174,7 @@ class Finder(Protocol):
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the crossings; raise a refusal that says why there is no answer."""
 
-    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+    def curves(self, records: Sequence[CrossoverRecord]) -> Iterable[dict[str, Any]]:
         """Return the costs as a figure takes them."""
 
 
@@ -189,9 +188,9 @@ class FormulaFinder:
     def find(self, contest: Contest, given: int) -> Finding:
         """Return what polynomials or a search over integers say."""
         solution, form = solved(self.meeting, contest, given)
-        known = contest.lengths(given, self.meeting.axis)
+        domain = contest.lengths(given, self.meeting.axis)
         doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
-        searched, step = [list(stretch) for stretch in known.stretches], known.step
+        searched, step = [list(stretch) for stretch in domain.stretches], domain.step
         if solution.looked_at:
             searched, step = [list(solution.looked_at)], 1
         every = self.meeting.axis.every
@@ -206,7 +205,7 @@ class FormulaFinder:
             "bound": "; ".join(sorted(doubts)) or None,
         })  # fmt: skip
 
-    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
+    def curves(self, records: Sequence[CrossoverRecord]) -> Iterable[dict[str, Any]]:
         """Return both costs around the crossings, at all lengths."""
         meeting = replace(self.meeting, axis=replace(self.meeting.axis, every=1))
         return curves_of(meeting, self.contests, records)
@@ -321,14 +320,16 @@ def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
     if axis.d_model is not None:
         sizes |= {"head_dim": None, "d_model": axis.d_model}
     sizes = {name: size for name, size in sizes.items() if name in SIZES_OF_ROWS}
-    params = [
-        axis.without(side.params) if isinstance(side, Mechanism) else {}
-        for side in (meeting.a, meeting.b)
-    ]
+
+    def params(side: Any) -> dict[str, Any]:
+        of_side = side.params if isinstance(side, Mechanism) else {}
+        return {name: value for name, value in of_side.items() if name != axis.name}
+
     return CrossoverRecord(
         metric=contest.metric, unit=contest.unit, kind=contest.kind, source=contest.source,
-        mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=params[0],
-        params_b=params[1], over=axis.name, dtype=None if contest.kind == "published" else w.dtype,
+        mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=params(meeting.a),
+        params_b=params(meeting.b), over=axis.name,
+        dtype=None if contest.kind == "published" else w.dtype,
         method=contest.kind if contest.kind in (PREDICTED, MEASURED) else None,
         scope=meeting.scope, phase=w.phase, causal=w.causal, verdict="", **sizes,
     )  # fmt: skip

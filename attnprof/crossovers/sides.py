@@ -3,12 +3,12 @@
 Figures take the costs as curves, over lengths or another axis.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form.quantities import (
@@ -20,7 +20,7 @@ from attnprof.closed_form.quantities import (
     state_bytes,
 )
 from attnprof.costs import Number
-from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths, curve
+from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
@@ -98,45 +98,20 @@ COUNTED_AS = {
 }  # fmt: skip
 
 
-class CostSource(Protocol):
-    """What one side costs, and the values at which that is known.
+@dataclass(frozen=True)
+class CostSource:
+    """What one side costs, and the values at which that is known: by a formula, at all of them.
 
     ``of`` takes both sides (the axis may be a parameter of theirs) and the workload; if
     ``general``, sizes may be symbols, and other given sizes. ``said`` are the conditions in words,
     ``doubt`` is a note on the values.
     """
 
-    @property
-    def general(self) -> bool:
-        """Return whether sizes may be symbols."""
-
-    @property
-    def said(self) -> str:
-        """Return the conditions."""
-
-    @property
-    def doubt(self) -> str:
-        """Return a note on the values."""
-
-    def of(self, sides: Sequence[Any], workload: Workload, /) -> Number:
-        """Return the cost."""
-
-    def holds(self, value: int) -> bool:
-        """Return whether the cost is known at a value."""
-
-
-@dataclass(frozen=True)
-class FormulaCost:
-    """A cost that is known everywhere: a printed formula, or our closed form."""
-
     of: Callable[[Sequence[Any], Workload], Number]
+    holds: Callable[[int], bool] = lambda _: True
     general: bool = True
     said: str = ""
     doubt: str = ""
-
-    def holds(self, value: int) -> bool:
-        """Return True."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -164,7 +139,7 @@ class Contest:
     def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
         """Return lengths, or values of an axis, at which both are known; RequestError for none."""
         if self.derived is None:
-            return axis.known
+            return axis.domain
         first, second = self.at(head_dim)
         lengths = Lengths(lambda length: first.holds(length) and second.holds(length))
         if not lengths.stretches:
@@ -188,37 +163,33 @@ def contests(
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if (of_steps := {STATE, BYTES} & {*metrics}) and meeting.workload.phase != "decode":
         raise RequestError(f"--metric {of_steps.pop()}: only decoding has one; add --phase decode")
-    result, a, b, derived = list[Contest](), meeting.a, meeting.b, None
+    result, derived = list[Contest](), None
     if DERIVED in kinds:
         from attnprof.crossovers.derived import derived_costs
 
         derived = derived_costs(meeting)
     for metric in metrics:
         if not meeting.own_modules:
-            result += _closed_contests(meeting, metric, kinds, a, b)
+            result += _closed_contests(meeting, metric, kinds)
         if derived is not None and metric not in OTHERS:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result
+    names = f"{meeting.a.name} and {meeting.b.name}"
     if meeting.own_modules:
-        raise RequestError(
-            f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
-        )
+        raise RequestError(f"{names} can be compared by what they execute only: use --kind derived")
     w, over = meeting.workload, meeting.axis.name
     raise RequestError(
-        f"no document prints {' or '.join(metrics)} of both {a.name} and {b.name} on the same "
+        f"no document prints {' or '.join(metrics)} of both {names} on the same "
         f"terms for scope {meeting.scope}, phase {w.phase}{', causal' if w.causal else ''}, "
         + (f"{w.num_heads} head(s)" if over == "seq" else f"over {over}")
         + "; use --kind formula"
     )
 
 
-def _closed_contests(
-    meeting: Meeting, metric: str, kinds: Sequence[str], a: Mechanism, b: Mechanism
-) -> list[Contest]:
-    """Return the contests of printed formulas, and of our closed forms."""
-    result = list[Contest]()
-    pair = _printed(meeting, metric, a, b) if "published" in kinds else None
+def _closed_contests(meeting: Meeting, metric: str, kinds: Sequence[str]) -> Iterator[Contest]:
+    """Yield the contests of printed formulas, and of our closed forms."""
+    pair = _printed(meeting, metric, meeting.a, meeting.b) if "published" in kinds else None
     if pair:
 
         def printed(place: int, sides: Sequence[Any], workload: Workload) -> Number:
@@ -228,13 +199,12 @@ def _closed_contests(
             return forms[place].formula(workload)
 
         source = ", ".join(dict.fromkeys(form.source for form in pair))
-        costs = FormulaCost(partial(printed, 0)), FormulaCost(partial(printed, 1))
-        result.append(Contest(metric, "published", costs, source))
+        yield Contest(
+            metric, "published", tuple(CostSource(partial(printed, n)) for n in (0, 1)), source
+        )
     if "formula" in kinds:
         counted = partial(_closed_form, meeting.scope, COUNTED_AS[metric][0])
-        costs = FormulaCost(partial(counted, 0)), FormulaCost(partial(counted, 1))
-        result.append(Contest(metric, "formula", costs))
-    return result
+        yield Contest(metric, "formula", tuple(CostSource(partial(counted, n)) for n in (0, 1)))
 
 
 def _printed(
@@ -275,61 +245,57 @@ WITHOUT_CROSSOVER = 1024
 
 
 def curves_of(
-    meeting: "Meeting", matches: Sequence["Contest"], records: Sequence[CrossoverRecord]
-) -> list[dict[str, Any]]:
-    """Return both costs of each contest at each given size, where both are known."""
-    curves: list[dict[str, Any]] = []
+    meeting: Meeting, compared: Sequence[Contest], records: Sequence[CrossoverRecord]
+) -> Iterator[dict[str, Any]]:
+    """Yield both costs of each contest at each given size, where both are known."""
     axis = meeting.axis
-    for contest, given in product(matches, dict.fromkeys(r.given for r in records)):
+    for contest, given in product(compared, dict.fromkeys(r.given for r in records)):
         rows = [r for r in records if r.given == given]
-        marks = [x for r in rows for x in r.all_crossings if x >= 1]
         try:
-            known = contest.lengths(given, axis)
+            domain = contest.lengths(given, axis)
         except (RequestError, CannotRunError):
             continue  # a row says why
-        places: Iterable[int] = _lengths(marks, known)
-        searched = [
-            r.searched[0] for r in rows if r.method == "searched" and r.kind == contest.kind
-        ]
+        places = _lengths([x for r in rows for x in r.all_crossings if x >= 1], domain)
+        searched = any(r.method == "searched" and r.kind == contest.kind for r in rows)
         if searched and axis.name != "seq":
             places = axis.values(meeting.workload, given)
         both: list[dict[int, Number]] = [{}, {}]
-        for place, points in enumerate(both):
-            for n in places:
-                with suppress(RequestError):  # a value that the mechanism refuses
-                    sides, workload = meeting.at(n, given)
-                    points[n] = contest.at(given)[place].of(sides, workload)
+        for n, (cost, points) in product(places, zip(contest.at(given), both, strict=True)):
+            with suppress(RequestError):  # a value that the mechanism refuses
+                points[n] = cost.of(*meeting.at(n, given))
         what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        curves += [
-            curve(axis, given, points, **what, mechanism=side.name)
-            for side, points in zip((meeting.a, meeting.b), both, strict=True)
-            if points
-        ]
-    return curves
+        yield from side_curves(meeting, given, both, **what)
+
+
+def side_curves(
+    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **what: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield each side's costs at values of the axis, as a figure takes them."""
+    x = "seq_len" if meeting.axis.name == "seq" else "at"
+    for side, points in zip((meeting.a, meeting.b), both, strict=True):
+        if points:
+            values = {x: list(points), "value": list(points.values())}
+            yield {**what, "mechanism": side.name, meeting.axis.given: given, **values}
 
 
 def seen_curves(
-    meeting: "Meeting", given: int, seen: Mapping[int, Sequence[Any]], **what: Any
-) -> list[dict[str, Any]]:
-    """Return both sides' costs at the places that a search looked at."""
-    return [
-        curve(meeting.axis, given, {n: seen[n][place] for n in sorted(seen)}, **what,
-              mechanism=side.name)
-        for place, side in enumerate((meeting.a, meeting.b))
-        if seen
-    ]  # fmt: skip
+    meeting: Meeting, given: int, seen: Mapping[int, Sequence[Any]], **what: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield both sides' costs at the places that a search looked at."""
+    both = [{n: seen[n][place] for n in sorted(seen)} for place in (0, 1)]
+    return side_curves(meeting, given, both, **what)
 
 
-def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
+def _lengths(marks: Sequence[float], domain: Lengths) -> list[int]:
     """Return known lengths around the crossings; without one, around a usual length."""
-    first, last = known.stretches[0][0], known.stretches[-1][1]
+    first, last = domain.stretches[0][0], domain.stretches[-1][1]
     marks = marks or [WITHOUT_CROSSOVER]
     low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
     low, high = max(low, float(first)), high if last is None else min(high, float(last))
     if low > high:  # what is known lies elsewhere
         low, high = float(first), float(last or first * AROUND**2)
     steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
-    lengths = {known.after(round(low * step)) for step in steps}
+    lengths = {domain.after(round(low * step)) for step in steps}
     return sorted(length for length in lengths if length is not None)
 
 

@@ -174,11 +174,11 @@ class Crossings:
 
 
 def crossings_of(
-    pieces: Sequence[Piece], difference: Callable[[int], int], known: Lengths = EVERY
+    pieces: Sequence[Piece], difference: Callable[[int], int], domain: Lengths = EVERY
 ) -> Crossings:
     """Return the signs along all real lengths; ``difference`` is the integer cost A - B.
 
-    ``known`` are the integers that count. Raises :class:`NotPiecewisePolynomialError` if they do
+    ``domain`` are the integers that count. Raises :class:`NotPiecewisePolynomialError` if they do
     not confirm the last crossing.
     """
     first, runs = pieces[0].first, list[SignRun]()
@@ -196,9 +196,9 @@ def crossings_of(
     runs = _merged(runs)
     if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
         runs = [replace(runs[1], start=exactly(first)), *runs[2:]]  # a tie at one length alone
-    runs = _with_known(runs, known)
-    confirmed = _confirmed(runs, difference, known) if len(runs) > 1 else None
-    return Crossings(tuple(runs), confirmed, known.start)
+    runs = _inside(runs, domain)
+    confirmed = _confirmed(runs, difference, domain) if len(runs) > 1 else None
+    return Crossings(tuple(runs), confirmed, domain.start)
 
 
 def _merged(runs: Iterable[SignRun]) -> list[SignRun]:
@@ -206,22 +206,22 @@ def _merged(runs: Iterable[SignRun]) -> list[SignRun]:
     return [next(group) for _, group in groupby(runs, key=lambda run: run.sign)]
 
 
-def _with_known(runs: Sequence[SignRun], known: Lengths) -> list[SignRun]:
+def _inside(runs: Sequence[SignRun], domain: Lengths) -> list[SignRun]:
     """Return stretches that a known length lies in; all reals count if all integers are known."""
-    firsts = [known.after(run.start.ceiling) for run in runs]
+    firsts = [domain.after(run.start.ceiling) for run in runs]
     return _merged(
         run
         for run, first, after in zip(runs, firsts, [*firsts[1:], None], strict=True)
-        if first is not None and (known.step == 1 or first != after)
+        if first is not None and (domain.step == 1 or first != after)
     )
 
 
-def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known: Lengths) -> int:
+def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], domain: Lengths) -> int:
     """Return the first integer of the last stretch, by the sign that integers have there."""
     last = runs[-1]
     length: int | None = last.start.ceiling
     for _ in range(BESIDE):
-        length = None if length is None else known.after(length)
+        length = None if length is None else domain.after(length)
         if length is None:
             break
         if difference(length) * last.sign >= 0 and (last.sign or not difference(length)):
@@ -235,36 +235,36 @@ AROUND = 32
 
 
 def bisected(
-    difference: Callable[[int], int], known: Lengths = EVERY, places: Sequence[int] | None = None
+    difference: Callable[[int], int], domain: Lengths = EVERY, places: Sequence[int] | None = None
 ) -> Crossings:
     """Return signs of an integer difference up to 2**40; a crossing is an integer of new sign.
 
-    ``places`` are tried first, else lengths of all magnitudes. Only ``known`` lengths are tried,
+    ``places`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are tried,
     and a pair of crossings between two neighbours of their grid can be missed. Lengths that a
     mechanism refuses are left out; if all are, the refusal is raised.
     """
-    search, step = OrderSearch(lambda length: (difference(length), 0)), known.step
-    search.outwards(known.grid() if places is None else places)
+    search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
+    search.outwards(domain.grid() if places is None else places)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
     def between(low: int, high: int) -> Iterator[int]:
         """The middle, and where values may be refused those around it."""
-        middle = known.after(low + max(step, (high - low) // 2)) if high - low > step else None
+        middle = domain.after(low + max(step, (high - low) // 2)) if high - low > step else None
         if middle is not None and low < middle < high:
             yield middle
             yield from nearest_to_middle(low, high) if places is not None else ()
 
     for bracket in search.brackets():
         low, high = search.halve(*bracket, between)
-        search.outwards(known.within(low - AROUND * step, high + AROUND * step - 1))
+        search.outwards(domain.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
     runs = _merged(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
     )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
     looked_at = None if places is None else search.ends
-    return Crossings(tuple(runs), first, looked_at[0] if looked_at else known.start, looked_at)
+    return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
 
 
 # -- solved ----------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     costs are known count.
     """
     axis, (first, second) = meeting.axis, contest.at(given)
-    known = contest.lengths(given, axis)
+    domain = contest.lengths(given, axis)
 
     def difference(n: Number, d: Number) -> Number:
         if not isinstance(d, int) and not (first.general and second.general):
@@ -293,14 +293,15 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
 
     # over a parameter the first value may be one that a mechanism refuses
     not_this_way = NotPiecewisePolynomialError, *[RequestError] * (axis.name != "seq")
-    if len(known.stretches) == 1:
+    if len(domain.stretches) == 1:
         with suppress(*not_this_way):
-            start = known.stretches[0][0]
-            crossings = crossings_of(pieces(integers, given, start, meeting.branches_at), at, known)
+            start = domain.stretches[0][0]
+            played = pieces(integers, given, start, meeting.branches_at)
+            crossings = crossings_of(played, at, domain)
             solvable = crossings.roots and crossings.runs[-1].piece
             return crossings, _last_form(crossings, given, axis) if solvable else None
     places = None if axis.name == "seq" else axis.values(meeting.workload, given)
-    return bisected(at, known, places), None
+    return bisected(at, domain, places), None
 
 
 def _last_form(crossings: Crossings, given: int, axis: CrossoverAxis) -> str | None:

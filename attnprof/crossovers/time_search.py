@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, log, sqrt
+from math import log, sqrt
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
@@ -41,38 +41,32 @@ def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
     return float(last_s * (length / at) ** growth)
 
 
-def look_s(call_s: float, budget: Budget) -> float:
-    """Return seconds to try a length at which the longer call takes ``call_s``."""
-    pair_s = 2 * call_s
-    timed_s = min(budget.samples * pair_s, budget.max_time_s)
-    return BUILD_S + pair_s + max(timed_s, budget.least * pair_s)
-
-
 def search_s(
     longest_s: Sequence[tuple[int, float]], places: Sequence[int], crossings: Sequence[float],
-    most_s: float, look: Budget, close: Budget, close_ones: int = CLOSE_ONES,
+    most_s: float, close_ones: int = CLOSE_ONES,
 ) -> float:  # fmt: skip
     """Return seconds that a search should still take.
 
     ``places`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
     around each of ``crossings`` some are timed closely, around the first one ``close_ones``.
     """
+
+    def look_s(call_s: float, budget: Budget) -> float:
+        pair_s = 2 * call_s
+        timed_s = min(budget.samples * pair_s, budget.max_time_s)
+        return BUILD_S + pair_s + max(timed_s, budget.least * pair_s)
+
     seconds = 0.0
     for place in places:
         call_s = expected_s(place, longest_s)
         if call_s > most_s:
             break
-        seconds += look_s(call_s, look)
+        seconds += look_s(call_s, LOOK)
     for number, root in enumerate(crossings):
         call_s = min(expected_s(root, longest_s), most_s)
         many = CLOSE_ONES if number else close_ones
-        seconds += LOOKS * look_s(call_s, look) + many * look_s(call_s, close)
+        seconds += LOOKS * look_s(call_s, LOOK) + many * look_s(call_s, CLOSE)
     return seconds
-
-
-def middle(low: float, high: float) -> float:
-    """Return the length in the middle of two, by factors."""
-    return sqrt(low * high)
 
 
 #: Both times at a length, call by call: the n-th calls of both follow each other.
@@ -162,15 +156,6 @@ class TimeSearch:
             self.crossings += [crossing] if crossing else []
             self._bracket = None
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The shortest and the longest length that was timed."""
-        return min(self.seen), max(self.seen)
-
-    def sign_at(self, length: int) -> int:
-        """Return who is faster at a length that was timed; 0 where calls do not tell."""
-        return self.seen[length].sign
-
     def _look(self, length: int, budget: Budget) -> PairedTimes:
         """Return the times at a length, measured once, or again closely after a quick look."""
         if length not in self.seen or (budget is CLOSE and length not in self._closely):
@@ -190,20 +175,20 @@ class TimeSearch:
 
     def _left_s(self) -> float | None:
         """Return seconds that the search should still take; None before calls tell."""
-        lengths = sorted(self.seen)
-        timed = [(n, self.seen[n].longest_s) for n in lengths]
+        timed = self._longest_calls()
         begun = len(timed) > 1 and timed[-1][1] > TELLING_S
         if not begun and self._bracket is None:
             return None
-        middles = [middle(*ends) for ends in self._brackets()]
+        middles = [sqrt(low * high) for low, high in self._brackets()]
         if self._bracket is None:
-            later = [place for place in self._places() if place > lengths[-1]]
-            roots = middles or [*self.guesses[:1]] or [float(lengths[-1])]
-            return search_s(timed, later, roots, self.most_s, LOOK, CLOSE)
+            last = timed[-1][0]
+            later = [place for place in self._places() if place > last]
+            roots = middles or [*self.guesses[:1]] or [float(last)]
+            return search_s(timed, later, roots, self.most_s)
         low, high = self._bracket
         near = sum(low <= n <= high for n in self._closely)
-        roots = [middle(low, high), *middles[len(self.crossings) + 1 :]]
-        return search_s(timed, [], roots, self.most_s, LOOK, CLOSE, max(1, CLOSE_ONES - near))
+        roots = [sqrt(low * high), *middles[len(self.crossings) + 1 :]]
+        return search_s(timed, [], roots, self.most_s, max(1, CLOSE_ONES - near))
 
     # -- all magnitudes ----------------------------------------------------------------
     def _outwards(self) -> None:
@@ -219,7 +204,7 @@ class TimeSearch:
                 break
             if length in self.seen:
                 continue
-            if self.seen and self._expected_s(length) > self.most_s:
+            if self._is_slow(length):
                 self.end = f"a call at {self.said(length)} should take more than {self.most_s:g} s"
                 break
             try:
@@ -251,13 +236,16 @@ class TimeSearch:
             places += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in places)]
         yield from sorted(set(places))
 
-    def _expected_s(self, length: int) -> float:
-        """Return seconds of the longer call, extrapolated from the two longest lengths."""
-        *before, last = (self.seen[n] for n in sorted(self.seen))
-        if not before or last.longest_s < 1e-3:
-            return last.longest_s
-        growth = log(last.longest_s / before[-1].longest_s) / log(last.seq_len / before[-1].seq_len)
-        return float(last.longest_s * (length / last.seq_len) ** max(1.0, growth))
+    def _is_slow(self, length: int) -> bool:
+        """Return whether a call should take too long, if those timed so far tell."""
+        timed = self._longest_calls()
+        if len(timed) < 2 or timed[-1][1] < TELLING_S:
+            return bool(timed) and timed[-1][1] > self.most_s
+        return expected_s(length, timed[-2:]) > self.most_s
+
+    def _longest_calls(self) -> list[tuple[int, float]]:
+        """Return all lengths timed so far, with seconds of the longer call."""
+        return [(n, self.seen[n].longest_s) for n in sorted(self.seen)]
 
     def _brackets(self) -> list[tuple[int, int]]:
         """Return neighbours of different sign; lengths that do not tell lie between."""
@@ -344,8 +332,3 @@ class TimeSearch:
         """Return where a line through lengths, timed closely, is zero."""
         ratios = [self._look(n, CLOSE).log_ratio for n in lengths]
         return root_of_line([log(n) for n in lengths], ratios)
-
-
-def first_length(crossing: TimeCrossing) -> int:
-    """Return the first whole length from a crossing on."""
-    return ceil(crossing.at)

@@ -1,25 +1,32 @@
-"""Times of two mechanisms over an axis, at one given size: predicted and measured crossings."""
+"""Times of two mechanisms over an axis, at one given size: predicted and measured crossings.
+
+Predicted times are tried at powers of two, then brackets are halved; measured ones need fewer
+lengths (:mod:`attnprof.crossovers.time_search`).
+"""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
+from math import ceil, exp, log, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.peaks import request_of
-from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import Finding
+from attnprof.crossovers.search import OrderSearch
 from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas
-from attnprof.crossovers.time_search import SHORTEST, TimeSearch, first_length
+from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.machine_state import read_machine
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import Predictor, calibration_of
-from attnprof.errors import CannotRunError, RequestError
+from attnprof.device.prediction import REACH, Predictor, calibration_of
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
 from attnprof.measure.clocks import cuda_clock, time_in_turns
 from attnprof.measure.environment import conditions_now
@@ -32,6 +39,16 @@ from attnprof.measure.sweep.journal import Journal, read
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.units import amount
+
+#: Seconds of a call, and of listing its operations, after which no longer length is predicted.
+LONGEST_CALL_S, SLOW_S = 60.0, 2.0
+#: Listing operations grows with the length if twice as many tokens take so many times as long.
+GROWN = 1.5
+LONGEST = 2**20
+#: A ratio whose logarithm is smaller tells no order, unless there would be no crossing.
+TIE = 0.03
+#: A predicted crossing is bisected until its bracket is this narrow.
+FINE = 1.02
 
 
 @dataclass(frozen=True)
@@ -80,20 +97,19 @@ class TimeFinder:
         pair = self._pairs[given]
         return pair.predicted() if contest.kind == PREDICTED else pair.measured()
 
-    def curves(self, records: Sequence[CrossoverRecord]) -> list[dict[str, Any]]:
-        """Return both times at the values that were looked at."""
-        return [
-            one
-            for given, pair in self._pairs.items()
-            for kind, seen in pair.times.items()
-            for one in seen_curves(self.meeting, given, seen, metric=TIME, unit="s", kind=kind)
-        ]
+    def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
+        """Yield both times at the values that were looked at."""
+        what = {"metric": TIME, "unit": "s"}
+        for given, pair in self._pairs.items():
+            for kind, seen in pair.times.items():
+                yield from seen_curves(self.meeting, given, seen, **what, kind=kind)
 
     @property
     def made_of(self) -> dict[str, str]:
         """The calibration that predictions are made of, for the summary."""
-        names = [pair.made_of for pair in self._pairs.values() if pair.made_of]
-        return {"made_of": names[0] if names else ""} if PREDICTED in self.kinds else {}
+        if PREDICTED not in self.kinds:
+            return {}
+        return {"made_of": next((p.made_of for p in self._pairs.values() if p.made_of), "")}
 
 
 @dataclass
@@ -129,10 +145,13 @@ class TimedPair:
 
     def runnable(self, place: int) -> int | None:
         """Return the next value that both sides take, first one that kernels fill up."""
-        if self.axis.name != "seq":
+        if self.axis.name == "seq":
+            steps = [8 if place >= 64 else 4 if place >= 16 else 1, 64, 128, 256, 512, 1024]
+            lengths = (-(-place // step) * step for step in steps)
+            values: Iterator[int] = takewhile(lambda length: length <= 2 * place + 64, lengths)
+        else:
             values = self.axis.after(place, self.meeting.workload, self.given)
-            return next(filter(self._is_taken, values), None)
-        return self._runnable_length(place)
+        return next(filter(self._is_taken, values), None)
 
     def _is_taken(self, value: int) -> bool:
         """Return whether both take a value; also if it is too large to be measured."""
@@ -146,16 +165,6 @@ class TimedPair:
             return False
         return True
 
-    def _runnable_length(self, seq_len: int) -> int | None:
-        steps = [8 if seq_len >= 64 else 4 if seq_len >= 16 else 1, 64, 128, 256, 512, 1024]
-        for step in steps:
-            length = -(-seq_len // step) * step
-            if length > 2 * seq_len + 64:
-                break
-            if self._is_taken(length):
-                return length
-        return None
-
     def _ends(self) -> dict[str, Any]:
         """Return where searches begin and end; {} for their own ends over lengths."""
         if self.axis.name == "seq":
@@ -165,23 +174,26 @@ class TimedPair:
 
     @property
     def _names(self) -> str:
-        """The names of both sides."""
         return f"{self.meeting.a.name} and {self.meeting.b.name}"
 
     # -- predicted ---------------------------------------------------------------------
     @cached_property
-    def prediction(self) -> PredictedSearch:
+    def prediction(self) -> "PredictedSearch":
         """The predicted crossings; :class:`CannotRunError` without a calibration."""
-        known = calibration_of(self.environment, self.terms.calibration, self.terms.on)
-        predictor = Predictor(known, kept=self.terms.kept)
-        reading = "" if self.terms.on else str(read_machine(known, conditions_now()))
+        calibration = calibration_of(self.environment, self.terms.calibration, self.terms.on)
+        predictor = Predictor(calibration, kept=self.terms.kept)
+        reading = "" if self.terms.on else str(read_machine(calibration, conditions_now()))
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
         times = predictor.times(self.meeting.workload.dtype)
+
+        def seconds(request: PointRequest) -> float:
+            with refusing(request):
+                return float(times.of(operations_of(request)))
 
         def both(length: int) -> tuple[float, float]:
             tell(f"predicting {self._names} at {self.said(length)}")
             first, second = self.requests(length)
-            return _seconds(first, times), _seconds(second, times)
+            return seconds(first), seconds(second)
 
         search = PredictedSearch(
             both, runnable=self.runnable, spread=times.ratio_spread, said=self.said, **self._ends()
@@ -204,8 +216,7 @@ class TimedPair:
         with ExitStack() as stack:
             kept = self.terms.kept and self.how["device"] == "cpu"
             stack.enter_context(memory_kept() if kept else nullcontext())
-            compare = _JournaledTimes(self._compare, self._key(), self.terms.journal)
-            stack.enter_context(compare.opened())
+            compare = stack.enter_context(self._journaled())
             search = TimeSearch(
                 compare, self.runnable, guesses, self.terms.most_s, said=self.said,
                 title=self._names, **self._ends(),
@@ -213,11 +224,10 @@ class TimedPair:
             search.run()
         seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
         self.times[MEASURED] = seen
-        signs = [search.sign_at(n) for n in sorted(search.seen) if search.sign_at(n)] or [0]
-        far = [guess for guess in guesses if guess > max(seen)]
-        expected = f"; the crossing is expected at {self.said(round(far[0]))}" if far else ""
-        end = search.end + expected
-        outer = (signs[0], signs[-1])
+        signs = [sign for n in sorted(search.seen) if (sign := search.seen[n].sign)] or [0]
+        end, outer = search.end, (signs[0], signs[-1])
+        if far := [guess for guess in guesses if guess > max(seen)]:
+            end += f"; the crossing is expected at {self.said(round(far[0]))}"
         return self._finding(search.crossings, outer, seen, search.timed_calls, end)
 
     def _guesses(self) -> list[float]:
@@ -246,6 +256,26 @@ class TimedPair:
             raise CannotRunError(f"out of memory at {self.said(value)}") from error
         return first, second
 
+    @contextmanager
+    def _journaled(self) -> Iterator[Compare]:
+        """Yield the comparison; if there is a journal, it has each length's times, old and new."""
+        if self.terms.journal is None:
+            yield self._compare
+            return
+        pair = self._key()
+        with Journal(self.terms.journal) as journal:
+            entries = {entry["key"]: entry for entry in read(self.terms.journal)}
+
+            def compare(length: int, budget: Budget) -> tuple[list[float], list[float]]:
+                key = f"{pair} {length} {budget.samples}"
+                if key in entries:
+                    return entries[key]["a_s"], entries[key]["b_s"]
+                first, second = self._compare(length, budget)
+                journal.append(key, {"seq_len": length, "a_s": first, "b_s": second})
+                return first, second
+
+            yield compare
+
     def _key(self) -> str:
         """Return a text for what is timed, by which a journal keeps its times."""
         over, first = self.axis.name, SHORTEST
@@ -264,44 +294,98 @@ class TimedPair:
         """Return the finding of a search, with the fields of its row."""
         last = crossings[-1] if crossings else None
         low, high = min(seen), max(seen)
-        return Finding([one.at for one in crossings], outer, first_length(last) if last else low, {
+        return Finding([one.at for one in crossings], outer, ceil(last.at) if last else low, {
             "ci_low": last and last.low, "ci_high": last and last.high, "bound": end or None,
             "searched": [[low, high]], "searched_step": 1, "timed_calls": timed_calls,
             "lengths": sorted(seen),
         })  # fmt: skip
 
 
-def _seconds(request: PointRequest, times: Any) -> float:
-    with refusing(request):
-        return float(times.of(operations_of(request)))
+# -- the search of predicted times ---------------------------------------------------------
+@dataclass(kw_only=True)
+class PredictedSearch(OrderSearch):
+    """Both predicted times at powers of two, and the crossings between them.
+
+    Values from ``shortest`` to ``longest`` are tried, each moved by ``at`` to a usual one; ``said``
+    names one in messages. ``spread`` is the standard deviation of a predicted ratio's logarithm.
+    """
+
+    refusals: tuple[type[AttnprofError], ...] = (AttnprofError,)
+    runnable: Callable[[int], int | None]
+    spread: float
+    shortest: int = SHORTEST
+    longest: int = LONGEST
+    at: Callable[[int], int | None] = lambda length: length
+    said: Callable[[int], str] = "{:,} tokens".format
+    timed: list[TimeCrossing] = field(default_factory=list)
+    #: the sign below the first crossing, and the one above the last
+    outer: tuple[int, int] = (0, 0)
+
+    def order(self, a: float, b: float) -> int:
+        """Return 1 where B is faster, else -1."""
+        return 1 if log(a / b) > 0 else -1
+
+    def run(self) -> None:
+        """Look at all lengths and find the crossings; raise the first refusal if none runs."""
+        self.outwards(self._grid())
+        if not self.seen:
+            raise self.first_refusal or CannotRunError("both run nowhere")
+        decided = [length for length in self.seen if abs(self.ratio(length)) > TIE]
+        brackets = self.brackets(decided)
+        ordered = sorted(decided if brackets else self.seen)
+        self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
+        brackets = brackets or self.brackets()
+        self.timed = [self._crossing(low, high) for low, high in brackets]
+
+    def _grid(self) -> Iterator[int]:
+        place, before = self.shortest, 0.0
+        while place <= self.longest and (length := self.at(place)) is not None:
+            start = time.process_time()
+            yield length
+            spent = time.process_time() - start
+            if length in self.seen:
+                slow = spent > SLOW_S and spent > GROWN * before > 0
+                if slow or max(self.seen[length]) > LONGEST_CALL_S:
+                    self.end = f"at {self.said(length)} that took too long already"
+                    return
+                before = spent
+            elif self.seen:
+                self.end = str(self.refused[length])
+                return
+            place = 2 * max(length, place)
+
+    def ratio(self, length: int) -> float:
+        """Return the logarithm of A's time over B's."""
+        a, b = self.seen[length]
+        return log(a / b)
+
+    def _between(self, low: int, high: int) -> Iterator[int]:
+        middle = self.runnable(round(sqrt(low * high))) if high / low > FINE else None
+        if middle is not None and low < middle < high:
+            yield middle
+
+    def _crossing(self, low: int, high: int) -> TimeCrossing:
+        low, high = self.halve(low, high, self._between)
+        at = _zero((low, self.ratio(low)), (high, self.ratio(high)))
+        return TimeCrossing(at, self._certain_from(at, -1), self._certain_from(at, 1))
+
+    def _certain_from(self, at: float, side: int) -> float | None:
+        """Return where the order is certain on one side of a crossing, or None.
+
+        That is where the ratio differs from one by more than the prediction's usual error.
+        """
+        reach = REACH * self.spread
+        before = (at, 0.0)
+        lengths = sorted(self.seen, reverse=side < 0)
+        for length in (n for n in lengths if side * (n - at) > 0):
+            value = abs(self.ratio(length))
+            if value >= reach:
+                return _zero((before[0], before[1] - reach), (length, value - reach))
+            before = (length, value)
+        return None
 
 
-@dataclass
-class _JournaledTimes:
-    """A comparison whose times are kept in a journal and taken from there."""
-
-    compare: Callable[[int, Budget], tuple[list[float], list[float]]]
-    key: str
-    path: Path | None
-    there: dict[str, Any] = field(default_factory=dict)
-    _journal: Journal | None = None
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Inside the context, the journal is open and its entries are known."""
-        if self.path is None:
-            yield
-            return
-        with Journal(self.path) as self._journal:
-            self.there = {entry["key"]: entry for entry in read(self.path)}
-            yield
-
-    def __call__(self, length: int, budget: Budget) -> tuple[list[float], list[float]]:
-        """Return seconds of both at a length, with at least as many calls as the budget asks."""
-        key = f"{self.key} {length} {budget.samples}"
-        if key in self.there:
-            return self.there[key]["a_s"], self.there[key]["b_s"]
-        first, second = self.compare(length, budget)
-        if self._journal is not None:
-            self._journal.append(key, {"seq_len": length, "a_s": first, "b_s": second})
-        return first, second
+def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return where a line through two points is zero, over logarithms of lengths."""
+    (x, y), (u, v) = one, other
+    return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

@@ -14,17 +14,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.record import write_whole
 
 if TYPE_CHECKING:
-    from attnprof.measure.request import Budget
-    from attnprof.measure.statistics import MedianEstimate
     from attnprof.papers.checks import Check
     from attnprof.papers.regenerated import PaperFigure, Table
-
 
 HERE = Path(__file__).parent
 
@@ -42,15 +39,11 @@ class Document:
         """The folder."""
         return HERE / self.folder
 
-    def part(self, module: str, name: str) -> Any:
-        """What one of its modules, or its figures', calls ``name``; None where none does."""
-        for stem in (module, "figures"):
-            place = f"attnprof.papers.{self.folder}.{stem}"
-            spec = find_spec(place)
-            # a folder of data, as tables/ is, has no origin
-            if spec and spec.origin and hasattr(import_module(place), name):
-                return getattr(import_module(place), name)
-        return None
+    def part(self, name: str) -> Any:
+        """``TABLES``, ``FIGURES`` or ``MEASUREMENTS``, by their keys; empty where it has none."""
+        module = "measurements" if name == "MEASUREMENTS" else "figures"
+        place = f"attnprof.papers.{self.folder}.{module}"
+        return getattr(import_module(place), name) if find_spec(place) else {}
 
     @cache  # noqa: B019 - there are five documents
     def checks(self) -> "dict[str, Check]":
@@ -134,30 +127,30 @@ def claims() -> dict[str, Claim]:
 def find_documents(names: Iterable[str]) -> list[Document]:
     """Documents by number or folder, all where none is named; RequestError for unknown names."""
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
-    asked = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
-    for name, number in asked.items():
+    numbers = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
+    for name, number in numbers.items():
         if number not in DOCUMENTS:
             possible = [*DOCUMENTS, *folders]
             raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
-    return [its for number, its in DOCUMENTS.items() if number in asked.values() or not asked]
+    return [its for number, its in DOCUMENTS.items() if number in numbers.values() or not numbers]
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
     """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
-    known, chosen = {claim.casefold(): claim for claim in claims()}, {}
+    ids, chosen = {claim.casefold(): claim for claim in claims()}, []
     for name in names:
-        if name.casefold() not in known:
+        if name.casefold() not in ids:
             of_document = [claim for claim in claims() if claim[:4] == name[:4]]
             hint = closest(name, of_document or list(claims()))
             hint = hint if len(hint) < 200 else "type attnprof reproduce --all to see all ids"
             raise RequestError(f"there is no claim '{name}': {hint}")
-        chosen[known[name.casefold()]] = True
-    return list(chosen)
+        chosen.append(ids[name.casefold()])
+    return list(dict.fromkeys(chosen))
 
 
 def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
     """A table's own key and how it is made again; :class:`RequestError` lists those there are."""
-    return _part(document(number), "tables", name)
+    return _named(document(number), "tables", name)
 
 
 def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
@@ -165,11 +158,11 @@ def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
 
     Raises :class:`CannotRunError` with the reason for one that cannot be made again.
     """
-    key, made = name.lstrip("0").upper(), document(number).part("figures", "FIGURES") or {}
-    why = None if key in made else not_made(number).get(key)
+    key = name.lstrip("0").upper()
+    why = None if key in document(number).part("FIGURES") else not_made(number).get(key)
     if why is not None:
         raise CannotRunError(f"{number}: figure {name} is not made again: {why}")
-    return _part(document(number), "figures", name)
+    return _named(document(number), "figures", name)
 
 
 def not_made(number: str) -> dict[str, str]:
@@ -178,16 +171,15 @@ def not_made(number: str) -> dict[str, str]:
     return {row[0]: row[1] for row in _read(path)[1:]} if path.is_file() else {}
 
 
-def _part(its: Document, kind: str, name: str) -> tuple[str, Any]:
-    there: Mapping[str, Any] = its.part(kind, kind.upper()) or {}
-    by_key = {key.casefold(): key for key in there}
-    key = by_key.get(name.casefold(), by_key.get(name.casefold().lstrip("0")))
-    if key is None:
-        one, known = kind.removesuffix("s"), ", ".join(there) or "none yet"
-        raise RequestError(
-            f"{its.number} ({its.title}) has no {one} '{name}' here; its {kind}: {known}"
-        )
-    return key, there[key]
+def _named(its: Document, kind: str, name: str) -> tuple[str, Any]:
+    parts: Mapping[str, Any] = its.part(kind.upper())
+    for key in parts:
+        if key.casefold() in (name.casefold(), name.casefold().lstrip("0")):
+            return key, parts[key]
+    raise RequestError(
+        f"{its.number} ({its.title}) has no {kind.removesuffix('s')} '{name}' here; "
+        f"its {kind}: {', '.join(parts) or 'none yet'}"
+    )
 
 
 def claims_of_table(number: str, name: str) -> list[str]:
@@ -203,14 +195,9 @@ def claims_of_table(number: str, name: str) -> list[str]:
 def claims_of_figure(number: str, name: str) -> list[str]:
     """The claims whose place names a figure."""
     words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
-    return [
-        claim
-        for claim, its in claims().items()
-        if its.document == number and words.search(its.place)
-    ]
+    of_document = [its for its in claims().values() if its.document == number]
+    return [its.claim for its in of_document if words.search(its.place)]
 
-
-Name = TypeVar("Name")
 
 #: Documents that are measured in this run: who hears of it, and what was measured so far.
 _ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
@@ -223,7 +210,7 @@ def measured(number: str, name: str) -> Any:
     :class:`CannotRunError` where it is not there.
     """
     if number in _ANEW:
-        measure = (document(number).part("measurements", "MEASUREMENTS") or {}).get(name)
+        measure = document(number).part("MEASUREMENTS").get(name)
         tell, made = _ANEW[number]
         if measure and name not in made:
             tell(f"measuring {number}: {name}")
@@ -262,21 +249,3 @@ def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any])
         write_whole(path, json.dumps(whole, indent=1, allow_nan=False) + "\n", known=True)
         written.append(str(path))
     return written
-
-
-def time_calls(
-    calls: Mapping[Name, Callable[[], object]], budget: "Budget"
-) -> "dict[Name, MedianEstimate]":
-    """Time calls without gradients in turns, on one thread; estimates by their names."""
-    import torch
-
-    from attnprof.measure.clocks import time_in_turns
-    from attnprof.measure.statistics import estimate_median
-    from attnprof.measure.subject import Subject
-
-    def nothing() -> None:
-        """Calls leave nothing behind, and need nothing before them."""
-
-    without = map(torch.no_grad(), calls.values())
-    times = time_in_turns([Subject(None, nothing, nothing, call) for call in without], budget)
-    return dict(zip(calls, map(estimate_median, times), strict=True))

@@ -119,7 +119,7 @@ def described(number: str, statements: Iterable[Statement]) -> tuple[Described, 
 
 @dataclass(frozen=True)
 class FigureData:
-    """What a figure shows: rows (its CSV), what the document describes, ``facts`` (marks, fits)."""
+    """A figure's rows (its CSV), what the document describes, and ``facts`` (marks, fits)."""
 
     rows: Sequence[Mapping[str, Any]]
     described: Sequence[Described] = ()
@@ -159,10 +159,10 @@ def regenerate(number: str) -> Regenerated:
         except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
             made.failed[name] = reason(error)
 
-    for name, table in (its.part("tables", "TABLES") or {}).items():
+    for name, table in its.part("TABLES").items():
         with attempt(f"table {name}"):
             made.tables[name] = table()
-    for name, figure in (its.part("figures", "FIGURES") or {}).items():
+    for name, figure in its.part("FIGURES").items():
         with attempt(f"figure {name}"):
             made.figures[name] = (figure, figure.data())
     return made
@@ -170,18 +170,17 @@ def regenerate(number: str) -> Regenerated:
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
     """A table for JSON: a recomputed cell is ``{printed, ours, differs}``, maybe with ``bound``."""
-    return {
-        "name": name,
-        "title": table.title,
-        "columns": list(table.columns),
-        "rows": [{name: _cell(row.get(name, "")) for name in table.columns} for row in table.rows],
-        "notes": list(table.notes),
-    }  # fmt: skip
+    columns = list(table.columns)
+    rows = [{column: _cell(row.get(column, "")) for column in columns} for row in table.rows]
+    notes = list(table.notes)
+    return {"name": name, "title": table.title, "columns": columns, "rows": rows, "notes": notes}
 
 
 def _cell(value: Any) -> Any:
-    if not isinstance(value, Cell) or value.ours is None:
-        return value.printed if isinstance(value, Cell) else value
+    if not isinstance(value, Cell):
+        return value
+    if value.ours is None:
+        return value.printed
     both = {"printed": value.printed, "ours": value.ours, "differs": value.differs}
     return {**both, "bound": value.bound} if value.bound else both
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from attnprof.errors import AttnprofError
 from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
-from attnprof.papers.severity import distance, severity, surprises
+from attnprof.papers.replay import distance, severity, surprises
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.escapes import csv_cell
 from attnprof.record.files import make_folder

@@ -38,21 +38,14 @@ def value(expression: Any, shape: SizeValues) -> int | float:
         return nan
 
 
-def reaches(growing: Sequence[str], shape: SizeValues, holds: Holds) -> bool:
-    """Whether our formula holds for long lengths at all."""
-    return next(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds), None) is not None
-
-
 def growth_bounds(
     ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> tuple[bool | None, bool | None]:
     """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
-    below: list[bool | None] = []
-    above: list[bool | None] = []
+    below, above = list[bool | None](), list[bool | None]()
     for ratios in _all_ratios(ours, printed, growing, shape, holds):
         below.append(_settles(ratios))
-        inverse = (None if r is None else 1 / r if r else mpmath.inf for r in ratios)
-        above.append(_settles(list(inverse)))
+        above.append(_settles([None if r is None else 1 / r if r else mpmath.inf for r in ratios]))
         if (kind != "Ω" and below[-1] is False) or (kind != "O" and above[-1] is False):
             break  # the bound that is asked for is broken
     return _every(below), _every(above)
@@ -182,11 +175,9 @@ def _exponents(expression: Any) -> list[Any]:
 
 def _settles(ratios: Sequence[Any]) -> bool | None:
     """Whether ratios at lengths whose logarithms are four times as long each stay bounded."""
-    if not ratios or any(ratio is None for ratio in ratios):
+    if not ratios or None in ratios:
         return None
-    if any(mpmath.isinf(ratio) for ratio in ratios):
-        return False
-    return settles(ratios)
+    return not any(map(mpmath.isinf, ratios)) and settles(ratios)
 
 
 def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
@@ -239,19 +230,19 @@ def compared(
         if up_to == EXACT or equal:
             return Comparison(equal, difference, sentence)
         same = same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
-        words = {
-            True: "ours over printed goes to one",
-            False: "ours over printed does not go to one",
-            None: "undecided whether ours over printed goes to one",
-        }
-        return Comparison(same, difference, f"{words[same]}, {VALUES}: {sentence}")
-    same = same_terms(theirs, mine)
-    if up_to == LEADING and not same:
-        sentence = f"the leading terms are {total(mine)}, not {total(theirs)}"
-    elif up_to == LEADING and not equal:
-        sentence = f"beyond the leading terms {sentence}"
-    agrees = same if up_to == LEADING else equal
-    return Comparison(agrees, difference, sentence, str(total(theirs)), str(total(mine)), same)
+        words = "undecided whether ours over printed goes to one"
+        if same is not None:
+            words = f"ours over printed {'goes' if same else 'does not go'} to one"
+        return Comparison(same, difference, f"{words}, {VALUES}: {sentence}")
+    same, agrees = same_terms(theirs, mine), equal
+    leading = str(total(theirs)), str(total(mine))
+    if up_to == LEADING:
+        agrees = same
+        if not same:
+            sentence = f"the leading terms are {leading[1]}, not {leading[0]}"
+        elif not equal:
+            sentence = f"beyond the leading terms {sentence}"
+    return Comparison(agrees, difference, sentence, *leading, same)
 
 
 def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
@@ -269,7 +260,7 @@ def ordered(
     By leading terms; where there are none to compare, by values at lengths where they tell.
     """
     shape = _sizes(shapes, printed, ours)
-    if not reaches(growing, shape, holds):
+    if not any(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds)):
         return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _has_rounding(theirs) or not mine or not theirs:
@@ -292,9 +283,9 @@ def _bounded(
     if None in asked:
         said = "undecided: neither terms nor values tell how the two grow"
         return Comparison(None, None, said, *leading)
-    loose = kind != "Θ" and (above if kind == "O" else below) is False
-    tight = f"the bound holds: {how}" if how == VALUES else ""
-    said = f"a bound that is not tight: {how}" if loose else tight
+    said = f"the bound holds: {how}" if how == VALUES else ""
+    if kind != "Θ" and (above if kind == "O" else below) is False:
+        said = f"a bound that is not tight: {how}"
     return Comparison(True, None, said, *leading)
 
 

@@ -9,10 +9,12 @@ is told change by change, with the FLOPs of each, so that these add up to the di
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
+import sympy
+
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     EXECUTED,
@@ -20,22 +22,17 @@ from attnprof.models.conventions import (
     NAMES,
     NAMES_OF_CONVENTIONS,
     PHASES,
+    AttentionShape,
     ModelSizes,
     count,
     executed,
 )
-from attnprof.models.flops_terms import TOKEN, expression, summed
+from attnprof.models.flops_terms import FULL, TOKEN, Mask, expression, summed
 from attnprof.record import FormulaTermRecord, Report
 from attnprof.trace.sizes import evaluate
-from attnprof.verify.attention_readings import (
-    AttentionReading,
-    attention_flops,
-    attention_readings,
-    mean_expression,
-    mean_flops,
-)
 from attnprof.verify.printed import check_names, names_in, read_formula
 
+N = symbol("N")
 #: Lengths at which readings are compared: none is special to a mask of usual sizes.
 _LENGTHS = (1, 3, 61, 1009, 5003, 70001, 1000003)
 #: The most changes that are tried to explain products.
@@ -50,6 +47,116 @@ _FACTORS = {
 Values = tuple[Fraction, ...]
 
 
+# -- ways in which somebody may have counted attention ------------------------------------
+@dataclass(frozen=True)
+class AttentionReading:
+    """How somebody may have counted attention; the defaults are what is executed."""
+
+    backward: str = ""
+    windows: str = ""
+    keys: str = ""
+    heads: str = ""
+    widths: str = ""
+    layers: str = ""
+    repeats: str = ""
+
+    def changes(self) -> int:
+        """Return how far it is from what is executed: its changes, a repeat as three."""
+        return sum(map(bool, vars(self).values())) + 2 * bool(self.repeats)
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "windows": ("", "windows counted dense"),
+    "keys": ("", "causal counted full: N keys, not (N + 1)/2",
+             "causal counted N/2 keys, not (N + 1)/2"),
+    "backward": ("", "backward 2x, without the fused kernel's recomputation",
+                 "forward pass alone", "with the backward pass, 2x",
+                 "multiply-adds, not FLOPs"),
+    "heads": ("", "key heads instead of query heads"),
+    "widths": ("", "values as wide as keys", "hidden size / heads as the width of a head"),
+    "layers": ("", "attention in every layer"),
+    "repeats": ("", "attention counted twice", "attention halved once more"),
+}  # fmt: skip
+
+
+def attention_flops(
+    sizes: ModelSizes, phase: str, reading: AttentionReading
+) -> dict[Mask, Fraction]:
+    """Return FLOPs by mask of attention, read in a way."""
+    total = dict[Mask, Fraction]()
+    several = sum(x.layers for x in sizes.attention)
+    for x in sizes.attention:
+        layers = Fraction(x.layers * sizes.layers, several) if reading.layers else x.layers
+        key, value = x.key_dim, x.value_dim
+        if reading.widths:
+            key = value = key if "keys" in reading.widths else sizes.hidden // x.heads
+        heads = x.kv_heads if reading.heads else x.heads
+        widths = Fraction(_widths(key, value, phase, reading.backward)) * heads * layers
+        mask, factor = _mask(x, reading)
+        factor *= {"": 1, "attention counted twice": 2}.get(reading.repeats, Fraction(1, 2))
+        total[mask] = total.get(mask, Fraction(0)) + widths * factor
+    return total
+
+
+def _widths(key: int, value: int, phase: str, backward: str) -> int:
+    if backward == "multiply-adds, not FLOPs":
+        return key + value
+    if backward == "forward pass alone" or (phase == "forward" and not backward):
+        return 2 * (key + value)
+    return 6 * (key + value) if backward else 2 * (4 * key + 3 * value)
+
+
+def _mask(shape: AttentionShape, reading: AttentionReading) -> tuple[Mask, Fraction]:
+    """Return the mask, and by what its pairs are multiplied, of a layer read in a way."""
+    mask = shape.mask
+    if mask.kind in ("window", "chunk") and reading.windows:
+        mask = Mask("causal")
+    if not reading.keys or mask.kind not in ("window", "causal"):
+        return mask, Fraction(1)
+    full = FULL if mask.kind == "causal" else Mask("capped", mask.size)
+    return full, Fraction(1) if "full" in reading.keys else Fraction(1, 2)
+
+
+def mean_flops(counted: Mapping[Mask, Fraction], n: int) -> Fraction:
+    """Return FLOPs a token of a sequence of ``n`` tokens."""
+    return sum((flops * mask.pairs(n) for mask, flops in counted.items()), Fraction(0)) / n
+
+
+def attention_readings(sizes: ModelSizes, phase: str) -> list[AttentionReading]:
+    """Return all readings that differ for this model, those with the fewest changes first."""
+    possible = dict(_CHOICES)
+    masks = {x.mask.kind for x in sizes.attention}
+    shapes = sizes.attention
+    for name, matters in {
+        "windows": bool(masks & {"window", "chunk"}),
+        "keys": bool(masks & {"window", "causal"}),
+        "heads": any(x.heads != x.kv_heads for x in shapes),
+        "layers": sum(x.layers for x in shapes) != sizes.layers,
+    }.items():
+        possible[name] = possible[name] if matters else ("",)
+    matter = {
+        "": True,
+        "values as wide as keys": any(x.key_dim != x.value_dim for x in shapes),
+        "hidden size / heads as the width of a head": any(
+            x.key_dim != sizes.hidden // x.heads for x in shapes
+        ),
+    }
+    possible["widths"] = tuple(name for name, differs in matter.items() if differs)
+    of_phase = (0, 1, 2, 4) if phase == "train" else (0, 3, 4)
+    possible["backward"] = tuple(_CHOICES["backward"][i] for i in of_phase)
+    every = (
+        AttentionReading(**dict(zip(possible, x, strict=True))) for x in product(*possible.values())
+    )
+    return sorted(every, key=AttentionReading.changes)
+
+
+def mean_expression(counted: Mapping[Mask, Fraction]) -> Any:
+    """Return FLOPs a token as a sympy expression in N."""
+    factors = {mask: sympy.Rational(x.numerator, x.denominator) for mask, x in counted.items()}
+    return sympy.expand(sympy.Add(*(factor * mask.mean() for mask, factor in factors.items())))
+
+
+# -- the report ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FormulaChange:
     """A step from ours to theirs: what it is, and FLOPs a token before and after it at N."""
@@ -77,9 +184,10 @@ def model_formula_report(
     records.append(_record(FormulaChange("all", "", ours, theirs), n))
     named = _conventions(sizes, theirs)
     same = _at(theirs) == _at(ours)
+    used = sorted(names_in(read_formula(text)) & {*sizes.symbols})
     summary = {
         "name": sizes.name, "formula": text, "phase": phase, "seq_len": n, "match": same,
-        "conventions": named, "symbols": {x: sizes.symbols[x] for x in _used(text, sizes)},
+        "conventions": named, "symbols": {name: sizes.symbols[name] for name in used},
         "answer": _answer(records, named, phase, same=same), "notes": [*sizes.notes, *notes],
     }  # fmt: skip
     return Report("verify-formula --model", records, summary, environment or {})
@@ -87,34 +195,21 @@ def model_formula_report(
 
 def _read(sizes: ModelSizes, text: str, where: Mapping[str, str]) -> tuple[Any, list[str]]:
     """Return a formula as an expression in N alone, FLOPs a token."""
-    import sympy
-
-    from attnprof.algebra.expressions import symbol
-
     numbers = {name: sympy.Integer(value) for name, value in sizes.symbols.items()}
     meanings = {name: read_formula(meaning, numbers) for name, meaning in where.items()}
     check_names(read_formula(text, meanings), [*sizes.symbols, "N"], text)
     theirs = sympy.expand(read_formula(text, {**numbers, **meanings}))
-    n = symbol("N")
     if names_in(theirs) - {"N"}:
         raise RequestError(f"formula '{text}' is not in N alone; known are {', '.join(numbers)}")
-    if theirs.is_polynomial(n) and sympy.degree(theirs, n) == 2 and not theirs.subs(n, 0):
+    if theirs.is_polynomial(N) and sympy.degree(theirs, N) == 2 and not theirs.subs(N, 0):
         note = "the formula is of a whole sequence: it is divided by N"
-        return sympy.expand(theirs / n), [note]
+        return sympy.expand(theirs / N), [note]
     return theirs, []
-
-
-def _used(text: str, sizes: ModelSizes) -> list[str]:
-    return sorted(names_in(read_formula(text)) & {*sizes.symbols})
 
 
 def _at(value: Any) -> Values:
     """Return an expression's values at the lengths of comparison."""
     return tuple(Fraction(evaluate(value, {"N": n})) for n in _LENGTHS)
-
-
-def _minus(one: Values, other: Values) -> Values:
-    return tuple(x - y for x, y in zip(one, other, strict=True))
 
 
 def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
@@ -133,30 +228,24 @@ def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
 
 def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[FormulaChange]:
     """Yield the steps from what is executed to the formula, attention first."""
-    import sympy
-
-    from attnprof.algebra.expressions import symbol
-
     step = executed(sizes, phase)
     fixed = sum(x.get(TOKEN, 0) for x in step.values())
-    growing = theirs - theirs.as_independent(symbol("N"), as_Add=True)[0]
+    growing = theirs - theirs.as_independent(N, as_Add=True)[0]
     index = step.get("index scores")
     ours = expression(summed([step.get("scores", {}), index or {}]))
+    rest = theirs - growing
     if growing == 0 or not sizes.attention:
         if ours != growing:
             what = "left out" if growing == 0 else "counted where no layer has it"
             yield FormulaChange(NAMES["scores"], what, ours, growing)
-        yield from _product_changes(sizes, fixed, theirs - growing, phase)
-        return
-    reading = _best_reading(sizes, theirs, phase, fixed)
-    if reading is None:
+    elif (reading := _best_reading(sizes, theirs, phase, fixed)) is None:
         yield FormulaChange(NAMES["scores"], "no known way to count attention", ours, growing)
-        yield from _product_changes(sizes, fixed, theirs - growing, phase)
-        return
-    yield from _attention_changes(sizes, phase, reading)
-    if index:
-        yield FormulaChange(NAMES["index scores"], "left out", expression(index), sympy.Integer(0))
-    rest = sympy.expand(theirs - mean_expression(attention_flops(sizes, phase, reading)))
+    else:
+        yield from _attention_changes(sizes, phase, reading)
+        if index:
+            none = sympy.Integer(0)
+            yield FormulaChange(NAMES["index scores"], "left out", expression(index), none)
+        rest = sympy.expand(theirs - mean_expression(attention_flops(sizes, phase, reading)))
     yield from _product_changes(sizes, fixed, rest, phase)
 
 
@@ -176,10 +265,8 @@ def _best_reading(
         if tuple(x - first for x in others) != apart:
             continue
         explanation = _explained(sizes, fixed, values[0] - first, phase)
-        cost = (
-            explanation is None,
-            reading.changes() + (0 if explanation is None else len(explanation[1])),
-        )
+        more = 0 if explanation is None else len(explanation[1])
+        cost = explanation is None, reading.changes() + more
         if cost < fewest:
             best, fewest = reading, cost
     return best
@@ -188,18 +275,15 @@ def _best_reading(
 def _attention_changes(
     sizes: ModelSizes, phase: str, reading: AttentionReading
 ) -> Iterator[FormulaChange]:
-    done, before = (
-        AttentionReading(),
-        mean_expression(attention_flops(sizes, phase, AttentionReading())),
-    )
+    done = AttentionReading()
+    before = mean_expression(attention_flops(sizes, phase, done))
     for name, what in vars(reading).items():
         if what:
             done = replace(done, **{name: what})
             after = mean_expression(attention_flops(sizes, phase, done))
             difference = _in_symbols(after - before, sizes)
-            yield FormulaChange(
-                NAMES["scores"], what + (difference and f": {difference}"), before, after
-            )
+            text = f"{what}: {difference}" if difference else what
+            yield FormulaChange(NAMES["scores"], text, before, after)
             before = after
     if not reading.changes():
         yield FormulaChange(NAMES["scores"], "the same", before, before)
@@ -207,17 +291,13 @@ def _attention_changes(
 
 def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
     """Return FLOPs a token in L, h, d and N where all layers are alike; else ""."""
-    import sympy
-
-    from attnprof.algebra.expressions import symbol
-
     shape = sizes.attention[0]
     alike = len(sizes.attention) == 1 and shape.layers == sizes.layers
     if not alike or shape.key_dim != shape.value_dim or shape.mask.kind != "causal":
         return ""
     unit = sizes.layers * shape.heads * shape.key_dim
-    poly = sympy.Poly(sympy.expand(apart / unit), symbol("N"))
-    slope, offset = poly.coeff_monomial(symbol("N")), poly.coeff_monomial(1)
+    poly = sympy.Poly(sympy.expand(apart / unit), N)
+    slope, offset = poly.coeff_monomial(N), poly.coeff_monomial(1)
     if slope.q != 1 or offset.q != 1:
         return ""
     terms = ((slope, "*N"), (offset, ""))
@@ -231,26 +311,23 @@ def _product_changes(
     sizes: ModelSizes, ours: int, theirs: Any, phase: str
 ) -> Iterator[FormulaChange]:
     """Yield the steps from the FLOPs of our products to theirs."""
-    import sympy
-
-    term, integer = "products of parameters", sympy.Integer
+    term, before, explanation = "products of parameters", sympy.Integer(ours), None
     if theirs == ours:
-        yield FormulaChange(term, "the same", integer(ours), theirs)
+        yield FormulaChange(term, "the same", before, theirs)
         return
     if theirs.is_number:
         explanation = _explained(sizes, ours, Fraction(int(theirs.p), int(theirs.q)), phase)
-        if explanation is not None:
-            usual, (factor, added) = next(iter(_FACTORS[phase])), explanation
-            before = integer(ours)
-            for name, parameters in added:
-                after = before + usual * parameters
-                verb = "counted as if multiplied" if parameters > 0 else "left out"
-                yield FormulaChange(name, verb, before, after)
-                before = after
-            if factor != usual:
-                yield FormulaChange(term, _FACTORS[phase][factor], before, before * factor / usual)
-            return
-    yield FormulaChange(term, "no known choice of parameters", integer(ours), theirs)
+    if explanation is None:
+        yield FormulaChange(term, "no known choice of parameters", before, theirs)
+        return
+    usual, (factor, changes) = next(iter(_FACTORS[phase])), explanation
+    for name, parameters in changes:
+        after = before + usual * parameters
+        verb = "counted as if multiplied" if parameters > 0 else "left out"
+        yield FormulaChange(name, verb, before, after)
+        before = after
+    if factor != usual:
+        yield FormulaChange(term, _FACTORS[phase][factor], before, before * factor / usual)
 
 
 def _explained(
@@ -258,28 +335,25 @@ def _explained(
 ) -> tuple[int, Sequence[tuple[str, int]]] | None:
     """Return the factor and the parameters, added or left out, that make the formula's number."""
     usual = next(iter(_FACTORS[phase]))
-    optional = dict[str, int]()
-    for role in ("embedding", "norm", "latent norm", "bias", "vector"):
-        optional[NAMES[role]] = sizes.active(role)
-    unmet = sizes.entries("expert") - sizes.active("expert")
-    optional["experts that a token does not meet"] = unmet
-    if sizes.tied:
-        optional["embedding tables, beside the head that they are tied to"] = sizes.active("head")
-    for role in (*MATRICES, "convolution"):
-        optional[f"{NAMES[role]}"] = -sizes.active(role)
-    state = sum(x.products() for x in sizes.mixers)
-    optional[NAMES["recurrent"]] = -state
+    added = ("embedding", "norm", "latent norm", "bias", "vector")
+    tied = "embedding tables, beside the head that they are tied to"
+    optional = {
+        **{NAMES[role]: sizes.active(role) for role in added},
+        "experts that a token does not meet": sizes.entries("expert") - sizes.active("expert"),
+        tied: sizes.active("head") if sizes.tied else 0,
+        **{NAMES[role]: -sizes.active(role) for role in (*MATRICES, "convolution")},
+        NAMES["recurrent"]: -sum(x.products() for x in sizes.mixers),
+    }
     choices = [(name, value) for name, value in optional.items() if value]
     vectors = [(name, value) for name, value in choices if value > 0]
     for size in range(len(choices) + 1):
         if size > max(_CHANGES, len(vectors)):
             return None
-        sets = combinations(choices, size) if size <= _CHANGES else combinations(vectors, size)
-        for added in sets:
-            parameters = Fraction(ours, usual) + sum(x for _, x in added)
+        for changes in combinations(choices if size <= _CHANGES else vectors, size):
+            parameters = Fraction(ours, usual) + sum(x for _, x in changes)
             for factor in _FACTORS[phase]:
                 if parameters * factor == theirs:
-                    return factor, added
+                    return factor, changes
     return None
 
 
@@ -287,19 +361,15 @@ def _explained(
 
 
 def _record(row: FormulaChange, n: int) -> FormulaTermRecord:
-    import sympy
+    def value(form: Any) -> int | float:
+        number = evaluate(form, {"N": n})
+        return number if isinstance(number, int) else float(number)
 
-    value = partial(_value, n=n)
     return FormulaTermRecord(
         term=row.term, theirs=str(row.after), ours=str(row.before),
         difference=str(sympy.expand(row.after - row.before)), what=row.what, seq_len=n,
         theirs_value=value(row.after), ours_value=value(row.before),
     )  # fmt: skip
-
-
-def _value(item: Any, n: int) -> int | float:
-    value = evaluate(item, {"N": n})
-    return value if isinstance(value, int) else float(value)
 
 
 def _answer(

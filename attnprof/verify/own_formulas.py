@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -62,12 +62,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Formulas:
-    """Our formulas of one phase, by quantity; ``verified_at`` are shapes of runs that agree.
+    """Our formulas of one phase; ``verified_at`` are shapes of runs that agree.
 
-    None where only numbers could be counted: ``numbers``, at the shape that was asked for.
+    ``form`` makes that of one of the ``quantities``: None where only numbers could be counted,
+    ``numbers``, at the shape that was asked for. ``at`` gives its value at a shape.
     """
 
-    forms: Mapping[str, Any]
+    quantities: Sequence[str]
+    form: Callable[[str], Any]
+    at: Callable[[str, Mapping[str, int]], Any]
     symbols: tuple[str, ...]
     domain: tuple[str, ...] = ()
     method: str = "closed form"
@@ -94,15 +97,6 @@ class Formulas:
             if sizes not in shapes and (shape in self.verified_at or self.fits(sizes)):
                 shapes.append(sizes)
         return shapes
-
-    def gives(self, quantity: str, shape: Mapping[str, int], printed: Any) -> bool:
-        """Whether a quantity has the value that another formula has at a shape."""
-        if isinstance(self.forms, ClosedForms):
-            ours = self.forms.at(quantity, shape)
-        else:
-            form = self.forms[quantity]
-            ours = None if form is None else value(form, shape)
-        return bool(ours == value(printed, shape))
 
     def fits(self, shape: Mapping[str, int]) -> bool:
         """Whether it is a shape that the formula holds for."""
@@ -156,23 +150,22 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
     target = _target(source)
     known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
     derivation = derived(target, list(phases), known)
-    return {
-        phase: Formulas(
-            forms=_with_macs({name: form.expression for name, form in forms.formulas.items()}),
-            symbols=derivation.symbols,
-            domain=forms.domain,
-            method=forms.method,
-            verified_at=tuple(
-                {name: run[name] for name in derivation.symbols if name in run}
-                for run in forms.verified_at
-            ),
-            uncounted=forms.uncounted,
-            notes=tuple(derivation.notes),
-            numbers=_with_macs({name: form.value for name, form in forms.formulas.items()}),
-            holds=forms.holds,
-        )
-        for phase, forms in derivation.phases.items()
-    }
+    formulas = {}
+    for phase, forms in derivation.phases.items():
+        expressions = _with_macs({name: x.expression for name, x in forms.formulas.items()})
+        runs = ({n: run[n] for n in derivation.symbols if n in run} for run in forms.verified_at)
+        formulas[phase] = Formulas(
+            list(expressions), expressions.__getitem__, partial(_value_of, expressions),
+            derivation.symbols, forms.domain, forms.method, tuple(runs), forms.uncounted,
+            tuple(derivation.notes), holds=forms.holds,
+            numbers=_with_macs({name: x.value for name, x in forms.formulas.items()}),
+        )  # fmt: skip
+    return formulas
+
+
+def _value_of(expressions: Mapping[str, Any], quantity: str, shape: Mapping[str, int]) -> Any:
+    form = expressions[quantity]
+    return None if form is None else value(form, shape)
 
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
@@ -182,29 +175,6 @@ def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
 
 
 # -- closed forms ----------------------------------------------------------------------
-class ClosedForms(dict[str, Any]):
-    """A mechanism's closed forms by quantity, each made when asked for; ``at`` has numbers."""
-
-    def __init__(
-        self, name: str, sizes: Workload, names: Sequence[str], count: Callable[..., Any]
-    ) -> None:
-        super().__init__(dict.fromkeys(names))
-        self.name, self.sizes, self.count = name, sizes, count
-
-    def __getitem__(self, quantity: str) -> Any:
-        try:
-            return self.count(self.sizes, quantity)
-        except TypeError as error:
-            raise RequestError(
-                f"{self.name} has no closed form in symbols with these parameters: "
-                "type --kind derived"
-            ) from error
-
-    def at(self, quantity: str, shape: Mapping[str, int]) -> Any:
-        """A quantity's value at a shape."""
-        return self.count(_sized(self.sizes, shape.items()), quantity)
-
-
 def _closed_form(source: Source, phase: str) -> Formulas:
     mechanism = registry.configured([source.target], dict(source.params))[0]
     asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
@@ -218,12 +188,24 @@ def _closed_form(source: Source, phase: str) -> Formulas:
             return quantity_of(mechanism, sizes, scope, quantity)
         return defined_rows(mechanism, sizes, scope)[-1].values[quantity]
 
+    def form(quantity: str) -> Any:
+        try:
+            return counted(sizes, quantity)
+        except TypeError as error:
+            raise RequestError(
+                f"{mechanism.name} has no closed form in symbols with these parameters: "
+                "type --kind derived"
+            ) from error
+
+    def at(quantity: str, shape: Mapping[str, int]) -> Any:
+        return counted(_sized(sizes, shape.items()), quantity)
+
     names: tuple[str, ...] = (*DEFINED, "parameters")
     if source.convention == "flops":
         state = ["state_entries"] if mechanism.abilities.decode else []
         defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
         names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
-    return Formulas(ClosedForms(mechanism.name, sizes, names, counted), tuple(SYMBOLS))
+    return Formulas(names, form, at, tuple(SYMBOLS))
 
 
 def _sized(sizes: Workload, shape: Iterable[tuple[str, int]]) -> Workload:

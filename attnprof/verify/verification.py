@@ -117,10 +117,10 @@ def _growing(
 
 def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
     asked, source = row.printed, row.printed.source
-    if asked.quantity not in ours.forms:
-        near = closest(asked.quantity, list(ours.forms))
+    if asked.quantity not in ours.quantities:
+        near = closest(asked.quantity, list(ours.quantities))
         raise RequestError(f"{asked.line}quantity '{asked.quantity}': {near}")
-    form = ours.forms[asked.quantity]
+    form = ours.form(asked.quantity)
     about = VerificationRecord(
         place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
         causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=asked.up_to,
@@ -205,10 +205,11 @@ def _hint(
     shapes: Sequence[dict[str, int]],
 ) -> str:  # fmt: skip
     """What a formula that differs is instead: another quantity, that of one head, a multiple."""
-    for name in ours.forms:
-        if name == asked or not all(ours.gives(name, shape, printed) for shape in shapes[:2]):
+    for name in ours.quantities:
+        values = (ours.at(name, shape) == value(printed, shape) for shape in shapes[:2])
+        if name == asked or not all(values):
             continue  # values differ: no algebra is needed
-        other = _fixed(ours.forms[name], fixed)
+        other = _fixed(ours.form(name), fixed)
         if other and compared(printed, other, EXACT, (), shapes).agrees:
             return f"it is the formula of {name.replace('_', ' ').replace('flops', 'FLOPs')}"
     if (ratio := constant_ratio(form, printed)) is not None:

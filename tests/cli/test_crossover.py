@@ -7,7 +7,7 @@ import sympy
 import attnprof as package
 from attnprof import registry
 from attnprof.closed_form import quantities
-from attnprof.crossovers.sides import Contest, FormulaCost, Meeting, contests
+from attnprof.crossovers.sides import Contest, CostSource, Meeting, contests
 from attnprof.crossovers.solve import bisected, solved
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -112,7 +112,7 @@ STUBS = {
 def test_answers_of_stub_costs(name):
     a, b, first = STUBS[name]
     meeting = Meeting(registry.get("standard"), registry.get("sdpa"), Workload(1, 1, 5))
-    costs = tuple(FormulaCost(lambda _, w, own=own: own(w)) for own in (a, b))
+    costs = tuple(CostSource(lambda _, w, own=own: own(w)) for own in (a, b))
     found, _ = solved(meeting, Contest("flops", "formula", costs), 5)
     dearer = [n for n in range(1, 3000) if a(Workload(n, 1, 5)) < b(Workload(n, 1, 5))]
     assert found.first_seq_len == first

@@ -45,7 +45,7 @@ def few(monkeypatch):
                              why="b is three and not two, because it was counted")}  # fmt: skip
 
     monkeypatch.setattr(Document, "checks", checks)
-    monkeypatch.setattr(Document, "part", lambda *_: None)
+    monkeypatch.setattr(Document, "part", lambda *_: {})
 
 
 def test_a_claim_in_full_says_how_and_why(attnprof, settled):
@@ -159,7 +159,7 @@ def draw(data):
 def drawable(monkeypatch):
     """One figure and no table in every document."""
     parts = {"FIGURES": {"1": PaperFigure("A line", figure)}}
-    monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
+    monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1], {}))
     monkeypatch.setattr(drawn, "drawings", lambda _: {"1": draw})
 
 
@@ -199,7 +199,7 @@ def test_reports_have_a_folder_a_document_and_one_page(attnprof, tmp_path, settl
 def test_a_figure_that_cannot_be_made_is_named_and_ends_with_3(attnprof, tmp_path, monkeypatch):
     monkeypatch.setattr(replaying, "committed", lambda _: {})
     parts = {"FIGURES": {"1": PaperFigure("A line", lambda: 1 / 0)}}
-    monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
+    monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1], {}))
     ended = attnprof(("reproduce", "004", "--reports", str(tmp_path)))
     assert ended.code == 3
     assert "004 figure 1 could not be made: ZeroDivisionError" in ended.err

@@ -1,4 +1,4 @@
-"""Crossovers over other sizes than the length: against every integer, and what is refused."""
+"""Crossings over any size: against every integer, at known lengths alone, and what is refused."""
 
 import json
 from dataclasses import asdict, replace
@@ -9,10 +9,10 @@ import sympy
 
 import attnprof
 from attnprof import registry
-from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.axis import LONGEST, CrossoverAxis, Lengths
 from attnprof.crossovers.report import crossover_answer, crossover_report
-from attnprof.crossovers.sides import Contest, FormulaCost, Meeting
-from attnprof.crossovers.solve import solved
+from attnprof.crossovers.sides import Contest, CostSource, Meeting
+from attnprof.crossovers.solve import bisected, solved
 from attnprof.errors import RequestError
 from attnprof.units import amount, every
 from attnprof.workload import Workload
@@ -101,18 +101,12 @@ def test_a_closed_form_is_one_in_the_length():
 
 
 def test_the_head_width_at_a_length_is_the_inverse_of_the_length_at_a_head_width():
-    (there,) = attnprof.crossover(
-        "standard", "linear", head_dim=48, metrics="flops", kinds="formula"
-    ).records
-    length = there.first_seq_len
-    (back,) = attnprof.crossover(
-        "standard", "linear", over="d", seq_len=length, metrics="flops", kinds="formula"
-    ).records
-    assert back.crossover_value >= 48
-    (before,) = attnprof.crossover(
-        "standard", "linear", over="d", seq_len=length - 1, metrics="flops", kinds="formula"
-    ).records
-    assert before.crossover_value < 48
+    how = {"metrics": "flops", "kinds": "formula"}
+    (there,) = attnprof.crossover("standard", "linear", head_dim=48, **how).records
+    lengths = [there.first_seq_len - 1, there.first_seq_len]
+    found = attnprof.crossover("standard", "linear", over="d", seq_len=lengths, **how)
+    before, after = (row.crossover_value for row in found.records)
+    assert before < 48 <= after
 
 
 def stub(one, other, over, **axis):
@@ -122,7 +116,7 @@ def stub(one, other, over, **axis):
         Workload(1, 1, 5),
         axis=CrossoverAxis(over, **axis),
     )
-    costs = tuple(FormulaCost(lambda _, w, own=own: own(w)) for own in (one, other))
+    costs = tuple(CostSource(lambda _, w, own=own: own(w)) for own in (one, other))
     return solved(meeting, Contest("flops", "formula", costs), 7)[0]
 
 
@@ -194,3 +188,43 @@ def test_an_answer_says_where_a_measurement_contradicts_a_prediction():
     always = replace(near, verdict="always", crossover_value=None)
     told = "Predicted was taylor-efficient faster everywhere, measured a crossing at 40 tokens."
     assert crossover_answer([always, measured]).endswith(told)
+
+
+PREDICATES = {
+    "from two on": (lambda n: n >= 2, [(2, None)], 1),
+    "multiples of 64": (lambda n: n % 64 == 0, [(64, None)], 64),
+    "a table of positions": (lambda n: 2 <= n <= 4096, [(2, 4096)], 1),
+    "blocks up to 4,096": (lambda n: n % 64 == 0 and 64 <= n <= 4096, [(64, 4096)], 64),
+    "a class apart": (lambda n: n % 256 == 37 and n < 5000, [(37, 4901)], 256),
+    "above a branch": (lambda n: n > 307, [(308, None)], 1),
+    "two branches": (lambda n: 2 <= n <= 128 or n >= 308, [(2, 128), (308, None)], 1),
+    "no multiples": (lambda n: n % 64 != 0, [(1, None)], 1),
+    "long ones only": (lambda n: n >= 10_000, [(10_000, None)], 1),
+    "a single one": (lambda n: n == 100, [(100, 100)], 1),
+    "none": (lambda _: False, [], 1),
+}
+
+
+@pytest.mark.parametrize("name", PREDICATES)
+def test_stretches_and_steps_are_found(name):
+    holds, stretches, step = PREDICATES[name]
+    known = Lengths(holds)
+    assert (known.stretches, known.step) == (stretches, step)
+    assert all(holds(length) and length <= 2 * LONGEST for length in known.grid())
+
+
+@pytest.mark.parametrize("name", [name for name in PREDICATES if name != "none"])
+def test_only_known_lengths_are_looked_at_and_the_first_of_them_is_found(name):
+    holds, stretches, _ = PREDICATES[name]
+    middle = stretches[0][0] + 640
+
+    def difference(length):
+        assert holds(length)
+        return length - middle
+
+    found = bisected(difference, Lengths(holds))
+    wanted = next((n for n in range(middle, middle + 400) if holds(n)), None)
+    if wanted is None:
+        assert found.verdict in ("never", "always") or stretches[1:]
+    else:
+        assert found.first == wanted

@@ -11,7 +11,7 @@ from attnprof.mechanisms.neural import Neural
 from attnprof.models import ModelConfig, build, load, preset, presets
 from attnprof.models.embeddings import example_inputs
 from attnprof.models.parts import layer_kinds, parts
-from attnprof.papers.better_attention import values
+from attnprof.papers.better_attention import checks_parameters as values
 from attnprof.papers.documents import document, number
 from tests.models.shrunken import built
 

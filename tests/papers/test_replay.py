@@ -1,7 +1,6 @@
 """Replays: a record a claim whatever happens, verdicts committed and compared, names found."""
 
-from __future__ import annotations
-
+import math
 import tomllib
 
 import pytest
@@ -36,7 +35,17 @@ from attnprof.papers.regenerated import (
     table_values,
     tables_of,
 )
-from attnprof.papers.replay import accept, committed, only, replay
+from attnprof.papers.replay import (
+    MOST,
+    STATEMENT,
+    accept,
+    committed,
+    distance,
+    only,
+    replay,
+    severity,
+    surprises,
+)
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.plots.documents import drawings
 
@@ -73,12 +82,8 @@ def test_a_claim_is_a_record_whatever_happens_to_its_check():
     found = replay(asked)
     assert [record.claim for record in found.records] == asked
     wrong, crashed, missing, read, none = found.records
-    assert (wrong.verdict, wrong.published, wrong.ours, wrong.why) == (
-        "erratum",
-        2,
-        3,
-        "three it is",
-    )
+    numbers = wrong.published, wrong.ours
+    assert (wrong.verdict, numbers, wrong.why) == ("erratum", (2, 3), "three it is")
     assert (crashed.verdict, crashed.why) == ("error", "ZeroDivisionError: division by zero")
     assert missing.verdict == "error"
     assert "--measure" in missing.why
@@ -115,10 +120,10 @@ def elsewhere(monkeypatch, tmp_path):
     return tmp_path
 
 
-def record(claim, verdict):
+def record(claim, verdict, published=1, ours=1):
     return ReproduceRecord(
-        claim=claim, document=claim[:3], place="", says="", published=1, ours=1, verdict=verdict,
-        basis="computed", committed=None,
+        claim=claim, document=claim[:3], place="", says="", published=published, ours=ours,
+        verdict=verdict, basis="computed", committed=None,
     )  # fmt: skip
 
 
@@ -273,6 +278,9 @@ def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
     assert "--measure" in made.failed["figure 2"]
 
 
+PANELS = {"001": {"1": 2, "3": 4, "8": 1}, "003": {"B": 1, "C": 2, "D": 3, "G": 3, "Z": 3}}
+
+
 @pytest.mark.parametrize("number", DOCUMENTS)
 def test_every_table_and_figure_can_be_made_and_drawn(number):
     made = regenerate(number)
@@ -280,9 +288,50 @@ def test_every_table_and_figure_can_be_made_and_drawn(number):
     assert set(made.figures) == set(drawings(number))
     assert set(made.figures).isdisjoint(not_made(number))
     for name, table in made.tables.items():
-        values = table_values(name, table)
-        assert all(set(row) == set(values["columns"]) for row in values["rows"])
-        assert Report("reproduce", [], {"table": values}).to_json()
+        assert table.rows
+        assert all(set(row) == set(table.columns) for row in table.rows)
+        assert Report("reproduce", [], {"table": table_values(name, table)}).to_json()
     for name, (figure, data) in made.figures.items():
         assert data.described
         assert Report("reproduce", [], {"figure": figure_values(name, figure, data)}).to_json()
+        if panels := PANELS.get(number, {}).get(name):
+            assert len(drawings(number)[name](data).axes) == panels
+
+
+# -- severity ------------------------------------------------------------------------------
+@pytest.mark.parametrize(("printed", "ours", "apart"), [
+    (2, 8, math.log(4)),
+    (8, 2, math.log(4)),
+    (5.0, 5, 0.0),
+    ("1/4", "127/512", math.log(128 / 127)),
+    ("2*N*d", "3*N*d", math.log(1.5)),
+    ("N + d", "2*N + 2*d", math.log(2)),
+    ("d**2", "N*d", math.log(2)),  # N is 64, d is 128
+    (True, False, STATEMENT),
+    ("rows", "columns", math.log(2)),
+    ("a row", "a column", STATEMENT),
+    (1, -1, STATEMENT),
+    (0, 3, STATEMENT),
+    ([1, 2], [1, 6], math.log(3)),
+    ([1, 2], [1], STATEMENT),
+    ({"a": 1, "b": 2}, {"a": 1, "b": 4}, math.log(2)),
+    ({"a": 1}, {}, STATEMENT),
+    (None, 3, STATEMENT),
+])  # fmt: skip
+def test_the_distance_is_the_logarithm_of_the_ratio_that_is_furthest_from_1(printed, ours, apart):
+    assert distance(printed, ours) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(("ours", "word"), [
+    (111, "major"), (89, "major"), (109, "moderate"), (101.1, "moderate"), (100.9, "minor"),
+])  # fmt: skip
+def test_a_tenth_is_major_and_a_hundredth_moderate(ours, word):
+    assert severity(record("a", "erratum", 100, ours)) == word
+    assert severity(record("a", "not-reproducible", 100, ours)) == ""
+
+
+def test_the_furthest_come_first_and_equal_ones_in_their_order():
+    near = [record(f"near{n}", "erratum", 100, 101) for n in range(MOST)]
+    far, right = record("far", "erratum", 1, 9), record("right", "match")
+    shown = [r.claim for r in surprises([right, *near, far])]
+    assert shown == ["far", *(f"near{n}" for n in range(MOST - 1))]

@@ -57,7 +57,6 @@ def test_a_known_slip_is_found_with_the_right_value_beside_it(claim: str) -> Non
     answer = CHECKS[claim].answer()
     assert answer.verdict == "erratum"
     assert same_formula(answer.ours, ERRATA[claim])
-    assert answer.why
 
 
 def test_which_form_is_dearer_depends_on_the_price_of_an_exponential():
@@ -97,26 +96,12 @@ def test_counted_forms_agree_with_loops(n: int, d: int) -> None:
     assert checks_costs.efficient_flops().subs(at) == ops_efficient(n, d)
 
 
-@pytest.mark.parametrize(
-    ("claim", "source"),
-    [
-        ("004-EQ4", "004-EQ4"),
-        ("004-EQ5", "004-EQ5"),
-        ("004-MHSA-triv", "004-MHSA-triv"),
-        ("004-MHSA-eff", "004-MHSA-eff"),
-        ("004-ent-triv", "004-MHSA-ENT-DIRECT"),
-        ("004-ent-eff", "004-MHSA-ENT-EFFICIENT"),
-    ],
-)
-def test_a_claim_prints_what_the_mechanism_names_as_published(claim: str, source: str) -> None:
+@pytest.mark.parametrize("claim", ["EQ4", "EQ5", "MHSA-triv", "MHSA-eff", "ent-triv", "ent-eff"])
+def test_a_claim_prints_what_the_mechanism_names_as_published(claim: str) -> None:
+    sources = {"ent-triv": "MHSA-ENT-DIRECT", "ent-eff": "MHSA-ENT-EFFICIENT"}
     d, h = checks_costs.symbol("d"), checks_costs.symbol("h")
-    text = formula(CHECKS[claim].published).subs(checks_costs.symbol("d_e"), d * h)
-    assert same_formula(text, checks_costs.printed(source))
-
-
-def test_a_source_that_is_not_printed_is_refused() -> None:
-    with pytest.raises(KeyError):
-        checks_costs.printed("004-EQ99")
+    text = formula(CHECKS[f"004-{claim}"].published).subs(checks_costs.symbol("d_e"), d * h)
+    assert same_formula(text, checks_costs.printed(f"004-{sources.get(claim, claim)}"))
 
 
 def test_the_bound_on_n1_is_never_below_it_and_nearly_reached_at_narrow_heads() -> None:
@@ -165,9 +150,8 @@ def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
 def test_laws_of_sizes_agree_with_samples(values: str) -> None:
     n, d = 300, 6
     for expression, mean in sampled(values, n, d, draws=2000).items():
-        assert mean == pytest.approx(checks_sizes.size(expression, values, n, d), rel=0.04), (
-            expression
-        )
+        size = checks_sizes.size(expression, values, n, d)
+        assert mean == pytest.approx(size, rel=0.04), expression
 
 
 def test_why_a_size_is_off_tells_what_would_fit() -> None:
@@ -217,24 +201,14 @@ def test_tables_differ_where_errata_say_so_and_nowhere_else() -> None:
         for column, cell in row.items()
         if isinstance(cell, Cell) and cell.differs
     }
-    by_table = {number: {row for n, _, row in differing if n == number} for number in TABLES}
-    assert by_table["1"] == {"QK^T V", "Y_denom", "Y"}
-    assert not by_table["2"] | by_table["3"] | by_table["4"]
-    assert {row for row in differing if row[0] in "57"} == {
+    laws = {place for place in differing if place[0] == "1"}
+    assert {row for _, _, row in laws} == {"QK^T V", "Y_denom", "Y"}
+    assert differing - laws == {
         ("5", "linear", "cifar_pixel"),
         ("7", "imagenet_s", "d_embed"),
-    }
-    assert {row for row in differing if row[0] == "6"} == {
         ("6", "direct MiB", 1),
         *(("6", "efficient MiB", h) for h in (2, 4, 8, 16, 32)),
     }
-
-
-@pytest.mark.parametrize("number", TABLES)
-def test_every_row_of_a_table_has_every_column(number: str) -> None:
-    table = TABLES[number]()
-    assert table.rows
-    assert all(set(table.columns) <= set(row) for row in table.rows)
 
 
 MEASURED = {

@@ -15,12 +15,12 @@ from attnprof.crossovers.time_search import CLOSE, LOOK
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
 from attnprof.papers.documents import fresh, measured
-from attnprof.papers.taylorshift import checks_sizes, figures, measurements, races
+from attnprof.papers.taylorshift import checks_sizes, figures, measurements
 from attnprof.papers.taylorshift.checks_costs import first_lengths
+from attnprof.papers.taylorshift.checks_quoted import delay
 from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
-from attnprof.papers.taylorshift.measurements import MEASUREMENTS
-from attnprof.papers.taylorshift.races import ALLOCATORS
+from attnprof.papers.taylorshift.measurements import ALLOCATORS, MEASUREMENTS
 from attnprof.registry import get
 from attnprof.render.plots.documents import drawings, picture
 from attnprof.workload import Workload
@@ -36,14 +36,11 @@ def instead():
 
 
 @pytest.mark.parametrize("power", [0.5, 1, 2])
-def test_a_root_is_where_a_power_law_is_one(power):
-    assert math.isclose(measurements.root({n: (n / 700) ** power for n in (512, 600, 1024)}), 700)
-
-
-def test_a_crossing_is_where_ratios_fall_below_one_for_good():
-    assert measurements.crossing({100: 2.0, 200: 0.5, 400: 2.0, 800: 0.5}) == pytest.approx(
-        566, abs=1
-    )
+def test_a_crossing_is_where_ratios_fall_below_one_for_good(power):
+    law = {n: (700 / n) ** power for n in (512, 600, 1024)}
+    assert measurements.crossing(law) == pytest.approx(700)
+    ratios = {100: 2.0, 200: 0.5, 400: 2.0, 800: 0.5}
+    assert measurements.crossing(ratios) == pytest.approx(566, abs=1)
     assert measurements.crossing({100: 0.5, 200: 2.0}) is None
     assert measurements.crossing({100: 3.0, 200: 2.0}) is None
 
@@ -92,7 +89,7 @@ def test_a_crossing_beyond_what_can_be_timed_is_told_and_not_continued_to():
 
 def test_every_length_has_samples_for_an_interval_of_95_percent():
     for budget in (LOOK, CLOSE, measurements.ENCODERS_BUDGET):
-        least = races.enough(budget).least
+        least = measurements.enough(budget).least
         assert estimate_median([1.0] * least).coverage >= 0.95
 
 
@@ -105,22 +102,20 @@ def widths(factor, error, drawn):
 
 
 def test_the_law_is_found_from_widths_that_obey_it():
-    found = races.delay(widths(18.0, 0.0, random.Random(0)))
-    assert found["factor"] == pytest.approx(18)
-    assert (found["low"], found["high"]) == (pytest.approx(18), pytest.approx(18))
-    assert sum(found["shares"]) == pytest.approx(1)
+    assert delay(widths(18.0, 0.0, random.Random(0))) == pytest.approx(
+        {"factor": 18, "low": 18, "high": 18}
+    )
 
 
 def test_one_width_alone_has_no_interval():
-    found = races.delay([{"d": 8, "N0": 73, "at": 153.0}])
-    assert (found["factor"], found["low"], found["high"]) == (10.0, None, None)
+    assert delay([{"d": 8, "N0": 73, "at": 153.0}]) == {"factor": 10.0, "low": None, "high": None}
 
 
 @pytest.mark.parametrize("count", [3, 7])
 def test_the_interval_of_the_law_has_its_factor_as_often_as_it_says(count):
     drawn, inside = random.Random(1), 0
     for _ in range(2000):
-        found = races.delay(widths(18.0, 0.02, drawn)[:count])
+        found = delay(widths(18.0, 0.02, drawn)[:count])
         inside += found["low"] <= 18 <= found["high"]
     assert 0.93 < inside / 2000 < 0.97
 
@@ -140,18 +135,13 @@ def test_both_forms_make_the_same_encoder():
 def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
     monkeypatch.setattr(measurements, "ENCODER", measurements.ENCODER.with_(num_layers=1))
     found = measurements.measure_encoder((256, 1024), QUICK, most_s=1e-4)
-    standard, efficient = (
-        measurements.peak("standard", 1024),
-        measurements.peak("taylor-efficient", 1024),
-    )
-    assert found["memory_ratio"][1] == efficient / standard < 1 < found["memory_ratio"][0]
+
+    def ratio(n):
+        return measurements.peak("taylor-efficient", n) / measurements.peak("standard", n)
+
+    assert found["memory_ratio"][1] == ratio(1024) < 1 < found["memory_ratio"][0]
     crossover = found["memory_crossover"]
-    assert measurements.peak("taylor-efficient", crossover) <= measurements.peak(
-        "standard", crossover
-    )
-    assert measurements.peak("taylor-efficient", crossover - 1) > measurements.peak(
-        "standard", crossover - 1
-    )
+    assert ratio(crossover) <= 1 < ratio(crossover - 1)
     assert found["time_crossover"] is found["time_crossover_default"] is None
 
 
@@ -305,7 +295,7 @@ def test_height_lies_on_a_line_in_the_logarithms_and_is_unknown_outside():
 
 
 def test_every_measurement_is_shipped_and_read_by_a_figure():
-    assert list(MEASUREMENTS) == ["crossovers", "encoder", "norms", "fits"]
+    assert list(MEASUREMENTS) == ["crossovers", "encoder", "norms"]
     assert all(measured("004", name) for name in MEASUREMENTS)
 
 

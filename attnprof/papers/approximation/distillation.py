@@ -9,7 +9,7 @@ on what is near and far.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -68,6 +68,8 @@ class Corpus:
         return source, begun
 
 
+#: What a model minimises, of its logits and what it was called with.
+Loss = Callable[[Tensor, "Examples"], Tensor]
 TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
 RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
 PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
@@ -111,16 +113,13 @@ class ExperimentSizes:
             "longformer": {"window": max(1, self.tokens * WINDOW // TOKENS)},
         }.get(name, {})
         base = load(f"003-printed-{name}" if setting == "printed" else f"003-{name}")
-        first = base.attention[0]
-        sizes: dict[str, Any] = {
-            "d_model": self.width,
-            "seq_len": self.tokens,
-            "vocab_size": self.vocabulary,
-        }
+        first, more = base.attention[0], dict[str, Any]()
         if setting == "fair":  # nothing random in training but its batches
-            sizes |= {"num_heads": self.heads, "dropout": 0.0}
-        table = {"name": first.name, **dict(first.params), **settings}
-        return base.with_(**sizes, attention=table)
+            more = {"num_heads": self.heads, "dropout": 0.0}
+        return base.with_(
+            d_model=self.width, seq_len=self.tokens, vocab_size=self.vocabulary, **more,
+            attention={"name": first.name, **dict(first.params), **settings},
+        )  # fmt: skip
 
 
 FULL = ExperimentSizes()
@@ -173,25 +172,23 @@ def _fair(
 ) -> tuple[list[Trained], Examples, Examples]:
     corpus = Corpus(scale.vocabulary, seed)
 
-    def batches() -> Iterator[Examples]:
+    def train(one: Trained, loss: Loss) -> Trained:
         made = torch.Generator().manual_seed(seed + 1)
-        while True:
-            yield Examples(*corpus.pairs(scale.batch, scale.tokens, made))
+        batches = iter(lambda: Examples(*corpus.pairs(scale.batch, scale.tokens, made)), None)
+        return _train(one, batches, loss, scale.steps, scale.rate, tell)
 
-    teacher = _started(TEACHER, "standard", "fair", scale, seed)
-    _train(teacher, batches(), cross_entropy, scale.steps, scale.rate, tell)
-    students = [teacher]
-    for name in CLASSES:
-        student = _started(name, name, "fair", scale, seed + 2)
-        loss = partial(_distilled, partial(answers, teacher.model))
-        _train(student, batches(), loss, scale.steps, scale.rate, tell)
-        students.append(student)
+    def distilled(logits: Tensor, its: Examples) -> Tensor:
+        """The document's loss against what the teacher says, padding left out of both parts."""
+        return mixed_loss(logits, answers(teacher.model, its), its, its.labels != PAD)
+
+    teacher = train(_started(TEACHER, "standard", "fair", scale, seed), cross_entropy)
+    students = [train(_started(n, n, "fair", scale, seed + 2), distilled) for n in CLASSES]
     made = torch.Generator().manual_seed(seed + 3)
     short, long = (
         Examples(*corpus.pairs(scale.tested, tokens, made))
         for tokens in (scale.tokens, 2 * scale.tokens)
     )
-    return students, short, long
+    return [teacher, *students], short, long
 
 
 def _printed(
@@ -204,21 +201,23 @@ def _printed(
         return Examples(torch.randn(BATCH, tokens, scale.width, generator=made), target)
 
     short, long = examples(scale.tokens), examples(2 * scale.tokens)
-    rows = []
-    goal: Tensor | None = None
-    for place, name in enumerate(CLASSES):
-        teaches = name == "standard"  # each model starts from weights of its own, as listed
-        one = _started(TEACHER if teaches else name, name, "printed", scale, seed + 2 + place)
-        if goal is None:  # the teacher's own first answers
-            goal = answers(one.model, short)
-        loss = partial(_held_to if teaches else _distilled_to, goal)
-        patience = PATIENCE if teaches else STUDENTS_PATIENCE
-        endless = iter(lambda: short, None)
-        _train(one, endless, loss, scale.printed_steps, RATE, tell, patience)
-        if teaches:
-            goal = answers(one.model, short)
-        rows.append(one)
-    return rows, short, long
+
+    def train(one: Trained, loss: Loss, patience: int) -> Trained:
+        return _train(one, repeat(short), loss, scale.printed_steps, RATE, tell, patience)
+
+    def distilled(logits: Tensor, its: Examples) -> Tensor:
+        return mixed_loss(logits, goal, its)
+
+    standard, *others = CLASSES  # each model starts from weights of its own, as listed
+    teacher = _started(TEACHER, standard, "printed", scale, seed + 2)
+    first = answers(teacher.model, short)  # the teacher is held to its own first answers
+    train(teacher, lambda logits, _: F.mse_loss(logits, first), PATIENCE)
+    goal = answers(teacher.model, short)
+    students = []
+    for place, name in enumerate(others, start=1):
+        student = _started(name, name, "printed", scale, seed + 2 + place)
+        students.append(train(student, distilled, STUDENTS_PATIENCE))
+    return [teacher, *students], short, long
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
@@ -251,30 +250,16 @@ def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor
     return F.kl_div(student, its, reduction="batchmean", log_target=True)
 
 
-def _mixed(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
+def mixed_loss(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
+    """The document's loss against answers of the teacher; in the listing, padding is in, too."""
     soft = divergence(logits[kept], goal[kept], TEMPERATURE) * TEMPERATURE**2
     return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
 
 
-def _distilled(teacher: Callable[[Examples], Tensor], logits: Tensor, its: Examples) -> Tensor:
-    """The document's loss against what the teacher says, padding left out of both parts."""
-    return _mixed(logits, teacher(its), its, its.labels != PAD)
-
-
-def _distilled_to(goal: Tensor, logits: Tensor, examples: Examples) -> Tensor:
-    """The listing's loss: its soft part has the padding, too."""
-    return _mixed(logits, goal, examples)
-
-
-def _held_to(goal: Tensor, logits: Tensor, _: Examples) -> Tensor:
-    """The listing's loss of the teacher."""
-    return F.mse_loss(logits, goal)
-
-
 def _train(
-    one: Trained, batches: Iterator[Examples], loss_of: Callable[[Tensor, Examples], Tensor],
-    steps: int, rate: float, tell: Tell, patience: int | None = None,
-) -> None:  # fmt: skip
+    one: Trained, batches: Iterator[Examples], loss_of: Loss, steps: int, rate: float, tell: Tell,
+    patience: int | None = None,
+) -> Trained:  # fmt: skip
     """Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
     one.model.train()
     optimizer = torch.optim.Adam(one.model.parameters(), lr=rate)
@@ -296,3 +281,4 @@ def _train(
             if waited >= patience:
                 break
     one.model.eval()
+    return one

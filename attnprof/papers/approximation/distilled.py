@@ -6,7 +6,7 @@ Every model has its quality and speed, at both lengths.
 import math
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from statistics import median
@@ -23,12 +23,12 @@ from attnprof.measure.request import Budget
 from attnprof.models import ModelConfig, build
 from attnprof.papers.approximation import distillation
 from attnprof.papers.approximation.checks import (
-    CLASSES,
     DOCUMENT,
     STUDENTS,
     TEST_TOKENS,
     TOKENS,
     WIDTH,
+    seconds,
 )
 from attnprof.papers.approximation.distillation import (
     PAD,
@@ -40,7 +40,8 @@ from attnprof.papers.approximation.distillation import (
     Trained,
     answers,
 )
-from attnprof.papers.documents import claims, measured, time_calls
+from attnprof.papers.approximation.measurements import time_calls
+from attnprof.papers.documents import claims
 from attnprof.record import DistillRecord, Report
 from attnprof.units import format_number, format_ratio, format_time, joined
 
@@ -56,30 +57,32 @@ class Results:
     ) -> None:
         self.scale = scale
         self.rows = {(r.setting, r.model, r.seq_len): r for r in records}
-
-    @property
-    def even(self) -> float:
-        """The cross-entropy where all tokens are alike, nats."""
-        return math.log(self.scale.vocabulary)
+        #: The cross-entropy where all tokens are alike, nats.
+        self.even = math.log(scale.vocabulary)
 
     def row(self, setting: str, model: str, *, long: bool = False) -> DistillRecord:
         """One record."""
         return self.rows[setting, model, self.scale.tokens * (1 + long)]
 
-    def ranked(self, setting: str, field: str, *, long: bool = False) -> list[tuple[str, float]]:
-        """Models that have the field, the least first; the teacher left out."""
-        ranked = [
-            (row.model, float(getattr(row, field)))
+    def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
+        """A field's values by model, the least first; the teacher left out."""
+        length = self.scale.tokens * (1 + long)
+        values = {
+            model: getattr(row, field)
             for (its, model, tokens), row in self.rows.items()
-            if its == setting and model != TEACHER and tokens == self.scale.tokens * (1 + long)
-            and getattr(row, field) is not None
-        ]  # fmt: skip
-        return sorted(ranked, key=lambda pair: pair[1])
+            if (its, tokens) == (setting, length) and model != TEACHER
+        }
+        return _by_value({name: x for name, x in values.items() if x is not None})
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
         """Models with a field's values, the least first, of each setting."""
-        names = distillation.SETTING_NAMES
-        return "; ".join(f"{n}: {_list(self.ranked(n, field, long=long), form)}" for n in names)
+        return "; ".join(
+            f"{name}: {_list(self.ranked(name, field, long=long), form)}" for name in SETTING_NAMES
+        )
+
+
+def _by_value(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(values[name]) for name in sorted(values, key=values.__getitem__)}
 
 
 def outcomes(
@@ -102,8 +105,8 @@ def _number(value: float | None) -> str:
     return "unknown" if value is None else format_number(float(value), short=True)
 
 
-def _list(pairs: Iterable[tuple[str, float]], form: Callable[[float], str] = _number) -> str:
-    return joined([f"{name} {form(value)}" for name, value in pairs])
+def _list(values: Mapping[str, float], form: Callable[[float], str] = _number) -> str:
+    return joined([f"{name} {form(value)}" for name, value in values.items()])
 
 
 def _of_teacher(results: Results) -> dict[str, str]:
@@ -123,8 +126,8 @@ def _of_loss(results: Results) -> dict[str, str]:
 
 def _of_longer_texts(results: Results) -> dict[str, str]:
     refused = results.row("fair", "linformer", long=True).skipped
-    others = [name for name, _ in results.ranked("fair", "mse_ratio", long=True)]
-    return {"refused": refused or "it runs", "others": joined(others)}
+    others = results.ranked("fair", "mse_ratio", long=True)
+    return {"refused": refused or "it runs", "others": joined([*others])}
 
 
 def _of_the_best(results: Results) -> dict[str, Any]:
@@ -136,30 +139,26 @@ def _of_the_best(results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _seconds() -> dict[str, float]:
-    """Times of the models at the document's sizes; the experiment's own are of small ones."""
-    seconds = measured("003", "model_times")["seconds"]
-    return {name: seconds[name] for name in sorted(CLASSES, key=seconds.get)}
-
-
 def _of_times(results: Results) -> dict[str, str]:
-    timed = results.ranked("printed", "median_s")
-    here = _list(timed, format_time) if timed else "not timed"
-    return {"there": _list(_seconds().items(), format_time), "here": here}
+    times = results.ranked("printed", "median_s")
+    here = _list(times, format_time) if times else "not timed"
+    return {"there": _list(_by_value(seconds()), format_time), "here": here}
+
+
+def _of_ratios(results: Results) -> dict[str, str]:
+    return {"ratios": results.by_setting("mse_ratio", format_ratio, long=True)}
+
+
+def _of_speed(_: Results) -> dict[str, str]:
+    return {"ratio": format_ratio(seconds()["longformer"] / seconds()["performer"])}
 
 
 #: Values for the gaps of the texts, by claim; ``suffices`` where it depends on the results.
 GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
-    "003-TEACHER": _of_teacher,
-    "003-KD": _of_loss,
-    "003-LIN-GEN": _of_longer_texts,
-    "003-RATIO": lambda its: {"ratios": its.by_setting("mse_ratio", format_ratio, long=True)},
-    "003-BEST": _of_the_best,
-    "003-FASTEST": _of_times,
-    "003-SPEEDUP": lambda _: {
-        "ratio": format_ratio(_seconds()["longformer"] / _seconds()["performer"])
-    },
-}
+    "003-TEACHER": _of_teacher, "003-KD": _of_loss, "003-LIN-GEN": _of_longer_texts,
+    "003-RATIO": _of_ratios, "003-BEST": _of_the_best, "003-FASTEST": _of_times,
+    "003-SPEEDUP": _of_speed,
+}  # fmt: skip
 
 
 #: Calls that are timed of each model, as the document has it, and seconds for all of a length.
@@ -238,8 +237,9 @@ def _evaluated(
                 numbers["mse_ratio"] = numbers["mse_teacher"] / shorter[one.name]
             calls[len(evaluated)] = partial(model, *given.called_with)
             evaluated.append(_row(one, tokens, **numbers))
-        if timed:
-            evaluated = _with_times(evaluated, calls)
+        for place, its in time_calls(calls, TIMED).items() if timed else ():
+            times = {"median_s": its.median_s, "ci_low_s": its.low_s, "ci_high_s": its.high_s}
+            evaluated[place] = replace(evaluated[place], **times)
     return evaluated
 
 
@@ -280,17 +280,6 @@ def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
         setting=one.setting, model=one.name, seq_len=tokens, seeds=1, parameters=count,
         steps=one.steps, loss_first=one.losses[0], loss_last=one.losses[1], **more,
     )  # fmt: skip
-
-
-def _with_times(
-    rows: Sequence[DistillRecord], calls: Mapping[int, Callable[[], Any]]
-) -> list[DistillRecord]:
-    timed = list(rows)
-    for place, its in time_calls(calls, TIMED).items():
-        timed[place] = replace(
-            timed[place], median_s=its.median_s, ci_low_s=its.low_s, ci_high_s=its.high_s
-        )
-    return timed
 
 
 def _median(rows: Sequence[DistillRecord]) -> DistillRecord:

@@ -11,17 +11,12 @@ from attnprof.algebra.orders import fitted, order_value
 from attnprof.closed_form import growth
 from attnprof.papers.approximation import checks
 from attnprof.papers.approximation.checks import (
-    CLAIMS,
-    CLASSES,
     DOCUMENT,
     FAILED,
-    FIGURE_Z,
     HEADS,
     TOKENS,
     WIDTH,
     claimed_order,
-    derived,
-    mechanism_id,
     quoted,
 )
 from attnprof.papers.documents import measured
@@ -35,9 +30,6 @@ from attnprof.papers.regenerated import (
 )
 from attnprof.workload import Workload
 
-TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
-OWN = "its class in the listing"
-HERE = "on our machine (s)"
 HEAD_DIM = 64
 LENGTHS = tuple(2**power for power in range(9, 17))
 #: Lengths at which a clock and an allocator are asked, and torch's counter.
@@ -61,13 +53,12 @@ def subject(label: str) -> growth.GrowthCase:
 
 
 @cache
-def exponents(mechanism: str) -> tuple[float, float, float]:
-    """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
-    measured = [record.found_exponent for record in growth.closed_form_growth(subject(mechanism))]
+def _exponents(mechanism: str) -> tuple[float, float, float]:
+    """Exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
+    flops, peak = growth.closed_form_growth(subject(mechanism))
     order = claimed_order(mechanism)
     claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
-    flops, peak = (round(exponent, 2) for exponent in measured if exponent is not None)
-    return round(claim, 2), flops, peak
+    return round(claim, 2), round(flops.found_exponent or 0, 2), round(peak.found_exponent or 0, 2)
 
 
 def no_faster(claim: Any, power: Any) -> bool:
@@ -75,32 +66,33 @@ def no_faster(claim: Any, power: Any) -> bool:
     return bool(power <= claim + growth.TOLERANCE)
 
 
-def complexities() -> list[dict[str, Any]]:
+def _complexities() -> list[dict[str, Any]]:
     """The orders claimed in the text."""
     rows: list[dict[str, Any]] = []
-    for row in DOCUMENT.rows(CLAIMS):
-        mechanism, derived_power = mechanism_id(row), None
-        claim, time, memory = exponents(mechanism)
-        if mechanism in CLASSES:
-            power = checks.leading(derived(mechanism))["N"]
+    for row in DOCUMENT.rows(checks.CLAIMS):
+        mechanism, derived_power = checks.mechanism_id(row), None
+        claim, time, memory = _exponents(mechanism)
+        if mechanism in checks.CLASSES:
+            power = checks.leading(checks.derived(mechanism))["N"]
             derived_power = Cell(claim, float(power), no_faster)
         rows.append({
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
-            TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: derived_power,
+            "time: exponent of N": Cell(claim, time, no_faster), "memory: exponent of N": memory,
+            "its class in the listing": derived_power,
         })  # fmt: skip
     return rows
 
 
-def quoted_numbers() -> list[dict[str, Any]]:
+def _quoted_numbers() -> list[dict[str, Any]]:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
     runs = checks.lengths_it_runs_at()[f"{checks.TEST_TOKENS} tokens"]
-    for row in DOCUMENT.rows(FIGURE_Z):
+    for row in DOCUMENT.rows(checks.FIGURE_Z):
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({
             "model": row["model"], "quantity": row["quantity"],
             "value": Cell(value, 1.0 if runs else FAILED) if value == FAILED else value,
-            HERE: checks.seconds()[row["model"]] if timed else None,
+            "on our machine (s)": checks.seconds()[row["model"]] if timed else None,
             "unit": row["unit"], "where": row["where"],
         })  # fmt: skip
     return rows
@@ -119,9 +111,8 @@ def projections() -> FigureData:
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
-        rows.append(
-            {"seq_len": tokens, **{name: parts[name] for name in (*PROJECTIONS, "attention")}}
-        )
+        shown = {name: parts[name] for name in (*PROJECTIONS, "attention")}
+        rows.append({"seq_len": tokens, **shown})
     power = exponent(rows, "queries")
     exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
@@ -145,24 +136,19 @@ def heads() -> FigureData:
         count: fitted(longer, [_layer(n, count)["attention"] for n in longer])
         for count in (1, HEADS)
     }
-    orders = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
+    words = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
     same = len({row["scores and values"] for row in rows}) == 1
-    said: list[Statement] = [
-        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": orders}),
+    description = described("003", [
+        ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": words}),
         ("width", same, {"heads": HEADS, "width": WIDTH // HEADS}),
-    ]
-    return FigureData(
-        rows, described("003", said), {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS}
-    )
+    ])  # fmt: skip
+    return FigureData(rows, description, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
 
 
 def points(label: str) -> list[dict[str, Any]]:
     """A row a length: closed forms everywhere, counted and measured at the short ones."""
-    clocked = {
-        point["seq_len"]: point
-        for point in measured("003", "growth")
-        if point["mechanism"] == label
-    }
+    of_label = [point for point in measured("003", "growth") if point["mechanism"] == label]
+    clocked = {point["seq_len"]: point for point in of_label}
     rows = []
     for n in LENGTHS:
         table, here = subject(label).table(n), clocked.get(n, {})
@@ -215,8 +201,7 @@ def _order(label: str, powers: dict[str, float]) -> Statement:
 
 def results() -> FigureData:
     """Z: the quoted numbers, and the models' times and operations here."""
-    seconds = measured("003", "model_times")["seconds"]
-    counts, losses = checks.operations(), quoted("final_true_ce")
+    seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
     for name, here in seconds.items():
@@ -243,7 +228,7 @@ def results() -> FigureData:
     return FigureData(rows, answers, {"uniform_guess": math.log(checks.VOCABULARY)})
 
 
-TABLES = tables_of("003", {}, {CLAIMS: complexities, FIGURE_Z: quoted_numbers})
+TABLES = tables_of("003", {}, {checks.CLAIMS: _complexities, checks.FIGURE_Z: _quoted_numbers})
 FIGURES: dict[str, PaperFigure] = {
     "B": PaperFigure("Products that make Q, K and V", projections),
     "C": PaperFigure("Multi-head attention by number of heads", heads),

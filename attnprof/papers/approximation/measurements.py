@@ -3,7 +3,7 @@
 Times are processor time on one thread: what else the machine does stays out of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,27 @@ import torch
 from torch import nn
 
 from attnprof.measure.batch import measure_points
+from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.growth import counted_growth
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.measure.statistics import estimate_median
+from attnprof.measure.statistics import MedianEstimate, estimate_median
+from attnprof.measure.subject import Subject
 from attnprof.papers.approximation.checks import CLASSES, TOKENS, VOCABULARY, WIDTH, attention
 from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
-from attnprof.papers.documents import time_calls
 from attnprof.record import ProfileRecord
 
 #: A few runs of each part after one to warm up.
 RUNS = Budget(samples=3, min_time_s=0.0, max_time_s=600.0, warmup_s=0.0, least=3)
+
+
+def time_calls(
+    calls: Mapping[Any, Callable[[], object]], budget: Budget
+) -> dict[Any, MedianEstimate]:
+    """Time calls without gradients in turns, on one thread; estimates by their names."""
+    subjects = [
+        Subject(None, lambda: None, lambda: None, torch.no_grad()(call)) for call in calls.values()
+    ]
+    return dict(zip(calls, map(estimate_median, time_in_turns(subjects, budget)), strict=True))
 
 
 def model_times() -> dict[str, Any]:
@@ -45,7 +56,7 @@ def growth() -> list[dict[str, Any]]:
     """The mechanisms of Figures D to G by length, one head: time, peak, and counted products."""
     budget = Budget(samples=9, min_time_s=0.1, max_time_s=1.5, warmup_s=0.05)
     labels = ("standard", *(label for _, family in FAMILIES.values() for label in family))
-    asked = {
+    requests = {
         (label, length): PointRequest(
             subject(label).mechanism.name, length, 1, HEAD_DIM, scope="core", threads=1,
             params=subject(label).mechanism.params, budget=budget, check=False, counts=False,
@@ -57,9 +68,9 @@ def growth() -> list[dict[str, Any]]:
     for label in labels:
         its = counted_growth(subject(label), SHORT)
         counts |= {(label, n): count for n, count in zip(its.seq_lens, its.values, strict=True)}
-    report = measure_points(list(asked.values()), isolate=False)
+    report = measure_points(list(requests.values()), isolate=False)
     rows = []
-    for (label, length), record in zip(asked, report.records, strict=True):
+    for (label, length), record in zip(requests, report.records, strict=True):
         assert isinstance(record, ProfileRecord)
         time_s = estimate_median(record.cpu_times_s or [])
         rows.append({

@@ -1,8 +1,8 @@
-"""000: its own definitions (Sections 3.1 to 3.3), Eq 24, Figure 2, and Figure 3's ratio."""
+"""000: its counts in l, d_m and h (Sections 3.1 to 3.3, Eq 24), Figure 2, and Figure 3's ratio."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
-from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -10,32 +10,110 @@ import sympy
 
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
-from attnprof.papers.better_attention import values
-from attnprof.papers.better_attention.values import (
-    HEADS,
-    LENGTH,
-    WIDTH,
-    eq24,
-    multiply_adds,
-    products,
-    ratio,
-    value,
-    weights,
-)
-from attnprof.papers.checks import Facts, Ours, Printed, formula
+from attnprof.costs import CostTable
+from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANISMS, value
+from attnprof.papers.checks import Ours, Printed, formula
 from attnprof.papers.documents import number
 from attnprof.record import Report
+from attnprof.workload import Workload
 
+#: Context length, model width, heads.
+SYMBOLS = LENGTH, WIDTH, HEADS = sympy.symbols("l d_m h", positive=True)
 #: Equations of one head as printed, letters for matrices; K and V are already a head's slices.
 EQ14, EQ15, EQ16 = "S*V", "Q_head*K/sqrt(d_k)", "Q*W_Q"
+CONSTANTS = {row["attention"]: row for row in DOCUMENT.rows("eq24_constants")}
+FORMULAS = {name: f"{row['C_attn']}*l*d_m + {row['head_term']}" for name, row in CONSTANTS.items()}
 
 
-def saved(mechanism: str) -> dict[str, Any]:
-    """What a mechanism has less than standard attention."""
+# -- counts ----------------------------------------------------------------------------
+def _workload(phase: str) -> Workload:
+    return Workload(LENGTH, HEADS, WIDTH / HEADS, phase=phase)
+
+
+@cache
+def eq24(mechanism: str) -> Any:
+    """Eq 24 as printed."""
+    forms = {form.source: form for form in registry.get(mechanism).published()}
+    return forms["000-EQ24"].formula(_workload("train"))
+
+
+@cache
+def definition(mechanism: str) -> CostTable:
+    """The steps of a definition's forward pass, without biases."""
+    return registry.get(mechanism, bias=False).definition(_workload("forward"))
+
+
+@cache
+def multiply_adds(mechanism: str) -> Any:
+    """Multiplications and additions of all matrix products, forward and backward."""
+    table = registry.get(mechanism, bias=False).cost(_workload("train"))
+    return sympy.expand(table.matmul_flops)
+
+
+@cache
+def results_counted(mechanism: str) -> Any:
+    """Eq 24's own convention: one operation for each result, the backward pass twice the forward.
+
+    A product counts its results instead of its multiplications and additions; scaling,
+    exponentials, row sums and normalisation count one an entry.
+    """
+    total = definition(mechanism).total
+    return sympy.expand(3 * (total.dot_outputs + total.flops - total.matmul_flops))
+
+
+@cache
+def weights(mechanism: str) -> Any:
+    """Parameters without biases, as the remarks count them."""
+    return sympy.expand(registry.get(mechanism, bias=False).parameters(_workload("forward")))
+
+
+def products(mechanism: str) -> Any:
+    """Matrix products of one forward pass by the definition: one a head each, and that with W^O."""
+    stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
+    return (len(stages) - 1) * HEADS + 1
+
+
+def ratio(count: Callable[[str], Any], mechanism: str = "efficient") -> Any:
+    """A count of standard over that of another mechanism."""
+    return sympy.cancel(count("standard") / count(mechanism))
+
+
+@cache
+def counter(count: Callable[[str], Any], mechanism: str) -> Callable[[int, int, int], int]:
+    """One of the counts above as a function of whole l, d_m and h."""
+    function: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
+    return function
+
+
+def slopes() -> dict[str, str]:
+    """What one more unit of width costs, by Eq 24; free of the width itself if linear."""
+    return {name: str(eq24(name).diff(WIDTH)) for name in MECHANISMS}
+
+
+def shape_is_free_of_length() -> bool:
+    """Whether the length only scales the curves: whether FLOPs(d_m) / FLOPs(1) is free of it."""
+    shapes = [sympy.cancel(eq24(name) / eq24(name).subs(WIDTH, 1)) for name in MECHANISMS]
+    return not any(LENGTH in shape.free_symbols for shape in shapes)
+
+
+# -- definitions and remarks -----------------------------------------------------------
+def _saved(mechanism: str) -> dict[str, Any]:
     return {
         "parameters": str(weights("standard") - weights(mechanism)),
         "products": str(products("standard") - products(mechanism)),
     }
+
+
+def _saved_by_super() -> dict[str, Any]:
+    slack = sympy.Symbol("slack", nonnegative=True)
+    beyond = sympy.expand(weights("standard") - weights("super") - WIDTH**2)
+    written = sympy.Poly(beyond.subs(WIDTH, LENGTH + slack), LENGTH, slack)
+    return {**_saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
+
+
+def _share_saved() -> str:
+    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
+    return str(1 - Fraction(fewer, full))
 
 
 @cache
@@ -57,7 +135,7 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
     return directions
 
 
-def conforming_slices() -> list[str]:
+def _conforming_slices() -> list[str]:
     """Which slices of K have the shape that Eq 15 needs."""
     length, width, head = 6, 4, 2
     queries, keys = np.ones((length, head)), np.ones((length, width))
@@ -69,7 +147,7 @@ def conforming_slices() -> list[str]:
     ]
 
 
-def kernels() -> dict[str, Any]:
+def _kernels() -> dict[str, Any]:
     """Maps that Definition 2 lacks, and the side from which Eq 5 applies W^K."""
     removed = set(registry.get("standard").projections) - set(registry.get("optimised").projections)
     keys, kernel = np.ones((6, 4)), np.ones((4, 2))  # l x d_m, d_m x d_k
@@ -80,53 +158,14 @@ def kernels() -> dict[str, Any]:
     }
 
 
-def saved_by_super() -> dict[str, Any]:
-    """What Super has less, and whether that is d_m² or more while l is at most d_m."""
-    slack = sympy.Symbol("slack", nonnegative=True)
-    beyond = sympy.expand(weights("standard") - weights("super") - WIDTH**2)
-    written = sympy.Poly(beyond.subs(WIDTH, LENGTH + slack), LENGTH, slack)
-    return {**saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
-
-
-def share_saved() -> str:
-    """One less Super's parameters in Table 6 over those of standard attention."""
-    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
-    return str(1 - Fraction(fewer, full))
-
-
-def shares_apart(_: Any, ours: Any) -> dict[str, Any]:
-    """The numbers behind that share, and the length that Super's layer has by them."""
-    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
-    width = values.EXPERIMENTS["CIFAR100"].d_model
-    return {
-        "full": full, "own": fewer, "less": full - fewer, "share": float(Fraction(ours)),
-        "quarter": full // 4, "tokens": values.implied_seq_len(fewer, width), "width": width,
-    }  # fmt: skip
-
-
-CONSTANTS = {row["attention"]: row for row in values.DOCUMENT.rows("eq24_constants")}
-FORMULAS = {name: f"{row['C_attn']}*l*d_m + {row['head_term']}" for name, row in CONSTANTS.items()}
-#: Figure 3's head counts.
+# -- Figure 3 --------------------------------------------------------------------------
+#: Its head counts.
 PANELS = (1, 2, 4, 8)
 #: Sizes on both its axes, which the document does not give: with these its means come out.
 SIZES = tuple(2**exponent for exponent in range(11))
-#: Grids up to this power of two are tried for the quoted means.
-LARGEST = 13
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
 
 
-def slopes() -> dict[str, str]:
-    """What one more unit of width costs, by Eq 24; free of the width itself if linear."""
-    return {name: str(eq24(name).diff(WIDTH)) for name in values.MECHANISMS}
-
-
-def shape_is_free_of_length() -> bool:
-    """Whether the length only scales the curves: whether FLOPs(d_m) / FLOPs(1) is free of it."""
-    shapes = [sympy.cancel(eq24(name) / eq24(name).subs(WIDTH, 1)) for name in values.MECHANISMS]
-    return not any(LENGTH in shape.free_symbols for shape in shapes)
-
-
-# -- Figure 3 --------------------------------------------------------------------------
 @cache
 def heatmaps() -> Report:
     """Eq 24 of standard over Efficient Attention on the grid, a panel a head count."""
@@ -142,44 +181,21 @@ def excess(statistic: str) -> dict[str, float]:
 
 def quoted(source: str, statistic: str) -> dict[str, float]:
     """What the caption or the text quotes."""
-    rows = values.DOCUMENT.rows("fig3_flop_ratio_quoted")
-    return {
-        row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows if row["source"] == source
-    }
+    rows = [row for row in DOCUMENT.rows("fig3_flop_ratio_quoted") if row["source"] == source]
+    return {row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows}
 
 
-def quoted_order(source: str) -> list[str]:
+def _quoted_order(source: str) -> list[str]:
     """Head counts by the quoted means, the largest first."""
     means = quoted(source, "mean")
     return sorted(means, key=lambda h: -means[h])
 
 
-def by_excess() -> list[str]:
+def _by_excess() -> list[str]:
     """Head counts by the slope of Eq 24's ratio in h, the largest excess first."""
     slope = sympy.factor(ratio(eq24).diff(HEADS))
     assert slope.is_negative or slope.is_positive
     return [str(h) for h in sorted(PANELS, reverse=bool(slope.is_positive))]
-
-
-def fitting_grids() -> list[tuple[int, int, int, int]]:
-    """Exponents (first and last of l, first and last of d_m) of the grids with the quoted means.
-
-    Powers of two in a row on each axis, three at least, from 1 to 2^LARGEST.
-    """
-    spans = [(a, b) for a, b in combinations(range(LARGEST + 1), 2) if b - a >= 2]
-    wanted = quoted("text_B2", "mean")
-    return [
-        (*of_l, *of_d)
-        for of_l, of_d in product(spans, spans)
-        if all(round(mean_excess(of_l, of_d, int(h))) == mean for h, mean in wanted.items())
-    ]
-
-
-@cache
-def mean_excess(of_l: tuple[int, int], of_d: tuple[int, int], heads: int) -> float:
-    """The mean of 2 / (3 + 5 h l / d_m) over a grid of powers of two, in percent."""
-    shares = [y - x for x in range(of_l[0], of_l[1] + 1) for y in range(of_d[0], of_d[1] + 1)]
-    return 100 * sum(2 / (3 + 5 * heads / 2.0**share) for share in shares) / len(shares)
 
 
 def largest_excess(heads: int) -> float:
@@ -206,8 +222,8 @@ PRINTED: Printed = {
     "000-EQ24-origin": FORMULAS,
     "000-EQ24-linear": {name: row["slope_wrt_d_m"] for name, row in CONSTANTS.items()},
     "000-FIG3-formula": f"({FORMULAS['standard']})/({FORMULAS['efficient']})",
-    "000-FIG3-order-text": quoted_order("text_B2"),
-    "000-FIG3-order-caption": quoted_order("caption"),
+    "000-FIG3-order-text": _quoted_order("text_B2"),
+    "000-FIG3-order-caption": _quoted_order("caption"),
     "000-FIG3-grid": quoted("text_B2", "mean"),
     "000-FIG3-max": {
         name: max(quoted(source, "max").values())
@@ -216,10 +232,10 @@ PRINTED: Printed = {
     "000-FIG3-all": {h: int(most) for h, most in quoted("text_B2", "max").items()},
 }
 OURS: Ours = {
-    "000-REM1": partial(saved, "optimised"),
-    "000-REM2": partial(saved, "efficient"),
-    "000-REM3": saved_by_super,
-    "000-REM3-CIFAR": share_saved,
+    "000-REM1": partial(_saved, "optimised"),
+    "000-REM2": partial(_saved, "efficient"),
+    "000-REM3": _saved_by_super,
+    "000-REM3-CIFAR": _share_saved,
     "000-OPT-EQUIV": lambda: {
         str(h): reachable(8, h, True) == reachable(8, h, False) for h in (1, 2, 4)
     },
@@ -227,12 +243,10 @@ OURS: Ours = {
         "inside softmax": str(formula(EQ15).subs(formula("Q_head"), formula(EQ16))),
         "after softmax": str(formula(EQ14) / formula("S")),
     },
-    "000-DEF3": conforming_slices,
-    "000-SEC32": kernels,
-    "000-EQ24-exact": lambda: {name: str(multiply_adds(name)) for name in values.MECHANISMS},
-    "000-EQ24-origin": lambda: {
-        name: str(values.results_counted(name)) for name in values.MECHANISMS
-    },
+    "000-DEF3": _conforming_slices,
+    "000-SEC32": _kernels,
+    "000-EQ24-exact": lambda: {name: str(multiply_adds(name)) for name in MECHANISMS},
+    "000-EQ24-origin": lambda: {name: str(results_counted(name)) for name in MECHANISMS},
     "000-EQ24-35": lambda: str(eq24("efficient").diff(WIDTH) / eq24("standard").diff(WIDTH)),
     "000-EQ24-superopt": lambda: str(
         sympy.factor(multiply_adds("super") - multiply_adds("optimised"))
@@ -240,15 +254,10 @@ OURS: Ours = {
     "000-EQ24-linear": slopes,
     "000-EQ24-exactratio": exact_excess,
     "000-FIG2-shape": shape_is_free_of_length,
-    "000-FIG3-formula": lambda: str(ratio(values.results_counted)),
-    "000-FIG3-order-text": by_excess,
-    "000-FIG3-order-caption": by_excess,
+    "000-FIG3-formula": lambda: str(ratio(results_counted)),
+    "000-FIG3-order-text": _by_excess,
+    "000-FIG3-order-caption": _by_excess,
     "000-FIG3-grid": lambda: excess("mean"),
     "000-FIG3-max": lambda: dict.fromkeys(("caption", "text"), largest_excess(1)),
     "000-FIG3-all": lambda: {str(h): int(largest_excess(h)) for h in PANELS},
-}
-FACTS: Facts = {
-    "000-OPT-EQUIV": lambda *_: {"sliced": reachable(8, 2, True), "mapped": reachable(8, 2, False)},
-    "000-REM3-CIFAR": shares_apart,
-    "000-FIG3-grid": lambda *_: {"largest": LARGEST, "grids": len(fitting_grids())},
 }

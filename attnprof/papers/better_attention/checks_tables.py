@@ -2,26 +2,22 @@
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
-from attnprof.papers.better_attention import values
-from attnprof.papers.better_attention.values import (
+from attnprof.papers.better_attention.checks_parameters import (
     BY_HEADS,
+    DOCUMENT,
     EXPERIMENTS,
-    LENGTH,
     MECHANISMS,
     TABLES,
-    eq24,
-    multiply_adds,
-    ratio,
     rows,
     value,
 )
-from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.checks import Ours, Printed
 from attnprof.papers.documents import number
 
 RANK = "_rank"
@@ -32,6 +28,7 @@ NOT_REPEATED = {"dataset", "attention", "h", "params", "params_printed"}
 Nested = dict[str, dict[str, Any]]
 
 
+# -- ranks, and rows that stand in two tables ------------------------------------------
 def label(row: dict[str, str]) -> str:
     """A row's name: ``MNIST super``."""
     return " ".join(text for text in (row["dataset"], row["attention"]) if text)
@@ -67,73 +64,49 @@ def _value(row: dict[str, str], column: str) -> float:
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
 
-def differences(published: Nested, ours: Nested) -> dict[str, str]:
-    """Where two nested dicts differ, in words."""
-    differing = (
-        f"{row}, {column}: printed {published.get(row, {}).get(column)}, ours {value}"
-        for row, values in ours.items()
-        for column, value in values.items()
-        if published.get(row, {}).get(column) != value
-    )
-    return {"differences": "; ".join(differing)}
-
-
 def _main_rows() -> list[dict[str, str]]:
     return [row for table in ("1", "2", "3") for row in rows(table) if row["dataset"] in BY_HEADS]
 
 
-def printed_again() -> Nested:
+def _main_values() -> Nested:
+    return {
+        label(row): {n: number(row[n]) for n in row if n not in NOT_REPEATED and row[n]}
+        for row in _main_rows()
+    }
+
+
+def _printed_again() -> Nested:
     """The appendix's values of the main tables' rows."""
     values: Nested = {}
     for row in _main_rows():
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
         others = rows(BY_HEADS[row["dataset"]], row["attention"])
         (again,) = (other for other in others if other["h"] == heads)
+        names = [name for name in row if name not in NOT_REPEATED and row[name]]
         values[label(row)] = {
-            name: number(again[name.replace("epoch_time_s", "avg_time_s")])
-            for name in row
-            if name not in NOT_REPEATED and row[name]
+            name: number(again[name.replace("epoch_time_s", "avg_time_s")]) for name in names
         }
     return values
 
 
-def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
-    return sorted(rows(table, mechanism), key=lambda row: int(row["h"]))
-
-
-def improves_with_heads(table: str) -> dict[str, bool]:
+# -- more heads ------------------------------------------------------------------------
+def _improves_with_heads(table: str) -> dict[str, bool]:
     """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
     return {
         name: all(
             number(more["acc_pct"]) > number(less["acc_pct"])
             and number(more["loss"]) < number(less["loss"])
-            for less, more in pairwise(_by_heads(table, name))
+            for less, more in pairwise(sorted(rows(table, name), key=lambda row: int(row["h"])))
         )
         for name in MECHANISMS
         if rows(table, name)
     }
 
 
-def with_heads(table: str, published: Any, ours: dict[str, bool]) -> dict[str, str]:
-    """Accuracy and loss by head count of the mechanisms that do not improve, in words."""
-    sentences = []
-    for name in (name for name in ours if ours[name] != published.get(name)):
-        by_heads = _by_heads(table, name)
-        lines = [", ".join(row[column] for row in by_heads) for column in ("acc_pct", "loss")]
-        sentences.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
-    heads = ", ".join(sorted({row["h"] for row in rows(table)}))
-    return {"heads": heads, "lines": "; ".join(sentences)}
-
-
-RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
-HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
-
-
+# -- percentages -----------------------------------------------------------------------
 #: What the text quotes, by id: where, the percentage, and the expression where it is printed.
-QUOTED = {row["id"]: row for row in values.DOCUMENT.rows("quoted_percentages")}
-#: Tables with times a training epoch or an inference takes; the first of them are the main ones.
-MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
-LABELS = tomllib.loads((values.DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
+QUOTED = {row["id"]: row for row in DOCUMENT.rows("quoted_percentages")}
+LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -165,14 +138,14 @@ class Quotation:
         return self.numbers()["percent"]
 
 
-def printed(quote: str) -> Any:
+def _printed(quote: str) -> Any:
     """The percentage that is quoted, with the numbers of its expression where one is printed."""
     said = number(QUOTED[quote]["printed_pct"])
     numbers = [float(digits) for digits in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
     return {"percent": said, **dict(zip("abc", numbers, strict=True))} if numbers else said
 
 
-def mnist_lead(over: str = "") -> float:
+def _mnist_lead(over: str = "") -> float:
     """Super's training accuracy on MNIST over another's, or the best other's, in points."""
     points = {
         row["attention"]: float(row["acc_pct"]) for row in rows("1") if row["dataset"] == "MNIST"
@@ -181,109 +154,72 @@ def mnist_lead(over: str = "") -> float:
     return super_points - (points[over] if over else max(points.values()))
 
 
-def digits_exchanged(*_: Any) -> dict[str, float]:
-    """The percentage of MNIST's times with the last two digits of Super's exchanged."""
-    times = [value("1", "epoch_time_s", name, dataset="MNIST") for name in ("standard", "super")]
-    digits = f"{times[1]:.2f}"
-    swapped = float(f"{digits[:-2]}{digits[:-3:-1]}")
-    return {
-        "percent": 100 * (times[0] - swapped) / swapped, "swapped": swapped, "time": times[1],
-        "of_slower": 100 * (times[0] - times[1]) / times[0],
-    }  # fmt: skip
-
-
 QUOTATIONS = {quote: Quotation(**its) for quote, its in LABELS["quotations"].items()}
 #: By quotation: the percentage (or points) from the tables, and the decimals that are printed.
 RECOMPUTED: dict[str, tuple[Callable[[], float], int]] = {
     **{name: (its.percent, its.digits) for name, its in QUOTATIONS.items()},
-    "b3_mnist_vs_any": (mnist_lead, 2),
-    "b3_mnist_vs_stn": (partial(mnist_lead, "standard"), 2),
+    "b3_mnist_vs_any": (_mnist_lead, 2),
+    "b3_mnist_vs_stn": (partial(_mnist_lead, "standard"), 2),
 }
 
 
-def recomputed(**quotes: str) -> dict[str, float]:
-    """Quoted percentages from the tables, by the names they are given here."""
+def _recomputed(quotes: Mapping[str, str]) -> dict[str, float]:
     return {name: RECOMPUTED[quote][0]() for name, quote in quotes.items()}
 
 
-def time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
-    """Standard attention's time over the mechanism's, by the place of the two times."""
-    datasets = {f"{name.lower()}_s": name for name in values.EXPERIMENTS}
-    return {
-        f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (
-            number(row[column]) / number(other[column])
-        )
+# -- times -----------------------------------------------------------------------------
+#: Tables with times a training epoch or an inference takes; the first of them are the main ones.
+MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
+
+
+def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> list[float]:
+    """Standard attention's time over the mechanism's, for each two times of the same conditions."""
+    return [
+        number(row[column]) / number(other[column])
         for table in tables
         for row, other in product(rows(table, "standard"), rows(table, mechanism))
         if all(row[key] == other[key] for key in ("dataset", "h"))
         for column in row
         if column.endswith("_s")
-    }
+    ]
 
 
-def savings(mechanism: str) -> dict[str, float]:
+def _savings(mechanism: str) -> dict[str, float]:
     """Smallest and largest saving of training and inference time in percent, Tables 1 to 4."""
-    saved = [100 * (1 - 1 / times) for times in time_ratios(mechanism, MAIN).values()]
+    saved = [100 * (1 - 1 / times) for times in _time_ratios(mechanism, MAIN)]
     return {"from": min(saved), "to": max(saved)}
 
 
-def ends(mechanism: str, *_: Any) -> dict[str, str]:
-    """Where a mechanism saves the least time and where the most."""
-    ratios = time_ratios(mechanism, MAIN)
-    places = sorted(ratios, key=ratios.__getitem__)
-    return {"least": places[0], "most": places[-1]}
-
-
-def bound(count: Any, mechanism: str) -> float:
-    """The largest ratio of standard's count to the mechanism's: its limit for short contexts."""
-    return float(ratio(count, mechanism).subs(LENGTH, 0))
-
-
-def reach(mechanism: str, *_: Any) -> dict[str, Any]:
-    """The largest ratio of times in any table, and what the counts allow."""
-    ratios = time_ratios(mechanism, ALL)
-    place = max(ratios, key=ratios.__getitem__)
-    return {
-        "ratio": ratios[place], "place": place, "eq24": bound(eq24, mechanism),
-        "counted": bound(multiply_adds, mechanism),
-    }  # fmt: skip
-
-
+#: Tables by the claims of their ranks and head counts; quotations and mechanisms by others.
+RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
+HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
 CLAIMED = {f"000-PCT-{its.claim}": quote for quote, its in QUOTATIONS.items() if its.claim}
-LEAD = {"any other": "b3_mnist_vs_any", "standard": "b3_mnist_vs_stn"}
-EXCHANGED = {"Table 1": "b3_imagenet_first", "Table 7": "b3_imagenet_second"}
+SEVERAL = {
+    "000-PCT-B3-2.68": {"any other": "b3_mnist_vs_any", "standard": "b3_mnist_vs_stn"},
+    "000-PCT-B3-27": {"Table 1": "b3_imagenet_first", "Table 7": "b3_imagenet_second"},
+}
 SAVED = {"000-TIME-OPT": "optimised", "000-TIME-EFF": "efficient", "000-TIME-SUP": "super"}
 
 PRINTED: Printed = {
     **{claim: printed_ranks(table) for claim, table in RANKS.items()},
     **{claim: {row["attention"]: True for row in rows(table)} for claim, table in HEADS.items()},
-    "000-XTAB": {
-        label(row): {n: number(row[n]) for n in row if n not in NOT_REPEATED and row[n]}
-        for row in _main_rows()
+    "000-XTAB": _main_values(),
+    **{claim: _printed(quote) for claim, quote in CLAIMED.items()},
+    **{
+        claim: {name: _printed(quote) for name, quote in quotes.items()}
+        for claim, quotes in SEVERAL.items()
     },
-    **{claim: printed(quote) for claim, quote in CLAIMED.items()},
-    "000-PCT-B3-2.68": {name: printed(quote) for name, quote in LEAD.items()},
-    "000-PCT-B3-27": {name: printed(quote) for name, quote in EXCHANGED.items()},
 }
 OURS: Ours = {
     **{claim: partial(recomputed_ranks, table) for claim, table in RANKS.items()},
-    **{claim: partial(improves_with_heads, table) for claim, table in HEADS.items()},
-    "000-XTAB": printed_again,
+    **{claim: partial(_improves_with_heads, table) for claim, table in HEADS.items()},
+    "000-XTAB": _printed_again,
     **{
         claim: QUOTATIONS[quote].numbers if QUOTED[quote]["expression"] else RECOMPUTED[quote][0]
         for claim, quote in CLAIMED.items()
     },
-    "000-PCT-B3-2.68": lambda: recomputed(**LEAD),
-    "000-PCT-B3-27": lambda: recomputed(**EXCHANGED),
-    **{claim: partial(savings, mechanism) for claim, mechanism in SAVED.items()},
-    "000-SUP-45": lambda: 100 * (max(time_ratios("super", ALL).values()) - 1),
-    "000-EFF-2x": lambda: max(time_ratios("efficient", ALL).values()),
-}
-FACTS: Facts = {
-    **dict.fromkeys((*RANKS, "000-XTAB"), differences),
-    **{claim: partial(with_heads, table) for claim, table in HEADS.items()},
-    "000-PCT-5.86": digits_exchanged,
-    **{claim: partial(ends, mechanism) for claim, mechanism in SAVED.items()},
-    "000-SUP-45": partial(reach, "super"),
-    "000-EFF-2x": partial(reach, "efficient"),
+    **{claim: partial(_recomputed, quotes) for claim, quotes in SEVERAL.items()},
+    **{claim: partial(_savings, mechanism) for claim, mechanism in SAVED.items()},
+    "000-SUP-45": lambda: 100 * (max(_time_ratios("super", ALL)) - 1),
+    "000-EFF-2x": lambda: max(_time_ratios("efficient", ALL)),
 }

@@ -13,43 +13,29 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention import checks_formulas, values
-from attnprof.papers.better_attention.checks_formulas import excess, slopes
-from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
-from attnprof.papers.better_attention.checks_tables import (
-    LABELS,
-    RANK,
-    RECOMPUTED,
-    label,
-    recomputed_ranks,
-)
-from attnprof.papers.better_attention.values import (
-    LENGTH,
-    MECHANISMS,
-    WIDTH,
-    counter,
-    eq24,
-    multiply_adds,
-    rows,
-)
+from attnprof.papers.better_attention import checks_formulas as counts
+from attnprof.papers.better_attention import checks_parameters as sizes
+from attnprof.papers.better_attention import checks_tables
+from attnprof.papers.better_attention.checks_formulas import PANELS, eq24, excess, multiply_adds
+from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANISMS, rows
+from attnprof.papers.better_attention.checks_tables import LABELS, RANK, label
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number
 from attnprof.papers.regenerated import (
     Cell,
     FigureData,
     PaperFigure,
-    Row,
     Statement,
     described,
     tables_of,
 )
 
-NAMES, QUOTED = LABELS["columns"], LABELS["quoted"]
+NAMES = LABELS["columns"]
 
 
-def results(table: str) -> list[dict[str, Any]]:
+def _results(table: str) -> list[dict[str, Any]]:
     """A table of results: sizes recomputed, ranks too."""
-    ranks = recomputed_ranks(table)
+    ranks = checks_tables.recomputed_ranks(table)
     return [_row(table, row, ranks.get(label(row), {})) for row in rows(table)]
 
 
@@ -75,59 +61,56 @@ def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str,
 def _size(table: str, row: dict[str, str]) -> str:
     """Ours, written as that table writes it."""
     if table == "7":
-        return f"{totals()[row['attention']]:.2f}M"
-    count = expected(row)
+        return f"{sizes.totals()[row['attention']]:.2f}M"
+    count = sizes.expected(row)
     if table == "1":
-        short = abbreviated(count)
+        short = sizes.abbreviated(count)
         return f"{short / 1e6:.2f}M" if short >= 1_000_000 else f"{short // 1000}K"
     return f"{count / 1e6:.1f}M" if table == "3" else f"{count:,}"
 
 
-def constants() -> list[dict[str, Any]]:
+def _constants() -> list[dict[str, Any]]:
     """The constants of Eq 24, and what its left side is when it is counted."""
     rows = []
-    for row in values.DOCUMENT.rows("eq24_constants"):
+    for row in DOCUMENT.rows("eq24_constants"):
         name = row["attention"]
-        count = values.results_counted(name)
-        slope = count.coeff(WIDTH, 1)
-        head_term = str((count - slope * WIDTH).expand())
+        count = counts.results_counted(name)
+        slope = count.coeff(counts.WIDTH, 1)
+        head_term = str((count - slope * counts.WIDTH).expand())
         rows.append({
             "attention": name,
-            "C": Cell(row["C_attn"], str(slope / LENGTH), same_formula),
-            "slope in d_m": Cell(row["slope_wrt_d_m"], slopes()[name], same_formula),
+            "C": Cell(row["C_attn"], str(slope / counts.LENGTH), same_formula),
+            "slope in d_m": Cell(row["slope_wrt_d_m"], counts.slopes()[name], same_formula),
             "head term": Cell(row["head_term"], head_term, same_formula),
             "multiplications and additions": str(multiply_adds(name)),
         })  # fmt: skip
     return rows
 
 
-def percentages() -> list[dict[str, Any]]:
+def _percentages() -> list[dict[str, Any]]:
     """Every percentage that the text quotes."""
-    return [
-        {"where": row["where"], "what": QUOTED[row["id"]], "expression": row["expression"],
-         "percent": Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))}
-        for row in values.DOCUMENT.rows("quoted_percentages")
-        for ours, digits in [RECOMPUTED[row["id"]]]
-    ]  # fmt: skip
-
-
-def largest_or_mean(which: str, row: Row) -> float:
-    """Our excess of Figure 3 for a row's head count."""
-    return round(excess(which)[row["h"]], 2)
+    shown = []
+    for row in DOCUMENT.rows("quoted_percentages"):
+        ours, digits = checks_tables.RECOMPUTED[row["id"]]
+        percent = Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))
+        what = LABELS["quoted"][row["id"]]
+        texts = {"where": row["where"], "what": what, "expression": row["expression"]}
+        shown.append({**texts, "percent": percent})
+    return shown
 
 
 TABLES = tables_of(
     "000",
     {
         "fig3": {
-            "mean excess (%)": partial(largest_or_mean, "mean"),
-            "largest excess (%)": partial(largest_or_mean, "max"),
+            "mean excess (%)": lambda row: round(excess("mean")[row["h"]], 2),
+            "largest excess (%)": lambda row: round(excess("max")[row["h"]], 2),
         }
     },
     {
-        **{table: partial(results, table) for table in values.TABLES},
-        "eq24": constants,
-        "quoted": percentages,
+        **{table: partial(_results, table) for table in sizes.TABLES},
+        "eq24": _constants,
+        "quoted": _percentages,
     },
 )
 
@@ -147,11 +130,11 @@ STEPS = {
 }
 
 
-def blocks(mechanism: str) -> list[dict[str, str]]:
+def _blocks(mechanism: str) -> list[dict[str, str]]:
     """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
     projected = registry.get(mechanism).projections
     parts = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
-    for stage in values.definition(mechanism):
+    for stage in counts.definition(mechanism):
         if stage.name == "output":
             parts.append(("Concat", "heads", ""))
         if stage.name in STEPS:  # exponentials and row sums are part of another block
@@ -161,7 +144,7 @@ def blocks(mechanism: str) -> list[dict[str, str]]:
 
 def diagram() -> FigureData:
     """Figure 1: the blocks of all four mechanisms."""
-    rows = [row for name in MECHANISMS for row in blocks(name)]
+    rows = [row for name in MECHANISMS for row in _blocks(name)]
     maps = {
         name: {(r["block"], r["on"]) for r in rows if r["mechanism"] == name and r["map"]}
         for name in MECHANISMS
@@ -196,7 +179,7 @@ SIZES = range(STEP, LARGEST + 1, STEP)
 def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_Row]:
     return [
         {"counted": count, "l": n, "d_m": d,
-         **{name: counter(COUNTS[count], name)(n, d, ONE_HEAD) for name in MECHANISMS}}
+         **{name: counts.counter(COUNTS[count], name)(n, d, ONE_HEAD) for name in MECHANISMS}}
         for n in seq_lens
         for d in widths
     ]  # fmt: skip
@@ -244,15 +227,15 @@ def _said_of_widths(
     yield "optimised", same, {
         **words, "products": "the same" if exactly else "the same for l = d_m alone"
     }  # fmt: skip
-    yield "lengths", checks_formulas.shape_is_free_of_length(), {
+    yield "lengths", counts.shape_is_free_of_length(), {
         "saved": saved, "elsewhere": elsewhere, "largest": LARGEST, "stated": STATED, "other": OTHER
     }  # fmt: skip
 
 
 def heatmap() -> FigureData:
     """Figure 3: the ratio of standard to Efficient Attention over length and width."""
-    report = checks_formulas.heatmaps()
-    full, efficient = (counter(multiply_adds, name) for name in ("standard", "efficient"))
+    report = counts.heatmaps()
+    full, efficient = (counts.counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
         {
             "l": cell["seq_len"], "d_m": cell["d_model"], "h": cell["num_heads"],
@@ -262,27 +245,26 @@ def heatmap() -> FigureData:
         for cell in map(asdict, report.records)
         for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
-    mean, most = checks_formulas.excess("mean"), max(checks_formulas.excess("max").values())
-    panels = checks_formulas.PANELS
+    mean, most = excess("mean"), max(excess("max").values())
     means, largest = list[Statement](), list[Statement]()
     for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
-        said = checks_formulas.quoted(source, "mean")
-        up_to = max(checks_formulas.quoted(source, "max").values())
+        said = counts.quoted(source, "mean")
+        up_to = max(counts.quoted(source, "max").values())
         gaps = {
-            "where": where, "printed": ", ".join(f"{said[str(h)]} % (h = {h})" for h in panels),
-            "ours": ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in panels),
+            "where": where, "printed": ", ".join(f"{said[str(h)]} % (h = {h})" for h in PANELS),
+            "ours": ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in PANELS),
         }  # fmt: skip
-        agree = all(round(mean[str(h)]) == said[str(h)] for h in panels)
+        agree = all(round(mean[str(h)]) == said[str(h)] for h in PANELS)
         means.append(("mean-excess", agree, gaps))
         bound = {"where": where, "printed": up_to, "ours": most}
         largest.append(("largest-excess", round(most) == up_to, bound))
-    exact = checks_formulas.exact_excess()
+    exact = counts.exact_excess()
     falls = exact["falls with the heads"]
     counted = {"most": exact["at most"], "less": "less" if falls else "not less"}
     description = described(
         "000", [*means, *largest, ("counted", exact["at most"] <= 67 and falls, counted)]
     )
-    return FigureData(rows, description, {"summary": report.summary, "grid": checks_formulas.GRID})
+    return FigureData(rows, description, {"summary": report.summary, "grid": counts.GRID})
 
 
 def surfaces() -> FigureData:

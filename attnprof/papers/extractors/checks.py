@@ -13,7 +13,7 @@ import sympy
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.papers.checks import Facts, Ours, Printed, formula, same_formula
+from attnprof.papers.checks import Ours, Printed, formula
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -128,7 +128,7 @@ def length(path: str) -> int:
     return len(path.split(";"))
 
 
-SIZE, HEADS = 128, 32
+SIZE = 128
 #: Table 7's columns: sublayer and heads (of which the Extractors have none).
 COLUMNS = {
     "self_attention_1_head": ("self_attention", 1),
@@ -138,21 +138,19 @@ COLUMNS = {
 #: Tables of closed forms: of a training sequence, and of one more token.
 TRAINING = {"3": "table03_training_part1", "4": "table04_training_part2"}
 INFERENCE = {"5": "table05_inference_part1", "6": "table06_inference_part2"}
+#: Quantities that the text compares, as Table 7 counts them.
+COMPARED = {"operations": "total_ops", "parameters": "params"}
 _Row = Mapping[str, str]
 _Forms = dict[str, dict[str, str]]
-PATHS = {row["sublayer"]: row for row in DOCUMENT.rows("critical_paths")}
-PRINTED_PATHS = [name for name, row in PATHS.items() if row["printed"] == "yes"]
+PATHS = {
+    row["sublayer"]: row["steps_in_order"]
+    for row in DOCUMENT.rows("critical_paths") if row["printed"] == "yes"
+}  # fmt: skip
 SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("table01_hyperparameters")}
 #: Section 6: tokens of the corpus.
 TOKENS = 8_400_000
 #: "Far" larger: an order of magnitude.
 FAR = 10
-#: What SHE has far more of, and than which self-attention.
-LARGER = {
-    f"{word}, {heads.replace('_', ' ')}": (quantity, heads)
-    for word, quantity in (("operations", "total_ops"), ("parameters", "params"))
-    for heads in ("1_head", "32_heads")
-}
 
 
 def counted(row: _Row) -> str:
@@ -175,17 +173,7 @@ def column(name: str) -> dict[str, int]:
     return numbers(sublayer, SIZE, SIZE, heads)
 
 
-def misprint(row: _Row, printed: Any, ours: Any) -> dict[str, Any]:
-    """What a closed form has too few, and whether the terms printed above it are right."""
-    missing, terms, remark = sympy.factor(formula(ours) - formula(printed)), terms_of(row), ""
-    if same_formula(terms, ours):
-        remark = f", though the terms printed above it add up to {terms}"
-    if row["quantity"] == "add" and same_formula(str(missing), "(n - 1)*(t - 1)"):
-        remark += ". The softmax's t - 1 additions stand there for each head and were added up once"
-    return {"missing": missing, "told": remark}
-
-
-def printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
+def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
     """The closed forms that tables print, by sublayer and quantity, put another way."""
     forms: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
@@ -195,31 +183,23 @@ def printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Form
     return forms
 
 
-def other_sums(published: Any, ours: Any) -> dict[str, str]:
-    """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
-    at = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
-    sentences = []
-    for name, quantity in ((n, q) for n in ours for q in ours[n]):
-        said, derived = (formula(forms[name][quantity]) for forms in (published, ours))
-        if not same_formula(said, derived):
-            sentences.append(
-                f"{name} {quantity}: the steps come to {derived} instead of {said}, "
-                f"{int(derived.subs(at)):,} instead of {int(said.subs(at)):,} "
-                f"at d = l = {SIZE}, n = {HEADS}"
-            )
-    return {"sums": "; ".join(sentences)}
-
-
-def ratio_of_me(quantity: str) -> float:
-    """ME's share of what 1-head self-attention has."""
+def _ratio_of_me(quantity: str) -> float:
     return column("me")[quantity] / column("self_attention_1_head")[quantity]
 
 
-def fewer(name: str, against: str) -> dict[str, bool]:
-    """Whether a sublayer has fewer operations and parameters than another."""
+def _fewer(name: str, against: str) -> dict[str, bool]:
     ours, other = column(name), column(against)
-    quantities = {"operations": "total_ops", "parameters": "params"}
-    return {word: ours[quantity] < other[quantity] for word, quantity in quantities.items()}
+    return {word: ours[quantity] < other[quantity] for word, quantity in COMPARED.items()}
+
+
+def _far_more() -> dict[str, bool]:
+    """Whether SHE has far more of each quantity than self-attention, by its heads."""
+    return {
+        f"{word}, {heads.replace('_', ' ')}": column("she")[quantity]
+        > FAR * column(f"self_attention_{heads}")[quantity]
+        for word, quantity in COMPARED.items()
+        for heads in ("1_head", "32_heads")
+    }
 
 
 def uniform() -> tuple[float, float]:
@@ -266,9 +246,8 @@ def more_than_me() -> dict[str, bool]:
     }
 
 
-def paths_compared() -> dict[str, str | bool]:
-    """The critical paths, and which are shorter than others."""
-    paths = {name: critical_path(name) for name in PRINTED_PATHS}
+def _paths_compared() -> dict[str, str | bool]:
+    paths = {name: critical_path(name) for name in PATHS}
     return {
         **paths,
         "she shorter than self-attention": length(paths["she"]) < length(paths["self_attention"]),
@@ -286,10 +265,10 @@ TABLE_7 = DOCUMENT.rows("table07_counts_d128_l128")
 PRINTED: Printed = {
     **{claim: row["closed_form_printed"] for claim, row in CLOSED.items()},
     **{f"002-T7-{name}": {row["quantity"]: int(row[name]) for row in TABLE_7} for name in COLUMNS},
-    "002-TELESCOPE": printed_forms(TRAINING, sympy.expand),
+    "002-TELESCOPE": _printed_forms(TRAINING, sympy.expand),
     "002-EPOCHS": float(SETTINGS["epochs"]),
     "002-CRIT": {
-        **{name: PATHS[name]["steps_in_order"] for name in PRINTED_PATHS},
+        **PATHS,
         "she shorter than self-attention": True,
         "me shorter than she": True,
     },
@@ -297,32 +276,16 @@ PRINTED: Printed = {
 OURS: Ours = {
     **{claim: partial(counted, row) for claim, row in CLOSED.items()},
     **{f"002-T7-{name}": partial(column, name) for name in COLUMNS},
-    "002-TELESCOPE": lambda: printed_forms(INFERENCE, summed),
-    "002-T7-tenth": lambda: ratio_of_me("total_ops"),
-    "002-T7-512": lambda: round(1 / ratio_of_me("params"), 6),
+    "002-TELESCOPE": lambda: _printed_forms(INFERENCE, summed),
+    "002-T7-tenth": lambda: _ratio_of_me("total_ops"),
+    "002-T7-512": lambda: round(1 / _ratio_of_me("params"), 6),
     "002-PPL": lambda: isclose(*uniform()),
     "002-HE-params": lambda: {
-        "he": fewer("he", "self_attention_32_heads"), "we": fewer("we", "self_attention_1_head"),
+        "he": _fewer("he", "self_attention_32_heads"), "we": _fewer("we", "self_attention_1_head"),
     },
-    "002-SHE-ratio": lambda: {
-        name: column("she")[quantity] > FAR * column(f"self_attention_{heads}")[quantity]
-        for name, (quantity, heads) in LARGER.items()
-    },
+    "002-SHE-ratio": _far_more,
     "002-EPOCHS": epochs,
     "002-LESS": less_computation,
     "002-ME-least": more_than_me,
-    "002-CRIT": paths_compared,
+    "002-CRIT": _paths_compared,
 }  # fmt: skip
-FACTS: Facts = {
-    **{claim: partial(misprint, row) for claim, row in CLOSED.items()},
-    "002-TELESCOPE": other_sums,
-    "002-HE-params": lambda *_: {
-        "he": column("he")["params"],
-        "other": column("self_attention_32_heads")["params"],
-    },
-    "002-PPL": lambda *_: {
-        "words": SETTINGS["vocabulary_size"],
-        "cost": uniform()[0],
-        "perplexity": uniform()[1],
-    },
-}

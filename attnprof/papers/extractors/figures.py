@@ -1,24 +1,11 @@
 """002's figures and tables: what each step of a definition waits for, settings, counts."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import formula, rounded, same_formula
 from attnprof.papers.extractors import checks
-from attnprof.papers.extractors.checks import (
-    COLUMNS,
-    DOCUMENT,
-    INFERENCE,
-    TRAINING,
-    column,
-    counted,
-    critical_path,
-    last_step,
-    length,
-    sequence,
-    steps,
-)
+from attnprof.papers.extractors.checks import DOCUMENT, INFERENCE, PATHS, TRAINING, counted, length
 from attnprof.papers.regenerated import (
     Cell,
     FigureData,
@@ -43,20 +30,18 @@ DRAWN = {
 
 def sublayer(name: str) -> FigureData:
     """A sublayer's steps for one more token, what each waits for, and its critical path."""
-    way, ours, entries = last_step(name)["way"], critical_path(name), sequence(name)["params"]
+    way, ours = checks.last_step(name)["way"], checks.critical_path(name)
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
          "operations": step["operations"], "on critical path": step["step"] in way,
          **dict(zip(NAMES, map(int, checks.counts(step["cost"]).values()), strict=True))}
-        for step in steps(name)
+        for step in checks.steps(name)
     ]  # fmt: skip
-    drawn = formula(" + ".join(DRAWN[name].values()))
+    drawn, entries = formula(" + ".join(DRAWN[name].values())), checks.sequence(name)["params"]
     gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
     said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
-    for row in checks.DOCUMENT.rows("critical_paths"):
-        if (row["sublayer"], row["printed"]) == (name, "yes"):  # Section 7 has none for HE and WE
-            printed = row["steps_in_order"]
-            said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
+    if printed := PATHS.get(name):  # Section 7 has none for HE and WE
+        said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
     facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
     return FigureData(rows, described("002", said), facts)
 
@@ -69,14 +54,14 @@ FIGURES = {
     "2": PaperFigure(
         "The self-attention sublayer, one more token", partial(sublayer, "self_attention")
     ),
-    "3": PaperFigure("SHE, one more token", partial(sublayer, "she")),
-    "4": PaperFigure("WE, one more token", partial(sublayer, "we")),
-    "5": PaperFigure("HE, one more token", partial(sublayer, "he")),
-    "6": PaperFigure("ME, one more token", partial(sublayer, "me")),
-}  # fmt: skip
+    **{
+        key: PaperFigure(f"{name.upper()}, one more token", partial(sublayer, name))
+        for key, name in {"3": "she", "4": "we", "5": "he", "6": "me"}.items()
+    },
+}
 
 
-def settings() -> list[dict[str, Any]]:
+def _settings() -> list[dict[str, Any]]:
     """Table 1; of its values one follows from the others."""
     rows: list[dict[str, Any]] = [
         {name: row[name] for name in ("key", "symbol", "value")}
@@ -88,7 +73,7 @@ def settings() -> list[dict[str, Any]]:
     return rows
 
 
-def closed_forms(number: str) -> list[dict[str, Any]]:
+def _closed_forms(number: str) -> list[dict[str, Any]]:
     """A table of closed forms; the printed terms added up stand beside them."""
     return [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
@@ -98,13 +83,13 @@ def closed_forms(number: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def number_of(name: str, row: Row) -> int:
+def _number(name: str, row: Row) -> int:
     """Our number of a column of Table 7."""
-    return column(name)[row["quantity"]]
+    return checks.column(name)[row["quantity"]]
 
 
-ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "1": settings,
-    **{number: partial(closed_forms, number) for number in TRAINING | INFERENCE},
-}
-TABLES = tables_of("002", {"7": {name: partial(number_of, name) for name in COLUMNS}}, ROWS)
+TABLES = tables_of(
+    "002",
+    {"7": {name: partial(_number, name) for name in checks.COLUMNS}},
+    {"1": _settings, **{n: partial(_closed_forms, n) for n in TRAINING | INFERENCE}},
+)

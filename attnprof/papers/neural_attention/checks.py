@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
 
 import sympy
 
@@ -19,7 +18,7 @@ from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
 from attnprof.mechanism import Mechanism
 from attnprof.models import preset
-from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.checks import Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -34,8 +33,7 @@ MILLION = 1e6
 
 def settings(task: str) -> dict[str, str]:
     """A task's settings as the document gives them."""
-    rows = DOCUMENT.rows("settings")
-    return {row["key"]: row["value"] for row in rows if row["task"] == task}
+    return {r["key"]: r["value"] for r in DOCUMENT.rows("settings") if r["task"] == task}
 
 
 def rows_by_projection(table: str, column: str) -> dict[str, float]:
@@ -73,8 +71,7 @@ def attention(name: str) -> Mechanism:
     return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
 
 
-def linear(inputs: int, outputs: int) -> int:
-    """Weights and biases of a linear map."""
+def _linear(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 
 
@@ -87,7 +84,7 @@ def _layers(task: str, name: str) -> int:
     """All layers: attention, two normalisations, a feed-forward network; ``name`` in the first."""
     sizes = workload(task)
     width = int(sizes.d_model)
-    network = linear(width, FEED_FORWARD) + linear(FEED_FORWARD, width)
+    network = _linear(width, FEED_FORWARD) + _linear(FEED_FORWARD, width)
     one = int(attention("dot").parameters(sizes)) + network + 2 * 2 * width
     return int(settings(task)["layers"]) * one + added(task, name)
 
@@ -96,14 +93,14 @@ def _layers(task: str, name: str) -> int:
 def language_model(name: str) -> int:
     """Parameters of the language model with this attention in the first layer."""
     width = int(workload("nlp").d_model)
-    return VOCABULARY * width + _layers("nlp", name) + 2 * width + linear(width, VOCABULARY)
+    return VOCABULARY * width + _layers("nlp", name) + 2 * width + _linear(width, VOCABULARY)
 
 
 @cache
 def vision_model(name: str, dataset: str) -> int:
     """Parameters of the vision transformer: patches, a class token, and a head for the classes."""
     width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
-    ends = linear(CHANNELS * patch**2, width) + width + 2 * width + linear(width, CLASSES[dataset])
+    ends = _linear(CHANNELS * patch**2, width) + 3 * width + _linear(width, CLASSES[dataset])
     return _layers("vision", name) + ends
 
 
@@ -144,26 +141,15 @@ def gain(dataset: str) -> float:
     return round(by_model["d'=2"] - by_model["dot"], 6)
 
 
-def least_memory(task: str, name: str, batch: int | None = None) -> float:
+def least_memory(task: str, name: str) -> float:
     """GB that one tensor of a row takes: C (Eq 7), for the dot product all softmax matrices.
 
     These are kept by all layers for the backward pass; both in float32.
     """
-    task_settings, sizes = settings(task), workload(task)
-    size = int(task_settings["batch"]) if batch is None else batch
+    sizes, (batch, layers) = workload(task), (int(settings(task)[n]) for n in ("batch", "layers"))
     if name != "dot":
-        return size_of_c(task, name, size)
-    entries = size * int(task_settings["layers"]) * sizes.num_heads * sizes.seq_len**2
-    return float(entries * sizes.item_size / 1e9)
-
-
-def batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
-    return {
-        "one": ", ".join(f"{least_memory('nlp', name, 1):.2f}" for name in ours),
-        "c": ", ".join(f"{least_memory('nlp', name):.2f}" for name in ours if name != "dot"),
-        "softmax": least_memory("nlp", "dot"),
-    }
+        return size_of_c(task, name, batch)
+    return float(batch * layers * sizes.num_heads * sizes.seq_len**2 * sizes.item_size / 1e9)
 
 
 @cache
@@ -173,13 +159,11 @@ def peaks() -> dict[str, int]:
     return {name: int(attention(name).cost(sizes).peak()) for name in MEMORY}
 
 
-def by_memory(sizes: Mapping[str, float]) -> list[str]:
-    """Rows, the largest first."""
+def _by_memory(sizes: Mapping[str, float]) -> list[str]:
     return sorted(sizes, key=lambda name: -sizes[name])
 
 
-def falls_sharply(sizes: Mapping[str, float]) -> bool:
-    """Whether each step to a narrower projection saves a quarter of the memory or more."""
+def _falls_sharply(sizes: Mapping[str, float]) -> bool:
     steps = ("none", "d'=16", "d'=2")
     return all(sizes[after] <= 0.75 * sizes[before] for before, after in pairwise(steps))
 
@@ -217,14 +201,8 @@ LETTERS = {TOKENS: "n", WIDTH: "d"}
 ROWS = ("dot", "d'=2", "d'=16", "none")
 
 
-def millions(name: str) -> float:
-    """Size of the language model with the public code's network, in millions."""
-    return language_model(name) / MILLION
-
-
 @cache
-def output_shape(name: str) -> list[str]:
-    """The shape of a mechanism's output for one head of n tokens, run for real."""
+def _output_shape(name: str) -> list[str]:
     import torch
 
     from attnprof.blocks.core import attend_core
@@ -262,8 +240,7 @@ def smallest_with_one_width() -> float:
     return min(sizes) / MILLION
 
 
-def vision_sizes() -> dict[str, float]:
-    """Sizes of the vision models, and how they differ, in millions."""
+def _vision_sizes() -> dict[str, float]:
     sizes = {
         (name, dataset): vision_model(name, dataset) / MILLION
         for name in VISION for dataset in CLASSES
@@ -302,7 +279,7 @@ PRINTED: Printed = {
     **{claim: float(row["improvement_pct"]) for claim, row in REDUCTIONS.items()},
     **{claim: float(row["gain_points"]) for claim, row in GAINS.items()},
     "001-MEM": MEMORY,
-    "001-MEM-mono": {"by falling memory": by_memory(MEMORY), "a quarter less at each step": True},
+    "001-MEM-mono": {"by falling memory": _by_memory(MEMORY), "a quarter less at each step": True},
     "001-SPEED": SPEED,
     "001-PAR-base": SIZES["dot"],
     "001-D64-NLP": int(settings("nlp")["d_head"]),
@@ -331,23 +308,20 @@ OURS: Ours = {
     "001-LOWRANK": lambda: PERPLEXITIES["d'=2"] < PERPLEXITIES["none"],
     "001-MEM": lambda: {name: [least_memory("nlp", name) / 2, CARD] for name in MEMORY},
     "001-MEM-mono": lambda: {
-        "by falling memory": by_memory(peaks()),
-        "a quarter less at each step": falls_sharply(MEMORY) and falls_sharply(peaks()),
+        "by falling memory": _by_memory(peaks()),
+        "a quarter less at each step": _falls_sharply(MEMORY) and _falls_sharply(peaks()),
     },
     "001-SPEED": lambda: {name: least_time("nlp", name) for name in SPEED},
-    "001-PAR-base": lambda: millions("dot"),
+    "001-PAR-base": lambda: language_model("dot") / MILLION,
     "001-D64-NLP": lambda: int(workload("nlp").head_dim),
     "001-D64-VIS": lambda: int(workload("vision").head_dim),
-    "001-PAR-h-two": lambda: {name: millions(name) for name in SIZES if name != "dot"},
-    "001-EQ10-shape": lambda: {"Eq 1": output_shape("standard"), "Eq 10": output_shape("neural")},
+    "001-PAR-h-two": lambda: {n: language_model(n) / MILLION for n in SIZES if n != "dot"},
+    "001-EQ10-shape": lambda: {"Eq 1": _output_shape("standard"), "Eq 10": _output_shape("neural")},
     "001-SEQ785": lambda: (
         1 + int(exact_div(*(int(settings("vision")[name]) for name in ("image", "patch")))) ** 2
     ),
     "001-PAR-h-single": smallest_with_one_width,
-    "001-PAR-cifar": vision_sizes,
+    "001-PAR-cifar": _vision_sizes,
     "001-MANIFOLD": graph_dimensions,
     "001-ON2": growth,
-}
-FACTS: Facts = {
-    "001-MEM": batch_and_sample,
 }

@@ -14,7 +14,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
 from attnprof.crossovers.sides import Meeting, contests
 from attnprof.crossovers.solve import solved
-from attnprof.papers.checks import Facts, Ours, Printed
+from attnprof.papers.checks import Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
@@ -90,32 +90,19 @@ def first_lengths(head_dim: int) -> dict[str, int]:
     return {name: int(crossing(name, head_dim)[0].first_seq_len) for name in METRICS}
 
 
-#: Operations of an exponential, as this project counts.
-EXPONENTIAL = 1
-#: N1 at most this part of N0 is "considerably smaller".
-CONSIDERABLY = 2 / 3
-
-
 def fraction() -> tuple[Any, Any]:
     """N0 before it is divided out: the efficient count over N, the direct one over N²."""
     over, under = efficient_flops() / N, direct_flops() / N**2
     return sympy.expand(over), sympy.expand(under)
 
 
-def closed_form(name: str) -> str:
-    """N0 or N1 in d."""
-    return str(crossing(name, WIDTHS[0])[1])
-
-
-def split() -> list[str]:
-    """The numerators of A.1: what d² and d times the lower side take, and what is left."""
+def _split() -> list[str]:
     top, bottom = fraction()
     parts = [sympy.expand(D**power * bottom) for power in (2, 1)]
     return [str(part) for part in (*parts, sympy.expand(top - sum(parts)))]
 
 
-def sums_and_factors() -> str:
-    """FLOPs of one factor, the two sums, and the sums of V's columns."""
+def _sums_and_factors() -> str:
     counted = stages("taylor-efficient")
     columns = counted["sum of values"] - (D + 1)  # N values take N - 1 additions
     return str(sympy.expand(counted["factors"] / 3 + counted["sums"] + columns))
@@ -130,8 +117,7 @@ def dearer_from() -> str:
     return str(even)
 
 
-def orders() -> dict[str, str]:
-    """The leading term of each form, without its factor."""
+def _orders() -> dict[str, str]:
     counts = {"efficient": efficient_flops(), "direct": direct_flops()}
     leading = {name: leading_terms(count, ("N", "d")) for name, count in counts.items()}
     return {name: str(total(terms or (), factors=False)) for name, terms in leading.items()}
@@ -150,8 +136,7 @@ def radicand() -> Any:
     return sympy.expand(b**2 - 4 * a * c)
 
 
-def radicands() -> list[str]:
-    """What stands under the root, as it comes and expanded."""
+def _radicands() -> list[str]:
     a, b, c = quadratic()
     return [f"({sympy.expand(-b)})**2 + {-4 * a}*({c})", str(radicand())]
 
@@ -177,8 +162,7 @@ def tightest_bound() -> str:
     return str(sympy.expand((-b + dominating_square()) / (2 * a)))
 
 
-def solutions() -> dict[str, Any]:
-    """A.4's equation in N, how many solutions it has, and how many are positive."""
+def _solutions() -> dict[str, Any]:
     a, _, c = quadratic()
     all_heads = printed("004-MHSA-ENT-DIRECT") - printed("004-MHSA-ENT-EFFICIENT")
     # Signs of all coefficients in d decide: nothing is tried at single widths.
@@ -248,8 +232,7 @@ def real_solutions() -> list[Any]:
     return list(sympy.Poly(equation() - 3, D).real_roots())
 
 
-def flat_heads() -> dict[str, float]:
-    """How many positive roots the derivative by h has, and the first."""
+def _flat_heads() -> dict[str, float]:
     roots = [root for root in real_solutions() if root.is_positive]
     return {"positive": len(roots), "d": float(roots[0].n(20))}
 
@@ -261,22 +244,26 @@ OURS: Ours = {
     "004-EQ4": lambda: str(direct_flops()),
     "004-YSQU": lambda: str(squared_flops()),
     "004-EQ5": lambda: str(efficient_flops()),
-    "004-EQ6": lambda: {"fraction": "({})/({})".format(*fraction()), "N0": closed_form("N0")},
-    "004-EQ7": lambda: closed_form("N1"),
-    "004-A1": split,
-    "004-COLSUM": sums_and_factors,
-    "004-STD-higher": lambda: {"standard takes more": float(dearer_from()) < EXPONENTIAL},
-    "004-COMPL": orders,
-    "004-EQ7-rad": radicands,
+    "004-EQ6": lambda: {
+        "fraction": "({})/({})".format(*fraction()),
+        "N0": str(crossing("N0", WIDTHS[0])[1]),
+    },
+    "004-EQ7": lambda: str(crossing("N1", WIDTHS[0])[1]),
+    "004-A1": _split,
+    "004-COLSUM": _sums_and_factors,
+    # an exponential is one operation here
+    "004-STD-higher": lambda: {"standard takes more": float(dearer_from()) < 1},
+    "004-COMPL": _orders,
+    "004-EQ7-rad": _radicands,
     "004-N1-bound": tightest_bound,
     "004-A4-sq": lambda: {
         "root": str(dominating_square()),
         "square": str(sympy.expand(dominating_square() ** 2)),
     },
-    "004-A4-word": solutions,
+    "004-A4-word": _solutions,
     "004-T2-N1small": lambda: all(
-        x["N1"] <= CONSIDERABLY * x["N0"] for x in map(first_lengths, WIDTHS)
-    ),
+        x["N1"] <= 2 / 3 * x["N0"] for x in map(first_lengths, WIDTHS)
+    ),  # "considerably smaller"
     **{claim: partial(first_lengths, int(row["d"])) for claim, row in TRANSITIONS.items()},
     "004-MHSA-triv": lambda: str(all_heads(direct_flops())),
     "004-MHSA-eff": lambda: str(all_heads(efficient_flops())),
@@ -294,8 +281,5 @@ OURS: Ours = {
     "004-A2-u": lambda: str(steps()["u"]),
     "004-h0-closed": lambda: str(real_solutions()[0].evalf(DIGITS)),
     "004-h0-onlyreal": lambda: {"real solutions": len(real_solutions())},
-    "004-h0-root": flat_heads,
-}
-FACTS: Facts = {
-    "004-STD-higher": lambda *_: {"price": dearer_from()},
+    "004-h0-root": _flat_heads,
 }

@@ -15,7 +15,7 @@ import sympy
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.measure.clocks import threads
-from attnprof.papers.checks import Facts, Ours, Printed, formula
+from attnprof.papers.checks import Ours, Printed, formula
 from attnprof.papers.documents import measured
 from attnprof.papers.taylorshift.checks_costs import DOCUMENT, FORMS, D, N, quoted
 
@@ -177,14 +177,6 @@ def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
     return float(mean / sum(a * m for a, m in parts) ** 0.5)
 
 
-def off(expression: str, printed: Any, ours: Any) -> dict[str, float]:
-    """How far the printed law is off, and that entries of unit variance explain it."""
-    normal = sizes(expression, NORMAL)
-    ratios = [printed[width] / ours[width] for width in ours]
-    worst = max(abs(printed[width] / normal[width] - 1) for width in ours)
-    return {"least": min(ratios), "most": max(ratios), "worst": worst}
-
-
 def dimension_of_sphere() -> str:
     """Of the unit vectors among rows with d entries: d less the conditions on a small step.
 
@@ -218,8 +210,6 @@ OURS: Ours = {
     "004-T1-den": lambda: str(denominator()),
     "004-SPHERE": dimension_of_sphere,
 }
-FACTS: Facts = {claim: partial(off, expression) for claim, expression in LAWS.items()}
-
 
 #: As Table 1 names them; rows of Q and K lie on the unit sphere, V has a column of ones in front.
 EXPRESSIONS = ("A_mod", "(QK^T)^2 V", "QK^T V", "Y_denom", "Y")

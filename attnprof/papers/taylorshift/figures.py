@@ -25,26 +25,16 @@ from attnprof.papers.regenerated import (
 )
 from attnprof.papers.taylorshift import checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, D, N, first_lengths, quoted
-from attnprof.papers.taylorshift.checks_quoted import (
-    DATASETS,
-    MODEL,
-    SHARES,
-    accuracies,
-    beside_entries,
-    memory,
-)
+from attnprof.papers.taylorshift.checks_quoted import DATASETS, MODEL, SHARES, accuracies, delay
 from attnprof.papers.taylorshift.checks_sizes import (
     ERROR,
-    EXPRESSIONS,
     LENGTH,
     NORMAL,
     POWERS,
     SPHERE,
-    law,
     printed_laws,
 )
-from attnprof.papers.taylorshift.measurements import DIRECT, EFFICIENT, STANDARD
-from attnprof.papers.taylorshift.races import DEFAULT, KEPT, delay
+from attnprof.papers.taylorshift.measurements import DEFAULT, DIRECT, EFFICIENT, KEPT, STANDARD
 
 #: What the allocator does with freed memory, by the crossover.
 SETTINGS = {"N0hat": "freed memory kept", "N0hat_default": "with the allocator's defaults"}
@@ -88,18 +78,24 @@ def height(rows: _Rows, field: str, length: float) -> float | None:
     return None
 
 
-def _said_of_heads(measured: Mapping[str, Any]) -> Iterator[Statement]:
-    columns = list(zip(*(measured[k] for k in ("d", "N0", "N1", "N0hat", "N1hat")), strict=True))
-    yield _growth(measured["curves"])
+def _said_of_heads(results: Mapping[str, Any]) -> Iterator[Statement]:
+    names = ("d", "N1", "N0hat", "N1hat", "longest")
+    columns = list(zip(*(results[name] for name in names), strict=True))
+    yield _growth(results["curves"])
     yield from map(_law, ("N0hat", "N0hat_default"))
     most = float(quoted("N1hat_vs_N1_max_error_pct"))
-    errors = {d: 100 * (hat / n1 - 1) for d, _, n1, _, hat in columns}
+    errors = {d: 100 * (hat / n1 - 1) for d, n1, _, hat, _ in columns}
     words = {"most": most, "errors": _listed({d: f"{e:+.1f} %" for d, e in errors.items()})}
     yield "memory", all(abs(error) <= most + 0.05 for error in errors.values()), words
-    both = [(d, n0, n1) for d, _, _, n0, n1 in columns if n0 is not None]
-    pairs = _listed({d: f"{n1:.0f} and {n0:.0f}" for d, n0, n1 in both})
-    yield "order", all(n1 < n0 for _, n0, n1 in both), {"both": pairs}
-    yield _not_continued(measured)
+    both = {d: (n1, n0) for d, _, n0, n1, _ in columns if n0 is not None}
+    pairs = _listed({d: f"{n1:.0f} and {n0:.0f}" for d, (n1, n0) in both.items()})
+    yield "order", all(n1 < n0 for n1, n0 in both.values()), {"both": pairs}
+    printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
+    beyond = [f"d = {d} beyond {last:,} tokens" for d, _, n0, _, last in columns if n0 is None]
+    yield "continued", set(printed) <= set(WIDTHS), {
+        "printed": " and ".join(f"d = {d}" for d in printed),
+        "beyond": ", ".join(beyond) or "none", "widths": ", ".join(map(str, WIDTHS)),
+    }  # fmt: skip
 
 
 def _law(name: str) -> Statement:
@@ -123,37 +119,22 @@ def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None
     return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
 
 
-def _not_continued(measured: Mapping[str, Any]) -> Statement:
-    printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
-    columns = zip(measured["d"], measured["N0hat"], measured["longest"], strict=True)
-    beyond = [f"d = {d} beyond {longest:,} tokens" for d, at, longest in columns if at is None]
-    return "continued", set(printed) <= set(WIDTHS), {
-        "printed": " and ".join(f"d = {d}" for d in printed),
-        "beyond": ", ".join(beyond) or "none", "widths": ", ".join(map(str, WIDTHS)),
-    }  # fmt: skip
-
-
 def _listed(values: Mapping[Any, str]) -> str:
     return "; ".join(f"d = {d}: {text}" for d, text in values.items())
 
 
 def _growth(curves: _Rows) -> Statement:
     """Exponents of the times' growth where they are longest: in the widest column."""
-    widest, exponents, ends = max(row["d"] for row in curves), {}, (0, 0)
-    for form in (DIRECT, EFFICIENT):
+    widest, gaps, agree = max(row["d"] for row in curves), dict[str, Any](), list[bool]()
+    for name, form, power in (("direct", DIRECT, 2), ("efficient", EFFICIENT, 1)):
         of_form = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
         times = {row["seq_len"]: row["time_s"] for row in of_form}
         last = max(times)
-        before = min((n for n in times if n < last), key=lambda n: abs(log(2 * n / last)))
-        exponents[form], ends = (
-            log(times[last] / times[before]) / log(last / before),
-            (before, last),
-        )
-    agrees = all(
-        within(absolute=EXPONENT)(exponents[f], p) for f, p in ((DIRECT, 2), (EFFICIENT, 1))
-    )
-    gaps = {"direct": exponents[DIRECT], "efficient": exponents[EFFICIENT], "d": widest}
-    return "growth", agrees, {**gaps, "first": ends[0], "last": ends[1]}
+        first = min((n for n in times if n < last), key=lambda n: abs(log(2 * n / last)))
+        gaps[name] = log(times[last] / times[first]) / log(last / first)
+        gaps |= {"first": first, "last": last}
+        agree.append(abs(gaps[name] - power) <= EXPONENT)
+    return "growth", all(agree), {**gaps, "d": widest}
 
 
 def encoders() -> FigureData:
@@ -215,8 +196,9 @@ def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
 @cache
 def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
     """A law in numbers: as printed for no kind of V, else by the moments of the draws."""
-    text = formula(printed_laws()[expression]) if kind is None else law(expression, kind)
-    function: Callable[[float, float], float] = sympy.lambdify((N, D), text, "math")
+    printed = formula(printed_laws()[expression])
+    law = printed if kind is None else checks_sizes.law(expression, kind)
+    function: Callable[[float, float], float] = sympy.lambdify((N, D), law, "math")
     return function
 
 
@@ -252,7 +234,7 @@ def errors() -> FigureData:
 def _said_of_norms() -> Iterator[Statement]:
     ratios: dict[tuple[str, str], dict[int, float]] = {}
     constants: dict[tuple[str, str], list[str]] = {}
-    for fit in measured("004", "fits"):
+    for fit in checks_sizes.fit_norms():
         key, d, length = (fit["expression"], fit["values"]), fit["d"], 1e12
         constants.setdefault(key, []).append(f"{fit['constant']:.4g}")
         # the printed law's own constant c of c·N^p for long sequences
@@ -275,7 +257,7 @@ def _said_of_norms() -> Iterator[Statement]:
 
 def _said_of_errors() -> Iterator[Statement]:
     """Each law at the longest length, for V as the document draws it; the other V beside it."""
-    for name in EXPRESSIONS:
+    for name in checks_sizes.EXPRESSIONS:
         errors = {
             kind: max(
                 row["error_printed"] for row in _rows()
@@ -299,28 +281,27 @@ FIGURES: dict[str, PaperFigure] = {
 HEADS = checks_quoted.setting("heads")
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def intermediate_sizes() -> list[dict[str, Any]]:
+def _intermediate_sizes() -> list[dict[str, Any]]:
     """Table 1: the laws, and what they and the exact moments give for long sequences."""
+
+    def short(value: float) -> float:
+        return float(f"{value:.6g}")
+
     rows: list[dict[str, Any]] = []
-    for expression, printed in checks_sizes.printed_laws().items():
+    for expression, printed in printed_laws().items():
         said, ours = checks_sizes.printed_sizes(expression), checks_sizes.sizes(expression)
-        normal = checks_sizes.sizes(expression, NORMAL)
         agree = within(relative=ERROR)
         rows.append({
             "expression": expression,
             "size": printed,
             "root mean square": str(checks_sizes.law(expression)),
-            **{d: Cell(_short(said[d]), _short(ours[d]), agree) for d in said},
-            "unit variance, d=64": _short(normal["d=64"]),
+            **{d: Cell(short(said[d]), short(ours[d]), agree) for d in said},
+            "unit variance, d=64": short(checks_sizes.sizes(expression, NORMAL)["d=64"]),
         })  # fmt: skip
     return rows
 
 
-def normalisation() -> list[dict[str, Any]]:
+def _normalisation() -> list[dict[str, Any]]:
     """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
     elsewhere = {
         "direct_acc_pct": checks_quoted.column("acc_pct")[int(HEADS["cifar_pixel"])],
@@ -337,7 +318,7 @@ def normalisation() -> list[dict[str, Any]]:
     return rows
 
 
-def hyperparameters() -> list[dict[str, Any]]:
+def _hyperparameters() -> list[dict[str, Any]]:
     """Table 7; the width is heads times 64."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows("table07_hyperparameters"):
@@ -349,27 +330,25 @@ def hyperparameters() -> list[dict[str, Any]]:
     return rows
 
 
-def first_length(name: str, row: Row) -> int:
-    """Our N0 or N1 of a width of Table 2."""
-    return first_lengths(int(row["d"]))[name]
-
-
-def mebibytes(form: str, row: Row) -> float:
+def _mebibytes(form: str, row: Row) -> float:
     """Table 6's memory of a form, as its entries account for it."""
-    return round(memory(form, int(row["h"])), 1)
+    return round(checks_quoted.memory(form, int(row["h"])), 1)
 
 
 TABLES = tables_of(
     "004",
     {
-        "2": {name: partial(first_length, name) for name in ("N0", "N1")},
+        "2": {
+            "N0": lambda row: first_lengths(int(row["d"]))["N0"],
+            "N1": lambda row: first_lengths(int(row["d"]))["N1"],
+        },
         "3": {"average": lambda row: checks_quoted.average(row["model"])},
         "5": {
             "linear": lambda row: accuracies()[MODEL][row["dataset"]],
             "delta": lambda row: checks_quoted.deltas()[row["dataset"]],
         },
-        "6": {f"{form} MiB": partial(mebibytes, form) for form in ("direct", "efficient")},
+        "6": {f"{form} MiB": partial(_mebibytes, form) for form in ("direct", "efficient")},
     },
-    {"1": intermediate_sizes, "4": normalisation, "7": hyperparameters},
-    {"1": lambda: {"length": LENGTH}, "6": lambda: {"beside": beside_entries()}},
+    {"1": _intermediate_sizes, "4": _normalisation, "7": _hyperparameters},
+    {"1": lambda: {"length": LENGTH}, "6": lambda: {"beside": checks_quoted.beside_entries()}},
 )

@@ -1,9 +1,14 @@
 """What only a clock, an allocator or a sampler can say of 004.
 
 Here time and memory over length: Figure 1's forms, one head, batch 1, and Figure 2's encoders.
+Lengths at which two calls take equally long are searched with both settings of the C library's
+allocator: ``kept`` frees nothing, as allocators of GPUs do; by ``default`` large blocks go back to
+the system with every call, and page faults are part of the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from math import log
@@ -13,24 +18,31 @@ from typing import Any
 from attnprof.crossovers.peaks import peak_of, search_near
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.time_search import TimeSearch
 from attnprof.measure.clocks import threads, time_in_turns
 from attnprof.measure.environment import describe_environment, git_state
+from attnprof.measure.kept_memory import memory_kept
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject, build_subject
 from attnprof.models import build, preset
 from attnprof.models.embeddings import example_inputs
 from attnprof.papers.taylorshift.checks_costs import FORMS, first_lengths
-from attnprof.papers.taylorshift.checks_sizes import fit_norms, measure_norms
-from attnprof.papers.taylorshift.races import ALLOCATORS, KEPT, allocator, clocked, crossings
+from attnprof.papers.taylorshift.checks_sizes import measure_norms
 from attnprof.registry import get
 from attnprof.workload import Workload
 
 STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
+#: The allocator's settings, and what stands behind the names of what was found with each.
+KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
+ENDINGS = {KEPT: "", DEFAULT: "_default"}
 #: Head widths that are timed: those of Table 2, and more between them for the law.
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
 #: No length is timed of which a call should take longer.
 MOST_S = 3.0
+#: Samples whose extremes hold the median with 95 %.
+ENOUGH = 6
 #: The document's text model (Table 7, IMDB) between its ends; 8 heads make d = 32 of it.
 ENCODER = preset("004-imdb-byte-standard").config.with_(
     num_heads=8, embedding="rows", positions="none", class_token=False, num_classes=None,
@@ -38,15 +50,75 @@ ENCODER = preset("004-imdb-byte-standard").config.with_(
 )  # fmt: skip
 LENGTHS = (128, 256, 512, 750, 1000, 1250, 1500, 2000)
 ENCODERS_BUDGET = Budget(samples=20, max_time_s=1.5, warmup_s=0.1, least=6)
+#: Seconds of calls of several sides in turns, at a length.
+Times = Callable[[int, Budget], list[list[float]]]
 
 
-def where() -> dict[str, Any]:
+def _where() -> dict[str, Any]:
     """The machine, how its clock is read, and the commit of this code."""
     with threads(1):
-        known = describe_environment("cpu")
-    return {**known, "clock": "thread_time_ns", "git": git_state(Path(__file__).parent)}
+        environment = describe_environment("cpu")
+    return {**environment, "clock": "thread_time_ns", "git": git_state(Path(__file__).parent)}
 
 
+# -- crossings in time -----------------------------------------------------------------
+def crossings(
+    column: str, times: Times, names: Sequence[str], guesses: Sequence[float], most_s: float
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Search where the first side's time falls below the second's, with both allocators.
+
+    Returns the last crossing by ``column``, with its interval of 95 % by ``_low`` and ``_high``,
+    and what the search took; behind the names of those by default stands ``_default``. An end is
+    None where the lengths leave it open, the crossing where there is none. Beside them a row a
+    length that was looked at and side.
+    """
+
+    def compare(length: int, budget: Budget) -> tuple[list[float], list[float]]:
+        first, second = times(length, enough(budget))
+        return first, second
+
+    fields: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for setting in ALLOCATORS:
+        search, ending = TimeSearch(compare, _usual, guesses, most_s), ENDINGS[setting]
+        with _allocator(setting):
+            search.run()
+        last = search.crossings[-1] if search.crossings else None
+        at, low, high = (last.at, last.low, last.high) if last else (None, None, None)
+        guesses = [at] if at else guesses
+        fields |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
+        fields |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
+        fields |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
+        for length, seen in sorted(search.seen.items()):
+            for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
+                row = {"allocator": setting, "form": name, "seq_len": length, **_clocked(sample)}
+                rows.append(row)
+    return fields, rows
+
+
+def _allocator(setting: str) -> AbstractContextManager[object]:
+    return memory_kept() if setting == KEPT else nullcontext()
+
+
+def _usual(length: int) -> int:
+    """The next length that kernels fill up."""
+    step = 8 if length >= 64 else 4
+    return -(-length // step) * step
+
+
+def enough(budget: Budget) -> Budget:
+    """The budget with samples for an interval of 95 % at least."""
+    return replace(budget, least=max(budget.least, ENOUGH), samples=max(budget.samples, ENOUGH))
+
+
+def _clocked(times: Sequence[float]) -> dict[str, float]:
+    """What a curve has of the times at a point: their median and its interval's coverage."""
+    time_s = estimate_median(times)
+    ends = {"time_low_s": time_s.low_s, "time_high_s": time_s.high_s}
+    return {"time_s": time_s.median_s, **ends, "coverage": time_s.coverage, "samples": time_s.count}
+
+
+# -- one head --------------------------------------------------------------------------
 def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) -> dict[str, Any]:
     """Both crossovers by head width, predicted and measured, and the times that were measured.
 
@@ -56,29 +128,29 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
     longest one timed. ``N1hat`` is exact: the first length at which the efficient form's measured
     peak is not above the direct form's.
     """
-    columns: dict[str, Any] = {"where": where(), "d": [], "N0": [], "N1": [], "N1hat": []}
+    columns: dict[str, Any] = {"where": _where(), "d": [], "N0": [], "N1": [], "N1hat": []}
     rows: list[dict[str, Any]] = []
     for d in widths:
         column = {"d": d, **first_lengths(d), "N1hat": memory_crossing(d)}
-        times = partial(_times, d)
-        known, curves = crossings("N0hat", times, FORMS, [float(column["N0"])], most_s)
-        column |= known
+        guesses = [float(column["N0"])]
+        searched, curves = crossings("N0hat", partial(_times, d), FORMS, guesses, most_s)
         rows += ({"d": d, **row} for row in curves)
-        for key, value in column.items():
+        for key, value in (column | searched).items():
             columns.setdefault(key, []).append(value)
-    peaks = {(r["form"], r["d"], r["seq_len"]): 0 for r in rows}
-    peaks = {key: _peak(*key) for key in peaks}
-    columns["curves"] = [{**r, "peak_bytes": peaks[r["form"], r["d"], r["seq_len"]]} for r in rows]
+
+    @cache
+    def peak_bytes(form: str, d: int, seq_len: int) -> int:
+        return peak_of(get(form), Workload(seq_len, 1, d), "core")
+
+    columns["curves"] = [
+        {**r, "peak_bytes": peak_bytes(r["form"], r["d"], r["seq_len"])} for r in rows
+    ]
     return columns
 
 
 def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
-    asked = [PointRequest(form, seq_len, 1, d, scope="core") for form in FORMS]
-    return time_in_turns([build_subject(request) for request in asked], budget)
-
-
-def _peak(form: str, d: int, seq_len: int) -> int:
-    return peak_of(get(form), Workload(seq_len, 1, d), "core")
+    requests = [PointRequest(form, seq_len, 1, d, scope="core") for form in FORMS]
+    return time_in_turns([build_subject(request) for request in requests], budget)
 
 
 def memory_crossing(d: int) -> int:
@@ -90,6 +162,7 @@ def memory_crossing(d: int) -> int:
     return int(row.first_seq_len)
 
 
+# -- encoders --------------------------------------------------------------------------
 def encoder(mechanism: str, seq_len: int) -> Subject:
     """A pre-norm encoder with drawn weights, and its call on one sequence without gradients."""
     import torch
@@ -126,17 +199,17 @@ def measure_encoder(
     peak.cache_clear()
     rows: list[dict[str, Any]] = []
     for setting in ALLOCATORS:
-        with allocator(setting):
+        with _allocator(setting):
             for n in sizes:
                 turns = _encoders_in_turns(MODELS, n, budget)
                 rows += [
-                    {"mechanism": name, "allocator": setting, "seq_len": n, **clocked(times)}
+                    {"mechanism": name, "allocator": setting, "seq_len": n, **_clocked(times)}
                     for name, times in zip(MODELS, turns, strict=True)
                 ]
     rows = [{**row, "peak_bytes": peak(row["mechanism"], row["seq_len"])} for row in rows]
-    known = {(r["mechanism"], r["seq_len"]): r for r in rows if r["allocator"] == KEPT}
+    kept = {(r["mechanism"], r["seq_len"]): r for r in rows if r["allocator"] == KEPT}
     memory, time = (
-        {n: known[EFFICIENT, n][name] / known[STANDARD, n][name] for n in sizes}
+        {n: kept[EFFICIENT, n][name] / kept[STANDARD, n][name] for n in sizes}
         for name in ("peak_bytes", "time_s")
     )
 
@@ -147,7 +220,7 @@ def measure_encoder(
     times = partial(_encoders_in_turns, sides)
     searched, _ = crossings("time_crossover", times, sides, [guess] if guess else [], most_s)
     return {
-        "where": where(),
+        "where": _where(),
         "seq_len": list(sizes),
         "memory_ratio": list(memory.values()),
         "time_ratio": list(time.values()),
@@ -161,21 +234,18 @@ def measure_encoder(
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:
-    """Where ratios by length fall below 1 for good, about; None where they do not."""
-    last = [(a, b) for a, b in pairwise(ratios) if ratios[a] > 1 >= ratios[b]]
-    return root({n: ratios[n] for n in last[-1]}) if last and ratios[max(ratios)] <= 1 else None
+    """Where ratios by length fall below 1 for good, about; None where they do not.
+
+    It is the zero of a straight line between (log length, log ratio) of two neighbours.
+    """
+    falls = [(a, b) for a, b in pairwise(ratios) if ratios[a] > 1 >= ratios[b]]
+    if not falls or ratios[max(ratios)] > 1:
+        return None
+    a, b = falls[-1]
+    share = log(ratios[a]) / (log(ratios[a]) - log(ratios[b]))
+    return float(a * (b / a) ** share)
 
 
-def root(ratios: Mapping[int, float]) -> float:
-    """The length at which a straight line through (log length, log ratio) is 0."""
-    import numpy as np
-
-    slope, height = np.polyfit([log(n) for n in ratios], [log(r) for r in ratios.values()], 1)
-    return float(np.exp(-height / slope))
-
-
-#: In this order: the fits are to the norms.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "crossovers": measure_crossovers, "encoder": measure_encoder, "norms": measure_norms,
-    "fits": fit_norms,
 }  # fmt: skip
