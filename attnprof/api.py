@@ -262,8 +262,8 @@ def sweep(
     1
     """
     from attnprof.device.roofline import with_roofline
+    from attnprof.measure import sweep as runner
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep import results, runner
 
     def sizes(name: str, value: Any) -> list[int]:
         return [given.tensor_size(name, one) for one in given.several(name, value)]
@@ -287,7 +287,7 @@ def sweep(
     terms = runner.SweepOptions(apart=given.flag("isolate", isolate), limit_s=limit)
     tasks = runner.tasks_of(points, given.at_least("processes", processes, 1, 10_000))
     runner.sweep(tasks, path := given.file_path("output", output), terms)
-    return with_roofline(results.load_results(path))
+    return with_roofline(runner.load_results(path))
 
 
 def _workload(value: Any) -> Workload:

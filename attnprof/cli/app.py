@@ -15,8 +15,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.processes import SELDOM
-from attnprof.processes.frames import with_room_for_calls
+from attnprof.processes import SELDOM, with_room_for_calls
 
 #: Requirements that only some commands import.
 NEEDED = (

@@ -86,7 +86,7 @@ def check(
         asked.stored_times, limit_s=suite.limit,
     )  # fmt: skip
     if asked.self_test:
-        from attnprof.gate.self_test import self_test_report
+        from attnprof.gate.check import self_test_report
 
         with working("racing unchanged and slowed code"):
             report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s)

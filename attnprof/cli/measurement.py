@@ -16,7 +16,7 @@ from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
-    from attnprof.measure.sweep.runner import Grid
+    from attnprof.measure.sweep import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
 WAIT_POLICY: Any = opt.flag(
@@ -151,7 +151,7 @@ def grid_of(
 
     ``name_of`` is how messages name a key, by default by its place.
     """
-    from attnprof.measure.sweep.runner import Grid
+    from attnprof.measure.sweep import Grid
 
     name_of = name_of or (lambda key: f"{where}: {key}")
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
@@ -263,7 +263,7 @@ def _cases(
 ) -> "list[Case]":
     from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep.runner import points_of
+    from attnprof.measure.sweep import points_of
 
     points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled, limit_s=limit_s)
     return [Case(point, **options) for point in points]

@@ -70,7 +70,7 @@ def plot(
     reports = _select_points(reports, where)
     known: dict[str, Any] = {}
     if kind == "growth":
-        from attnprof.measure.sweep.results import curve_crossings
+        from attnprof.measure.sweep import curve_crossings
 
         known = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
@@ -102,7 +102,7 @@ def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[R
 def load(path: Path) -> Report:
     """Return the report of a results file of sweep or profile; RequestError for another file."""
     if path.suffix == ".jsonl" or is_journal(path):
-        from attnprof.measure.sweep.results import load_results
+        from attnprof.measure.sweep import load_results
 
         return load_results(path)
     try:

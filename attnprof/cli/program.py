@@ -14,7 +14,7 @@ import typer
 
 import attnprof
 from attnprof.errors import RequestError
-from attnprof.processes.notices import announce
+from attnprof.processes.progress import announce
 
 #: Runs a function and returns its exit code; its failure becomes a message on stderr.
 Guard = Callable[[Callable[[], Any]], int]

@@ -21,7 +21,7 @@ from attnprof.record.recognition import is_journal, reading_back
 from attnprof.units import format_time
 
 if TYPE_CHECKING:
-    from attnprof.measure.sweep.runner import Executor, SweepOptions, Task
+    from attnprof.measure.sweep import Executor, SweepOptions, Task
 
 EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl"
 
@@ -80,7 +80,7 @@ def sweep(
     else:
         grids = grids_from_file(grid)
     from attnprof.device.roofline import with_roofline
-    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, points_of, tasks_of
+    from attnprof.measure.sweep import SweepOptions, here, on_workers, points_of, tasks_of
 
     planned = points_of(
         grids, counts=running.counts, error=running.error, limit_s=running.limit,
@@ -102,8 +102,8 @@ def sweep(
 def _run(
     tasks: "list[Task]", files: "_Files", options: "SweepOptions", executor: "Executor"
 ) -> Report:
-    from attnprof.measure.sweep.results import load_results
-    from attnprof.measure.sweep.runner import sweep as run_sweep
+    from attnprof.measure.sweep import load_results
+    from attnprof.measure.sweep import sweep as run_sweep
 
     if files.overwritten:  # now that the request is known to be right
         write_whole(files.journal, "")
@@ -137,7 +137,7 @@ class _Files:
     """A sweep's journal and, if asked for, a CSV beside it: whole, and seconds behind at most."""
 
     def __init__(self, output: Path, *, force: bool) -> None:
-        from attnprof.measure.sweep.journal import check_journal
+        from attnprof.measure.journal import check_journal
 
         self.wanted = output if output.suffix.lower() == ".csv" else None
         self.journal = output.with_suffix(".jsonl") if self.wanted else output
@@ -157,7 +157,7 @@ class _Files:
         """Write the CSV from the journal, unless it was written within ``at_most_every_s``."""
         if self.wanted is None or time.monotonic() - self._written < at_most_every_s:
             return
-        from attnprof.measure.sweep.results import load_results
+        from attnprof.measure.sweep import load_results
         from attnprof.render.formats import render_csv
 
         if self.journal.exists():

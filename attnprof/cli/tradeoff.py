@@ -13,8 +13,8 @@ from attnprof.record import Report
 
 if TYPE_CHECKING:
     from attnprof.measure.request import Budget
-    from attnprof.measure.tradeoff.candidates import Candidate
-    from attnprof.measure.tradeoff.structures import QueriesKeysValues
+    from attnprof.measure.tradeoff import Candidate
+    from attnprof.measure.tradeoff_inputs import QueriesKeysValues
 
 SEQ, HEADS, WIDTH = "512", "1", "64"
 OVER = ("flops", "time", "memory")
@@ -64,8 +64,13 @@ class Compared:
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
         """Return the drawn inputs, by structure and row lengths, and those of files."""
-        from attnprof.measure.tradeoff.structures import STRUCTURES, structured
-        from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
+        from attnprof.measure.tradeoff_inputs import (
+            READERS,
+            STRUCTURES,
+            is_file,
+            structured,
+            supplied,
+        )
 
         norms = some_of(self.norms, ("sphere", "spread"), "--norms")
         sources, shape = _split_names(self.source, "--input"), self.shape()
@@ -87,7 +92,7 @@ class Compared:
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
         """Return every mechanism with every value of the parameters that tune it."""
-        from attnprof.measure.tradeoff.candidates import candidates
+        from attnprof.measure.tradeoff import candidates
 
         names = _split_names(self.attention, "--attention") or registry.names()
         typed = parse_set(self.settings).items()
@@ -158,8 +163,7 @@ def _compare(
     """Return the report of every mechanism on every input."""
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
-    from attnprof.measure.tradeoff.report import tradeoff_report
-    from attnprof.measure.tradeoff.runs import Terms
+    from attnprof.measure.tradeoff import Terms, tradeoff_report
 
     terms = Terms(what.causal, dtype, resolve_device(device), seeds, seed, what.longest)
     inputs = what.inputs(seed)

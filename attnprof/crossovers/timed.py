@@ -23,19 +23,17 @@ from attnprof.crossovers.search import OrderSearch
 from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
-from attnprof.device.machine_state import read_machine
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import REACH, Predictor, calibration_of
+from attnprof.device.prediction import REACH, Predictor, calibration_of, read_machine
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.clocks import cuda_clock, time_in_turns
+from attnprof.measure.clocks import cuda_clock, memory_kept, time_in_turns
 from attnprof.measure.environment import conditions_now
-from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.journal import Journal, read
 from attnprof.measure.point import fit
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import TimeCrossing
 from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
-from attnprof.measure.sweep.journal import Journal, read
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.units import amount
@@ -182,7 +180,7 @@ class TimedPair:
         """The predicted crossings; :class:`CannotRunError` without a calibration."""
         calibration = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(calibration, kept=self.terms.kept)
-        reading = "" if self.terms.on else str(read_machine(calibration, conditions_now()))
+        reading = "" if self.terms.on else read_machine(calibration, conditions_now())[1]
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
         times = predictor.times(self.meeting.workload.dtype)
 

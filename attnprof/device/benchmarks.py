@@ -1,6 +1,7 @@
 """What a calibration runs: single operations over grids of sizes, none of them attention."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,9 +11,71 @@ from torch import Tensor
 
 from attnprof.device.call_costs import sequences
 from attnprof.device.fused_times import fused_benchmarks
-from attnprof.device.grids import grids
-from attnprof.device.product_times import AS_A_BATCH, PLAIN, product_shapes, transposed
+from attnprof.device.product_times import (
+    AS_A_BATCH,
+    ON_CPU,
+    ON_GPU,
+    PLAIN,
+    ProductLimits,
+    product_shapes,
+    transposed,
+)
 from attnprof.device.tables import Benchmark, Call
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Sizes that operations are measured at, from where a call's overhead is all.
+
+    ``entries`` reach to where no cache holds them, closer to each other where one cache after
+    another stops holding them; at a ``few`` single operations are told apart: overhead, one
+    thread, all threads. ``runs`` are entries that lie apart. ``most`` entries are those of rows,
+    of runs, and of pieces that are moved. Rows whose entries do not lie next to each other lie
+    ``beside`` so many others (None: beside all of them).
+    """
+
+    entries: tuple[int, ...]
+    few: tuple[int, ...]
+    runs: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    sorted_rows: tuple[int, ...]
+    pieces: tuple[int, ...]
+    most: int
+    products: ProductLimits
+    beside: int | None = None
+
+
+CPU_GRIDS = Grids(
+    entries=(*(4**power for power in range(3, 8)), *(2**power for power in range(16, 23)), 4**12),
+    few=(64, 4096, 2**17),
+    runs=(2, 16, 128, 1024, 4096),
+    rows=(1, 16, 256, 4096, 65536),
+    columns=(4, 16, 64, 256, 1024, 4096, 16384),
+    sorted_rows=(1, 16, 256, 4096),
+    pieces=(16, 256, 4096, 65536),
+    most=2**22,
+    products=ON_CPU,
+)
+#: A GPU does far more at once, and its cache holds far more.
+GPU_GRIDS = Grids(
+    entries=(*(4**power for power in range(3, 9)), *(2**power for power in range(18, 28))),
+    few=(64, 4096, 2**17, 2**21, 2**25),
+    runs=(2, 16, 128, 1024, 4096, 2**16, 2**20, 2**24),
+    rows=(1, 16, 256, 4096, 65536, 2**20),
+    columns=(4, 16, 64, 256, 1024, 4096, 16384, 65536),
+    sorted_rows=(1, 16, 256, 4096, 65536),
+    pieces=(16, 256, 4096, 65536, 2**20),
+    most=2**28,
+    products=ON_GPU,
+    beside=64,
+)
+
+
+def grids(device: str) -> Grids:
+    """Return the sizes that suit a device."""
+    return GPU_GRIDS if device.startswith("cuda") else CPU_GRIDS
+
 
 #: Rows and columns of a weight, and entries of all that a vector is multiplied with in turn: from
 #: what is at hand again to what no cache holds.
@@ -27,20 +90,13 @@ STRIDES = (2, 16, 128, 1024, 8192)
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
     """Return everything that is measured for a number format."""
     made: Any = {"dtype": dtype, "device": device}
-    return [
-        *_products(made),
-        *_patterns(made),
-        *_entries(made),
-        *_rows(made),
-        *_moves(made),
-        *sequences(made),
-        *(fused_benchmarks(made) if device == "cpu" else ()),
-    ]
+    kinds = (_products, _patterns, _entries, _rows, _moves)
+    of_grids = [one for kind in kinds for one in kind(made, grids(device))]
+    return [*of_grids, *sequences(made), *(fused_benchmarks(made) if device == "cpu" else ())]
 
 
-def _products(made: Any) -> list[Benchmark]:
-    limits = grids(made["device"]).products
-    shapes = product_shapes(limits)
+def _products(made: Any, sizes: Grids) -> list[Benchmark]:
+    limits = sizes.products
 
     def matrix(batch: int, rows: int, columns: int, by_columns: bool) -> Tensor:
         size = (batch, columns, rows) if by_columns else (batch, rows, columns)
@@ -62,14 +118,13 @@ def _products(made: Any) -> list[Benchmark]:
     read = [Benchmark("weights", (WEIGHTS,), one_after_the_other, WEIGHTS[-1], NEAR, flops=2)]
     return [
         *(read if made["device"] == "cpu" else ()),
-        Benchmark("product", (), call, limits.work, HOT, scattered=shapes, flops=2),
+        Benchmark("product", (), call, limits.work, HOT, scattered=product_shapes(limits), flops=2),
         Benchmark("vector product", vectors, partial(call, 1), 2**25, HOT, flops=2),
     ]
 
 
-def _patterns(made: Any) -> list[Benchmark]:
+def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
     """Return benchmarks of memory: how it is gone through, with the cheapest arithmetic."""
-    sizes = grids(made["device"])
 
     def ones(n: int) -> Tensor:
         return torch.ones(n, **made)
@@ -126,7 +181,7 @@ def _in_runs(x: Tensor) -> Tensor:
     return torch.arange(len(x), device=x.device) % RUN < RUN // 2
 
 
-def _entries(made: Any) -> list[Benchmark]:
+def _entries(made: Any, sizes: Grids) -> list[Benchmark]:
     def of(prepare: Callable[[Tensor], Call]) -> Callable[[int], Call]:
         return lambda n: prepare(torch.rand(n, **made) + 0.5)
 
@@ -142,7 +197,6 @@ def _entries(made: Any) -> list[Benchmark]:
         return broadcast(max(BLOCK, n // PIECE), PIECE)
 
     prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
-    sizes = grids(made["device"])
     single = [Benchmark(f"of {name}", (sizes.few,), of(prepare), sizes.few[-1])
               for name, prepare in prepared.items()]  # fmt: skip
     if made["device"] == "cpu":
@@ -162,9 +216,7 @@ PIECE = 8
 WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 
 
-def _rows(made: Any) -> list[Benchmark]:
-    sizes = grids(made["device"])
-
+def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
     def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
         """Return rows with entries next to each other, or else a row apart, and their dimension.
 
@@ -213,7 +265,7 @@ def _rows(made: Any) -> list[Benchmark]:
     ]
 
 
-def _moves(made: Any) -> list[Benchmark]:
+def _moves(made: Any, sizes: Grids) -> list[Benchmark]:
     def sort(rows: int, columns: int) -> Call:
         return partial(torch.rand(rows, columns, **made).sort, -1)
 
@@ -242,7 +294,6 @@ def _moves(made: Any) -> list[Benchmark]:
         layers, x = torch.nn.Sequential(*[_Layer() for _ in range(CHAIN)]), torch.ones(1, 1, 1)
         return lambda: layers(x)
 
-    sizes = grids(made["device"])
     return [
         Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.most // 16),
         Benchmark("gather", (sizes.pieces, (1, 16, 256)), gather, sizes.most, NEAR),

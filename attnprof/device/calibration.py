@@ -1,23 +1,112 @@
-"""A device as it was measured: its ceilings, and seconds of single operations by size."""
+"""A device as it was measured: ceilings, seconds of single operations by size, checked layers."""
 
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from math import ceil, exp, log, prod
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
 from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
-from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
 from attnprof.processes.folders import locked_folder
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
+
+#: The share of predictions whose time lies in their interval.
+COVERED = 0.95
+
+
+@dataclass(frozen=True)
+class CheckedLayer:
+    """A layer that was predicted and timed; seconds."""
+
+    mechanism: str
+    phase: str
+    seq_len: int
+    num_heads: int
+    head_dim: int
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def residual(self) -> float:
+        """The logarithm of measured over predicted."""
+        return log(self.measured_s / self.predicted_s)
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What checked layers tell of predictions on their device."""
+
+    layers: tuple[CheckedLayer, ...]
+
+    def to_lists(self) -> list[list[Any]]:
+        """Return plain values, a list a layer."""
+        return [list(astuple(layer)) for layer in self.layers]
+
+    @classmethod
+    def from_lists(cls, rows: Sequence[Sequence[Any]]) -> "SelfCheck":
+        """Return what :meth:`to_lists` wrote."""
+        return cls(tuple(CheckedLayer(*row) for row in rows))
+
+    @staticmethod
+    def is_listed(rows: Any) -> bool:
+        """Return whether a value of a file is what :meth:`to_lists` writes."""
+        hints = list(CheckedLayer.__annotations__.values())
+        return isinstance(rows, list) and len(rows) > 1 and all(
+            isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
+            and min(row[-2:]) > 0
+            for row in rows
+        )  # fmt: skip
+
+    def bias(self, phase: str) -> float:
+        """Return the median residual of a phase's layers, by which its predictions are corrected.
+
+        Of a phase without layers, the median of all.
+        """
+        return median(self._residuals(phase) or [layer.residual for layer in self.layers])
+
+    def _residuals(self, phase: str) -> list[float]:
+        return [layer.residual for layer in self.layers if layer.phase == phase]
+
+    @property
+    def scores(self) -> list[float]:
+        """How far each layer's residual lies from the median of its phase's others, in order."""
+        scores = []
+        for phase in dict.fromkeys(layer.phase for layer in self.layers):
+            residuals = self._residuals(phase)
+            for place, residual in enumerate(residuals):
+                others = residuals[:place] + residuals[place + 1 :]
+                scores.append(abs(residual - median(others or residuals)))
+        return sorted(scores)
+
+    @property
+    def median_error(self) -> float:
+        """The median share by which a corrected prediction is off, as a factor minus one."""
+        return exp(median(self.scores)) - 1
+
+    @property
+    def reach(self) -> float:
+        """The half width of an interval of 95 %, in logarithms: the score that 95 % stay below.
+
+        One more layer is as likely to have any rank among the scores (split conformal prediction).
+        """
+        scores = self.scores
+        return scores[min(len(scores), ceil(COVERED * (len(scores) + 1))) - 1]
+
+    def __str__(self) -> str:
+        return (
+            f"on this device median error {self.median_error:.0%}, at most "
+            f"{exp(self.scores[-1]) - 1:.0%} in {len(self.layers)} layers drawn at random"
+        )
+
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
 VERSION, GPU_VERSION = 6, 5
@@ -54,6 +143,13 @@ class Calibration:
     def key(self) -> tuple[str, int]:
         """What calibrations of a file are told apart by."""
         return self.ceilings.name, self.threads
+
+    def with_formats_of(self, before: "Calibration") -> "Calibration":
+        """Return this calibration with the formats that were measured before only."""
+        rates = {**before.ceilings.flops_per_s, **self.ceilings.flops_per_s}
+        ceilings = replace(self.ceilings, flops_per_s=rates)
+        tables, checks = {**before.tables, **self.tables}, {**before.checks, **self.checks}
+        return replace(self, ceilings=ceilings, tables=tables, checks=checks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as plain values."""
@@ -99,16 +195,15 @@ def version_of(device: str) -> int:
 
 
 _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
-_MORE = {
-    "fault_s": float, "repeatability": float | None, "cpu_share": float | None,
-    "unsteadiness": float | None, "reference_s": float | None, "processors": int | None,
-    "conditions": dict[str, str] | None,
+#: Types of further values, and the most that a device can have; beyond it predictions are no
+#: numbers.
+_MORE: Mapping[str, tuple[Any, float]] = {
+    "fault_s": (float, 1.0), "repeatability": (float | None, 10.0),
+    "cpu_share": (float | None, 1.0), "unsteadiness": (float | None, 10.0),
+    "reference_s": (float | None, 1e6), "processors": (int | None, 1e6),
+    "conditions": (dict[str, str] | None, 0.0),
 }  # fmt: skip
-#: The most of each that a device can have; beyond it predictions are no numbers.
-_MOST = {
-    "fault_s": 1.0, "repeatability": 10.0, "cpu_share": 1.0, "unsteadiness": 10.0,
-    "reference_s": 1e6, "processors": 1e6, "threads": 1e6,
-}  # fmt: skip
+_MOST_THREADS = 10**6
 #: Seconds of an operation and sizes of its operands lie between these.
 _LEAST_S, _MOST_S, _MOST_SIZE = 1e-60, 1e6, 10**15
 #: So many times as long as more of it an operation takes by no kernel: some that kernels treat in
@@ -142,24 +237,14 @@ def save(calibration: Calibration, path: Path, *, force: bool = False) -> None:
         kept = [entry for entry in there if (entry["name"], entry["threads"]) != calibration.key]
         for entry in there:
             if entry not in kept and entry.get("version") == version_of(calibration.device):
-                calibration = _together(Calibration.from_dict(entry), calibration)
+                calibration = calibration.with_formats_of(Calibration.from_dict(entry))
         data = {"schema": SCHEMA, "ceilings": [*kept, calibration.to_dict()]}
         write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
-def _together(before: Calibration, now: Calibration) -> Calibration:
-    """Return what was measured now, with the formats that were measured before only."""
-    rates = {**before.ceilings.flops_per_s, **now.ceilings.flops_per_s}
-    ceilings = replace(now.ceilings, flops_per_s=rates)
-    return replace(
-        now, ceilings=ceilings, tables={**before.tables, **now.tables},
-        checks={**before.checks, **now.checks},
-    )  # fmt: skip
-
-
 def load(name: str, threads: int | None, path: Path | None = None) -> Calibration | None:
     """Return the calibration with so many threads, if any."""
-    for entry in entries(default_path() if path is None else path):
+    for entry in entries(path or default_path()):
         if (entry["name"], entry["threads"]) == (name, threads):
             return Calibration.from_dict(entry)
     return None
@@ -167,8 +252,8 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
 
 def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
     """Return the last calibration of a device by words of its name, like ``H200``."""
-    kept = entries(default_path() if path is None else path)
-    same = [Calibration.from_dict(entry) for entry in kept if names(name, entry["name"])]
+    saved = entries(path or default_path())
+    same = [Calibration.from_dict(entry) for entry in saved if names(name, entry["name"])]
     return next((one for one in reversed(same) if one.tables), None)
 
 
@@ -176,7 +261,9 @@ def entries(path: Path) -> list[dict[str, Any]]:
     """Return the devices of a calibration; :class:`RequestError` for a file that is none."""
     if not path.exists():
         return []
-    advice = _advice(path)
+    advice = "name another file, or move it away and run attnprof calibrate"
+    if "calibrate --file" in writers_of(path):  # only one of ours may be deleted
+        advice = f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
     data = read_json(path, REPORT_LIMIT, advice)
     listed = data.get("ceilings") if isinstance(data, dict) else None
     if not isinstance(listed, list) or data.get("schema") != SCHEMA:
@@ -187,54 +274,43 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return listed
 
 
-def _advice(path: Path) -> str:
-    """Return what to do about a file that is no calibration: only one of ours may be deleted."""
-    if "calibrate --file" in writers_of(path):
-        return f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
-    return "name another file, or move it away and run attnprof calibrate"
-
-
 def _why_no_entry(entry: Any) -> str:
     """Return why a value of a file is no calibration; empty where it is one."""
     if not is_ceiling(entry, _ENTRY):
         return "has no name, device, threads or rates above 0"
-    if not 1 <= entry["threads"] <= _MOST["threads"]:
+    if not 1 <= entry["threads"] <= _MOST_THREADS:
         return f"has threads {entry['threads']}"
     if entry.get("version") != version_of(entry["device"]):
         return ""  # ceilings alone, or tables of another version
-    for name, hint in _MORE.items():
+    for name, (hint, most) in _MORE.items():
         value = entry.get(name)
-        least = isinstance(value, (int, float)) and not 0 <= value <= _MOST[name]
-        if not fits(value, hint) or least:
+        beyond = isinstance(value, (int, float)) and not 0 <= value <= most
+        if not fits(value, hint) or beyond:
             return f"has {name} {shown(value)}"
-    return _why_no_tables(entry)
+    return _why_no_tables(entry.get("tables"), entry.get("checks", {}))
 
 
-def _why_no_tables(entry: Mapping[str, Any]) -> str:
+def _why_no_tables(tables: Any, checks: Any) -> str:
     """Return why an entry's tables or checked layers are none; empty where they are."""
-    tables: Any = entry.get("tables")
-    checks: Any = entry.get("checks", {})
     if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
         return "has checks that are no lists of layers"
     if not fits(tables, dict[str, dict[str, list[list[float]]]]):
         return "has no tables of numbers"
-    wrong = (
-        f"has no table {shown(name)} of {shown(dtype)}"
-        for dtype, named in tables.items() for name, rows in named.items() if not _is_table(rows)
-    )  # fmt: skip
-    return next(wrong, "")
+    for dtype, named in tables.items():
+        for name, rows in named.items():
+            if not _is_table(rows):
+                return f"has no table {shown(name)} of {shown(dtype)}"
+    return ""
 
 
 def _is_table(rows: list[list[float]]) -> bool:
     """Return whether rows are places of one grid, with seconds at their ends."""
     lengths = {len(row) for row in rows}
-    if len(lengths) != 1 or min(lengths) < 2:
-        return False
-    return all(
+    return len(lengths) == 1 and min(lengths) > 1 and all(
         _LEAST_S <= seconds <= _MOST_S
         and all(isinstance(size, int) and 0 < size <= _MOST_SIZE for size in place)
         for *place, seconds in rows
-    )
+    )  # fmt: skip
 
 
 def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark]) -> None:

@@ -13,26 +13,55 @@ from statistics import fmean, median, pstdev
 import torch
 
 from attnprof.device.benchmarks import benchmarks
-from attnprof.device.calibration import Calibration
-from attnprof.device.checked_layers import SelfCheck
-from attnprof.device.measured_ceilings import measured_ceilings
+from attnprof.device.calibration import Calibration, SelfCheck
+from attnprof.device.ceilings import Ceilings
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor
-from attnprof.device.self_check import (
-    checked,
-    drawn_points,
-    measure_here,
-    measure_in_new_process,
-)
+from attnprof.device.self_check import checked, drawn_points, measure_here, measure_in_new_process
 from attnprof.device.steady_times import TimeReading, enough, steady, usual_of
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError
-from attnprof.measure.clocks import Clock, CudaClock, HostClock, cuda_clock, sample
-from attnprof.measure.environment import conditions_now, processors
-from attnprof.measure.kept_memory import memory_kept
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, cuda_clock, memory_kept, sample
+from attnprof.measure.environment import conditions_now, device_name
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.processes.progress import tell
+
+#: Square products tried, and the bytes of a copy: far beyond every cache.
+PRODUCTS = (256, 512, 1024, 2048)
+GPU_PRODUCTS = (2048, 4096, 8192)
+COPY_BYTES = 1 << 28
+
+
+def measured_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
+    """Measure ceilings, the best of all sizes: what the device can do, not its average."""
+    budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
+    rates = {dtype: _product_rate(device, dtype, clock, budget) for dtype in dtypes}
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copies = sample(clock, lambda: None, lambda: target.copy_(source), budget)
+    made_by = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    return Ceilings(
+        device_name(device), {dtype: rate for dtype, rate in rates.items() if rate},
+        2 * COPY_BYTES / min(copy.wall_s for copy in copies),
+        f"attnprof calibrate: best square product and copy, {made_by}", measured=True,
+    )  # fmt: skip
+
+
+def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> float:
+    best = 0.0
+    for size in GPU_PRODUCTS if device.startswith("cuda") else PRODUCTS:
+        a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
+        try:
+            times = sample(clock, lambda: None, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
+        except RuntimeError:  # no such product on this device
+            return 0.0
+        quickest = min(product.wall_s for product in times)
+        best = max(best, 2 * size**3 / quickest)
+        if 8 * quickest > budget.max_time_s:  # the next one, twice the size, takes longer
+            break
+    return best
+
 
 #: A product or copy gets so many times the seconds of a place of a table.
 PLACES = 80
@@ -73,29 +102,28 @@ def calibrate(
         )
     clock = _clock(device)
     tell("timing products and copies")
-    known = measured_ceilings(device, dtypes, seconds, clock)
+    ceilings = measured_ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
     differences: list[float] = []
     references: list[float] = []
     with memory_kept() if device == "cpu" else nullcontext():
-        for dtype in known.flops_per_s:
+        for dtype in ceilings.flops_per_s:
+            reference = reference_operation(device) if device == "cpu" else None
             bench = _Bench(
-                lambda one: _clock(device, host=one.host),
-                seconds,
-                benchmarks(getattr(torch, dtype), device),
-                reference_operation(device) if device == "cpu" else None,
-                known.flops_per_s[dtype],
-            )
+                lambda one: _clock(device, host=one.host), seconds,
+                benchmarks(getattr(torch, dtype), device), reference, ceilings.flops_per_s[dtype],
+            )  # fmt: skip
             tables[dtype], twice = bench.tables()
             differences += twice
             references += bench.references
+    gpu = torch.cuda.get_device_properties(device) if device.startswith("cuda") else None
     calibration = Calibration(
-        known, device, torch.get_num_threads(), tables, fault_s,
+        ceilings, device, torch.get_num_threads(), tables, fault_s,
         repeatability=exp(median(differences)) - 1 if differences else None, cpu_share=share,
         unsteadiness=pstdev(references) if any(references) else None,
         reference_s=exp(usual_of(references)) if any(references) else None,
-        processors=processors(device), conditions=conditions_now(),
+        processors=gpu.multi_processor_count if gpu else None, conditions=conditions_now(),
     )  # fmt: skip
     return replace(calibration, checks=_checks(calibration))
 
@@ -215,7 +243,7 @@ class _Bench:
         each = self.seconds / PLACES
         with torch.no_grad():  # what needs gradients turns them on itself
             turns[0]()
-            once = _once(clock, turns[0])
+            once = max(1e-7, _seconds_of(clock, turns[0]))
             # what takes longer is larger than any cache
             more = min(one.turns, int(each / once)) - 1
             turns += [one.make(*place) for _ in range(more)]
@@ -246,12 +274,13 @@ class _Bench:
         ]
 
 
-def _once(clock: Clock, call: Call) -> float:
-    """Return the seconds of one call, roughly."""
+def _seconds_of(clock: Clock, call: Call, times: int = 1) -> float:
+    """Return the seconds of a call by so many of them, roughly."""
     start = clock.now_s()
-    call()
+    for _ in range(times):
+        call()
     clock.settle()
-    return max(1e-7, clock.now_s() - start)
+    return (clock.now_s() - start) / times
 
 
 def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:
@@ -262,18 +291,8 @@ def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:
 
 def _referred_s(clock: Clock, reference: Call) -> float:
     """Return the seconds of a call of the reference operation now."""
-    repeated(reference, UNTIMED)
-    clock.settle()
-    start = clock.now_s()
-    repeated(reference, REFERRED)
-    clock.settle()
-    return max(LEAST_S, (clock.now_s() - start) / REFERRED)
-
-
-def repeated(call: Call, times: int) -> None:
-    """Make so many calls."""
-    for _ in range(times):
-        call()
+    _seconds_of(clock, reference, UNTIMED)
+    return max(LEAST_S, _seconds_of(clock, reference, REFERRED))
 
 
 def reference_operation(device: str) -> Call:

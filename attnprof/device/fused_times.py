@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.operations import KernelCall
 from attnprof.device.tables import Benchmark, Call, TimeTable
 
 #: Heads, queries, keys and head widths that are timed; one query is a decoded token.

@@ -111,11 +111,7 @@ def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype
         return _decoding(whole, module, inputs)
     last = {whole.last_logits: 1} if whole.last_logits else {}
     call = torch.no_grad()(partial(module, **inputs, **last))
-    return Subject(module, _nothing, _nothing, call)
-
-
-def _nothing() -> None:
-    pass
+    return Subject(module, lambda: None, lambda: None, call)
 
 
 def _decoding(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject:
@@ -240,13 +236,13 @@ def with_speeds(
     name, here = _name(on), on in _HERE
     calibrated = load(name, torch.get_num_threads(), path) if here else elsewhere(name, path)
     device = stated(name) if here or calibrated is not None else device_named(on)
-    known = released().get(model.source)
+    release = released().get(model.source)
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]
     if device is not None:
         report = with_speed(report, model, options, device)
         folder = model.source.removesuffix("config.json").rstrip("/") or "."
-        report = with_checks(report, known.hub if known else folder, options)
+        report = with_checks(report, release.hub if release else folder, options)
     if calibrated is not None:
         predictor = Predictor(calibrated)
         time_of = partial(predicted_time, predictor)

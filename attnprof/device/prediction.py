@@ -11,15 +11,13 @@ from typing import Any
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
 from attnprof.device.ceilings import GPUS, Ceilings, stated
-from attnprof.device.gpu_times import GpuTimes
-from attnprof.device.machine_state import MachineState, read_machine
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.roofline import roofline
-from attnprof.device.times import Times
+from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
 from attnprof.measure.environment import conditions_now
-from attnprof.measure.point import predict_point
+from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
 from attnprof.processes.progress import tell
@@ -27,11 +25,8 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
-#: Half width of an interval of 95 %, in standard deviations.
-REACH = 1.96
-#: Operations that are told one by one.
-TOLD = 12
-
+#: Half width of an interval of 95 %, in standard deviations; operations that are told one by one.
+REACH, TOLD = 1.96, 12
 
 INTERVAL = (
     "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
@@ -59,13 +54,15 @@ def predict_points(
     records = []
     for done, request in enumerate(requests):
         tell(f"predicting {request.title}", done, len(requests))
-        records.append(_tried(point, request))
+        try:
+            with refusing(request):
+                records.append(point(request, inf))
+        except RequestError as error:
+            records.append(blank_of(PredictRecord, request, str(error)))
     summary = {
-        "made_of": made_of,
-        "interval": interval,
-        "answer": _answer(records),
+        "made_of": made_of, "interval": interval, "answer": _answer(records),
         "predicted": sum(record.skipped is None for record in records),
-    }
+    }  # fmt: skip
     return Report("predict", records, summary, environment)
 
 
@@ -84,17 +81,17 @@ def pricing(
     """
     calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
     if calibrated is not None:
-        reading = MachineState() if on else read_machine(calibrated, conditions_now())
-        predictor = Predictor(calibrated, kept, reading.slowdown)
-        higher = "upper ends are as much higher" if reading.slowdown > 1 else ""
-        remarks = "; ".join(text for text in (predictor.made_of, str(reading), higher) if text)
+        slowdown, state = (1.0, "") if on else read_machine(calibrated, conditions_now())
+        predictor = Predictor(calibrated, kept, slowdown)
+        higher = "upper ends are as much higher" if slowdown > 1 else ""
+        remarks = "; ".join(text for text in (predictor.made_of, state, higher) if text)
         return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
-        known = ", ".join(gpu.name for gpu in GPUS)
+        possible = ", ".join(gpu.name for gpu in GPUS)
         raise RequestError(
             f"--on {on}: it was not calibrated, and no ceilings are stated for it; possible: "
-            f"{known}, or --calibration with a file that calibrate wrote there"
+            f"{possible}, or --calibration with a file that calibrate wrote there"
         )
     return (
         lambda request, _: at_least(request, ceilings),
@@ -102,19 +99,39 @@ def pricing(
     )  # fmt: skip
 
 
-def _tried(point: Point, request: PointRequest) -> PredictRecord:
-    try:
-        with refusing(request):
-            return point(request, inf)
-    except RequestError as error:
-        asked = {name: getattr(request, name) for name in _ASKED}
-        return PredictRecord(**asked, params=dict(request.params), skipped=str(error))
+#: Seconds of a reading of the machine's speed, and bundles of the reference operation in it.
+READING_S, BUNDLES = 0.15, 40
+#: A machine counts as slower from this factor on; readings of an undisturbed one differ by less.
+SLOWER = 1.25
 
 
-_ASKED = (
-    "mechanism", "scope", "phase", "causal", "batch_size", "seq_len", "d_model", "num_heads",
-    "head_dim", "dtype", "device",
-)  # fmt: skip
+def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
+    """Return how many times slower a machine is than when it was calibrated, with remarks.
+
+    The reference operation and the share of the processors that are left are timed now.
+    ``conditions`` are those of this process, which are compared with those of the calibration.
+    """
+    from attnprof.device.calibration_run import machine_speed
+
+    reference_s, share = machine_speed(READING_S, BUNDLES)
+    factors = [1.0]
+    if calibration.reference_s:
+        factors.append(reference_s / calibration.reference_s)
+    if calibration.cpu_share:
+        factors.append(calibration.cpu_share / share)
+    slowdown, remarks = max(factors), []
+    if slowdown > SLOWER:
+        remarks.append(
+            f"this machine is about {slowdown:.1f} times slower now than when it was calibrated "
+            "(other programs, or a lower clock)"
+        )
+    if different := "; ".join(
+        f"{name.replace('_', ' ')} {there}, here {conditions.get(name)}"
+        for name, there in calibration.conditions.items()
+        if conditions.get(name) != there
+    ):
+        remarks.append(f"calibrated with {different}: type attnprof calibrate")
+    return slowdown if slowdown > SLOWER else 1.0, "; ".join(remarks)
 
 
 def calibration_of(
@@ -122,11 +139,10 @@ def calibration_of(
 ) -> Calibration:
     """Return the calibration of this device and threads, or of the device that ``on`` names."""
     if on is not None:
-        if (there := elsewhere(on, path)) is None:
-            raise CannotRunError(
-                f"--on {on}: {path or 'the cache folder'} has no calibration of it"
-            )
-        return there
+        if (calibration := elsewhere(on, path)) is None:
+            where = path or "the cache folder"
+            raise CannotRunError(f"--on {on}: {where} has no calibration of it")
+        return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
     if calibration is None:
@@ -171,33 +187,33 @@ class Predictor:
     @property
     def made_of(self) -> str:
         """The device and how well its calibration repeats itself."""
-        known, again = self.calibration, self.calibration.repeatability
-        how = "" if again is None else f", repeatable to ±{again:.0%}"
-        where = f"{known.ceilings.name}, {plural(known.threads, 'thread')}"
-        checks = [f"; {dtype} {check}" for dtype, check in known.checks.items()]
+        made, share = self.calibration, self.calibration.repeatability
+        how = "" if share is None else f", repeatable to ±{share:.0%}"
+        where = f"{made.ceilings.name}, {plural(made.threads, 'thread')}"
+        checks = [f"; {dtype} {check}" for dtype, check in made.checks.items()]
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
         """Return the times in a number format; RequestError where it was not calibrated."""
         import torch
 
-        known = self.calibration.tables
-        if dtype not in known:
-            have = ", ".join(known) or "none with the tables of this version"
+        tables = self.calibration.tables
+        if dtype not in tables:
+            have = ", ".join(tables) or "none with the tables of this version"
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
             device = self.calibration.device
             try:
-                check_tables(known[dtype], benchmarks(getattr(torch, dtype), device))
+                check_tables(tables[dtype], benchmarks(getattr(torch, dtype), device))
             except RequestError as error:
                 raise RequestError(
                     f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
                     f"--dtype {dtype}"
                 ) from error
             fault_s = 0.0 if self.kept else self.calibration.fault_s
-            key = known[dtype], fault_s, ITEM_SIZES[dtype]
+            key = tables[dtype], fault_s, ITEM_SIZES[dtype]
             on_gpu = device.startswith("cuda")
             self._times[dtype] = (
                 GpuTimes(*key, processors=self.calibration.processors) if on_gpu else Times(*key)
@@ -206,13 +222,9 @@ class Predictor:
 
     def interval(self, work: Demand, dtype: str, phase: str) -> tuple[float, float, float]:
         """Return the seconds of a phase's call, and the ends of their interval of 95 %."""
-        times, known, check = (
-            self.times(dtype),
-            self.calibration,
-            self.calibration.checks.get(dtype),
-        )
+        times, made, check = self.times(dtype), self.calibration, self.calibration.checks.get(dtype)
         seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
-        spreads = (times.spread, known.repeatability or 0.0, known.unsteadiness or 0.0)
+        spreads = (times.spread, made.repeatability or 0.0, made.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
         return seconds, seconds / spread, seconds * spread * self.slowdown
 
@@ -236,21 +248,21 @@ class Predictor:
 
 def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
     """Return the record of a point on an uncalibrated device: its roofline, a lower bound."""
-    known = predict_point(request)
+    counts = predict_point(request)
     rate = ceilings.rate(request.dtype)
-    flops = known.flops_formula if known.flops_formula is not None else known.flops_derived
-    record = predicted_record(request, known)
-    if rate is None or flops is None or known.bytes_moved is None:
+    flops = counts.flops_formula if counts.flops_formula is not None else counts.flops_derived
+    record = predicted_record(request, counts)
+    if rate is None or flops is None or counts.bytes_moved is None:
         return replace(record, skipped=f"{ceilings.name} has no stated rate for {request.dtype}")
-    seconds, bound = roofline(flops, known.bytes_moved, ceilings, rate)
+    seconds, bound = roofline(flops, counts.bytes_moved, ceilings, rate)
     return replace(record, time_s=seconds, ci_low_s=seconds, bound=bound)
 
 
-def predicted_record(request: PointRequest, known: ProfileRecord | None = None) -> PredictRecord:
-    """Return what was asked, and the peak by the closed form."""
-    known = known or predict_point(request)
-    shared = {field.name for field in fields(PredictRecord)} & set(asdict(known))
-    return PredictRecord(**{name: getattr(known, name) for name in shared})
+def predicted_record(request: PointRequest, counts: ProfileRecord | None = None) -> PredictRecord:
+    """Return a record of a request with the peak by the closed form."""
+    names = {field.name for field in fields(PredictRecord)}
+    values = asdict(counts or predict_point(request))
+    return PredictRecord(**{name: value for name, value in values.items() if name in names})
 
 
 def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:

@@ -157,9 +157,9 @@ class ProductTimes:
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Return the seconds of so many products (m, k) by (k, n)."""
         weights, mean, points, left = self._fitted
-        asked = np.array([[batch, m, n, k, layout]], dtype=float)
-        near = self._covariance(self._features(asked), points) @ left
-        return float(np.exp(np.log(_work(asked) @ weights) + mean + near)[0])
+        shape = np.array([[batch, m, n, k, layout]], dtype=float)
+        near = self._covariance(self._features(shape), points) @ left
+        return float(np.exp(np.log(_work(shape) @ weights) + mean + near)[0])
 
     @cached_property
     def _fitted(self) -> tuple[Array, float, Array, Array]:
@@ -170,8 +170,8 @@ class ProductTimes:
         weights = _fit(work / times[:, None])
         over = np.log(times) - np.log(work @ weights)
         mean = float(np.median(over))
-        known = self._covariance(points, points) + self.likeness.noise**2 * np.eye(len(points))
-        return weights, mean, points, np.linalg.solve(known, over - mean)
+        covariance = self._covariance(points, points) + self.likeness.noise**2 * np.eye(len(points))
+        return weights, mean, points, np.linalg.solve(covariance, over - mean)
 
     def _features(self, shapes: Array) -> Array:
         """Return the coordinates of shapes by which they are alike, chosen on random products."""

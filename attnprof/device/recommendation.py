@@ -1,8 +1,8 @@
 """Which attention to take for a request: all mechanisms by their predicted time."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from itertools import groupby
 from math import log
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from attnprof import registry
 from attnprof.device.prediction import Point, predicted_record, pricing
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
-from attnprof.measure.point import available_bytes, needed_bytes
+from attnprof.measure.point import available_bytes, blank_of, needed_bytes
 from attnprof.measure.request import PointRequest
 from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
@@ -47,13 +47,13 @@ def recommend(
     most = memory
     if most is None and on is None:
         most = available_bytes(points[0].device)
-    rows = []
+    rows: list[RecommendRecord] = []
     for done, point in enumerate(points):
         tell(f"predicting {point.title}", done, len(points))
         rows.append(_row(point, chosen[point.mechanism], predict, most))
+    rows.sort(key=lambda row: (row.rank is None, not row.exact, _seconds(row)))
     ranked = [
-        replace(row, rank=rank) if row.rank is not None else row
-        for rank, row in enumerate(sorted(rows, key=_order), 1)
+        row if row.rank is None else replace(row, rank=rank) for rank, row in enumerate(rows, 1)
     ]
     fit = [row for row in ranked if row.rank]
     others = sorted((row for row in fit if not row.exact), key=_seconds)
@@ -73,11 +73,11 @@ def gives_up(spec: Mechanism) -> str:
     """Return what a mechanism does not do that softmax attention does."""
     kind, why = spec.to_softmax
     what = KINDS.get(kind, "another function")
-    said = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
+    parts = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
     can = spec.abilities
-    said += ["one length only"] * can.needs_seq_len
-    said += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
-    return "; ".join(said)
+    parts += ["one length only"] * can.needs_seq_len
+    parts += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
+    return "; ".join(parts)
 
 
 #: What a mechanism is to softmax attention, where it is not the same.
@@ -86,17 +86,14 @@ KINDS = dict.fromkeys(("approximates", "untrained"), "an approximation")
 
 def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | None) -> Any:
     """Return a mechanism's row; ``rank`` 0 where it will have one."""
-    shared = {field.name for field in fields(RecommendRecord)} & {
-        field.name for field in fields(PredictRecord)
-    }
     traits: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
     try:
         predicted = _predicted(request, predict)
         needed = needed_bytes(request)
     except AttnprofError as refusal:
-        asked = {name: getattr(request, name) for name in shared if hasattr(request, name)}
-        return RecommendRecord(**asked, **traits, skipped=str(refusal))
-    values = {name: value for name, value in asdict(predicted).items() if name in shared}
+        return replace(blank_of(RecommendRecord, request, str(refusal)), **traits)
+    names = {field.name for field in fields(RecommendRecord)}
+    values = {name: value for name, value in asdict(predicted).items() if name in names}
     fits = most is None or needed <= most
     why = None if fits else f"needs {format_bytes(needed)}, there are {format_bytes(most or 0)}"
     return RecommendRecord(
@@ -107,36 +104,29 @@ def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | Non
 
 def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
     """Return a prediction; of very many operations, what two shorter calls let expect."""
-    refusals = list[CannotRunError]()
-    for shares in ((1.0,), *SHORTER):
-        lengths = sorted({max(SHORTEST, round(request.seq_len * share)) for share in shares})
-        if shares != (1.0,) and len(lengths) == 1:
-            break
-        asked = lengths if len(lengths) > 1 else [request.seq_len]
-        try:
-            predictions = [predict(replace(request, seq_len=n), MOST_S) for n in asked]
-        except CannotRunError as refusal:
-            refusals.append(refusal)
-            continue
-        return predictions[0] if len(predictions) == 1 else _farther(request, *predictions)
-    raise refusals[0]
+    try:
+        return predict(request, MOST_S)
+    except CannotRunError:
+        for shares in SHORTER:
+            lengths = [max(SHORTEST, round(request.seq_len * share)) for share in shares]
+            if len({*lengths}) == 1:
+                break
+            with suppress(CannotRunError):
+                few, more = (predict(replace(request, seq_len=n), MOST_S) for n in lengths)
+                return _farther(request, few, more)
+        raise
 
 
 def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> PredictRecord:
     """Return a time that grows with a power of the length, by those of two shorter lengths."""
     growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
     seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
-    known = more.ci_high_s is not None and more.time_s
-    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if known else 1.0
+    bounded = more.ci_high_s is not None and more.time_s
+    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if bounded else 1.0
     return replace(
         predicted_record(request), time_s=seconds, bound=more.bound, ci_low_s=seconds / wide,
-        ci_high_s=seconds * wide if known else None,
+        ci_high_s=seconds * wide if bounded else None,
     )  # fmt: skip
-
-
-def _order(row: RecommendRecord) -> tuple[bool, bool, float]:
-    """Return the sorting key: what fits first, exact before others, fast before slow."""
-    return row.rank is None, not row.exact, _seconds(row)
 
 
 def _seconds(row: RecommendRecord) -> float:
@@ -147,7 +137,7 @@ def _stretches(
     points: Sequence[PointRequest], predict: Point, most: int | None
 ) -> list[dict[str, Any]]:
     """Return the stretches of lengths over which the same two mechanisms are fastest."""
-    winners = []
+    stretches: list[dict[str, Any]] = []
     for done, multiple in enumerate(MULTIPLES):
         tell("predicting at other lengths", done, len(MULTIPLES))
         length = round(points[0].seq_len * multiple) if points else 0
@@ -161,20 +151,16 @@ def _stretches(
                     times[point.mechanism] = predict(at, MOST_S).time_s or 0.0
             except AttnprofError:
                 continue
-        exact = {name: times[name] for name in times if registry.get(name).to_softmax[0] == "same"}
-        if times:
-            fastest = min(times, key=times.__getitem__)
-            best = min(exact, key=exact.__getitem__) if exact else None
-            winners.append({"seq_len": length, "exact": best, "fastest": fastest})
-    stretches = [
-        list(stretch)
-        for _, stretch in groupby(winners, key=lambda one: (one["exact"], one["fastest"]))
-    ]
-    return [
-        {"from": stretch[0]["seq_len"], "to": stretch[-1]["seq_len"], "exact": stretch[0]["exact"],
-         "fastest": stretch[0]["fastest"]}
-        for stretch in stretches
-    ]  # fmt: skip
+        if not times:
+            continue
+        exact = [name for name in times if registry.get(name).to_softmax[0] == "same"]
+        best = min(exact, key=times.__getitem__, default=None)
+        fastest = min(times, key=times.__getitem__)
+        if stretches and (stretches[-1]["exact"], stretches[-1]["fastest"]) == (best, fastest):
+            stretches[-1]["to"] = length
+        else:
+            stretches.append({"from": length, "to": length, "exact": best, "fastest": fastest})
+    return stretches
 
 
 def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
@@ -196,14 +182,14 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     first = min(fit, key=_seconds) if exact is None else exact
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
-    said = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
-    said[0] += "that computes softmax attention" if exact else "; no exact attention fits"
+    parts = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
+    parts[0] += "that computes softmax attention" if exact else "; no exact attention fits"
     for what in ("an approximation", "another function"):
         of_kind = [row for row in fit if row.gives_up.startswith(what)]
         best = min(of_kind, key=_seconds, default=first)
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
-            said.append(f"{best.mechanism}, {what}, is {times} times as fast")
+            parts.append(f"{best.mechanism}, {what}, is {times} times as fast")
     turns = [one for one in stretches if one["exact"] not in (None, first.mechanism)]
     if exact and turns:
         ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
@@ -211,6 +197,6 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
             f"{one['exact']} ({' to '.join(lengths)} tokens)"
             for one, lengths in zip(turns, ends, strict=True)
         )
-        said.append(f"elsewhere the fastest exact one is {joined(sentences)}")
-    text = "; ".join(said)
+        parts.append(f"elsewhere the fastest exact one is {joined(sentences)}")
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."

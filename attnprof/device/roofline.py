@@ -19,8 +19,8 @@ def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> t
 def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
     """Return the device's own calibration (in ``path`` or the cache), else its maker's figures."""
     name = str(environment.get("device_name") or "")
-    known = load(name, environment.get("threads"), path)
-    return known.ceilings if known else stated(name)
+    calibration = load(name, environment.get("threads"), path)
+    return calibration.ceilings if calibration else stated(name)
 
 
 def with_roofline(report: Report, path: Path | None = None) -> Report:

@@ -18,7 +18,7 @@ from math import exp, log
 from random import Random
 
 from attnprof import registry
-from attnprof.device.checked_layers import CheckedLayer, SelfCheck
+from attnprof.device.calibration import CheckedLayer, SelfCheck
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import measure_apart
 from attnprof.measure.clocks import Clock, sample
@@ -76,21 +76,16 @@ def checked(predict: Predict, points: Iterator[PointRequest], measure: Measure) 
     if any(lacking.values()):
         return None
     tell("holding predictions against layers once more")
-    return SelfCheck(tuple(
-        CheckedLayer(
+    layers = []
+    for request, predicted, measured in timed:
+        seconds = measured
+        with suppress(AttnprofError):  # it may find no memory or time now
+            seconds = min(measured, measure(request))
+        layers.append(CheckedLayer(
             request.mechanism, request.phase, request.seq_len, request.num_heads,
-            request.head_dim, predicted, min(measured, _once_more(measure, request, measured)),
-        )
-        for request, predicted, measured in timed
-    ))  # fmt: skip
-
-
-def _once_more(measure: Measure, request: PointRequest, before: float) -> float:
-    """Return the seconds now; those of ``before`` where the layer finds no memory or time now."""
-    try:
-        return measure(request)
-    except AttnprofError:
-        return before
+            request.head_dim, predicted, seconds,
+        ))  # fmt: skip
+    return SelfCheck(tuple(layers))
 
 
 def measure_here(request: PointRequest, clock: Clock) -> float:
@@ -102,8 +97,8 @@ def measure_here(request: PointRequest, clock: Clock) -> float:
 
 def measure_in_new_process(request: PointRequest, threads: int) -> float:
     """Return the same, in a process of its own; :class:`CannotRunError` where it has no end."""
-    asked = replace(request, counts=False, check=False, threads=threads)
-    record = measure_apart(asked)
+    unchecked = replace(request, counts=False, check=False, threads=threads)
+    record = measure_apart(unchecked)
     if record.median_s is None:
         raise CannotRunError(record.skipped or "no time")
     return record.median_s

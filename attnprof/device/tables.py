@@ -62,14 +62,10 @@ class TimeTable:
     def _filled(self, place: Sizes) -> float:
         if place in self.seconds:
             return self.seconds[place]
-        below = [
-            known
-            for known in self.seconds
-            if all(a <= b for a, b in zip(known, place, strict=True))
-        ]
-        if not below:
+        smaller = [p for p in self.seconds if all(a <= b for a, b in zip(p, place, strict=True))]
+        if not smaller:
             return min(self.seconds.values())
-        nearest = max(below, key=lambda known: (prod(known), self.seconds[known]))
+        nearest = max(smaller, key=lambda p: (prod(p), self.seconds[p]))
         return self.seconds[nearest] * prod(place) / prod(nearest)
 
     def fall(self, most: float) -> tuple[Sizes, Sizes] | None:

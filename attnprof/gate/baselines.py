@@ -60,8 +60,8 @@ def baseline_report(
     **summary: Any,
 ) -> Report:
     """Return the report that ``attnprof baseline`` writes, in this version's layout."""
-    known = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
-    return _Compact("baseline", records, known, environment or {})
+    facts = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
+    return _Compact("baseline", records, facts, environment or {})
 
 
 class _Compact(Report):
@@ -81,10 +81,7 @@ class _Compact(Report):
 
 
 def load_baseline(path: str | Path) -> Baseline:
-    """Return a saved baseline, of this layout or an older one.
-
-    Raises :class:`RequestError`, which names the place in the file and what is wrong there.
-    """
+    """Return a saved baseline; :class:`RequestError` names the place in the file that is wrong."""
     hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -195,13 +192,13 @@ def _check(value: Any, hint: Any, where: str) -> None:
     if is_dataclass(kind):
         _check(value, dict[str, Any], where)
         at = f"{where}." if where else ""
-        known = get_type_hints(kind)
-        if odd := sorted(set(value) - set(known)):
+        hints = get_type_hints(kind)
+        if odd := sorted(set(value) - set(hints)):
             raise RequestError(f"{at}{odd[0]} is not known")
-        if left := sorted(set(known) - _OPTIONAL.get(kind, set()) - set(value)):
+        if left := sorted(set(hints) - _OPTIONAL.get(kind, set()) - set(value)):
             raise RequestError(f"{at}{left[0]} is missing")
         for name, item in value.items():
-            _check(item, known[name], f"{at}{name}")
+            _check(item, hints[name], f"{at}{name}")
     elif inner and isinstance(value, (dict, list)) and issubclass(type(value), kind):
         pairs: Any = enumerate(value) if isinstance(value, list) else value.items()
         place = "{}[{}]" if isinstance(value, list) else "{}.{}"

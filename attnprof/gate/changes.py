@@ -2,15 +2,21 @@
 
 Lines shift when code above them changes, so operations are matched by name and part of the pass.
 The line of a new operation is found by aligning the two sequences of operations, as diff does.
+Differences of metrics are grouped by cause: a line of code, or else an operation or a metric.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from operator import attrgetter
+from pathlib import Path
 
+from attnprof.gate import rules
 from attnprof.gate.counts import Counted, Operation, Work
+from attnprof.gate.rules import FORMULA, TIME, TOGETHER, WHOLE, Cause
+from attnprof.record import CheckRecord
 from attnprof.units import format_bytes, format_count
 
 #: Number format and shape of a result.
@@ -77,12 +83,12 @@ class Change(Work):
         often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}" if self.times else ""
         was = "was " if self.times < 0 and not self.gained else ""
         place = f" {was}at {self.line}" if self.line else ""
-        said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
+        parts = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
         if self.bytes_moved:
-            said.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
+            parts.append(f"moves {_amount_text(self.bytes_moved, format_bytes, 'less')}")
         if self.flops:
-            said.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
-        return ", ".join(said)
+            parts.append(f"{_amount_text(self.flops, format_count, 'fewer')} FLOPs")
+        return ", ".join(parts)
 
     def _results(self, sizes: Mapping[str, int]) -> str:
         """Return the new results and, for as many calls as before, those that they replace."""
@@ -105,8 +111,8 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
         before, now = _without_results(before), _without_results(now)
-    known = set(map(_key, before))
-    first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
+    earlier = set(map(_key, before))
+    first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in earlier}
     lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
     result = []
@@ -141,10 +147,7 @@ def sums(rows: _Rows) -> tuple[int, int, int]:
 
 
 def without_views(rows: _Rows) -> _Rows:
-    """Return rows with all calls of a view in one row, without line and result.
-
-    A view moves and counts nothing, and older baselines have no lines of views.
-    """
+    """Return rows with all calls of a view in one row, without line, as older baselines have."""
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if not row.is_work:
@@ -189,11 +192,11 @@ def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
             for row in rows:
                 lines_of_side.setdefault(_key(row), row.line)
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
-    known = {(_key(row), became.get(row.line)) for row in before}
-    lost = {key for key, line in known if line is None}
+    kept = {(_key(row), became.get(row.line)) for row in before}
+    lost = {key for key, line in kept if line is None}
     elsewhere: dict[tuple[str, str], list[str]] = {}  # lines that none of the baseline became
     for row in now:
-        if _key(row) not in lost and (_key(row), row.line) not in known:
+        if _key(row) not in lost and (_key(row), row.line) not in kept:
             elsewhere.setdefault(_key(row), []).append(row.line)
     return {key: [line] for key, line in {**gone, **new}.items()} | elsewhere
 
@@ -221,3 +224,130 @@ def _results_text(results: Mapping[Result, int], sizes: Mapping[str, int]) -> st
     ]
     more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
     return ", ".join([*texts[:_SHOWN], *more])
+
+
+#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
+SEEN: Mapping[str, Callable[[Change], int]] = {
+    "bytes_moved": lambda change: change.bytes_moved,
+    "peak_bytes": lambda change: change.held,
+    "parameters": lambda _: 0,
+    "dispatched_operations": lambda change: change.times,
+    "uncounted_operations": lambda change: change.times if not change.flops else 0,
+    "unknown_scratch": lambda change: change.times,
+}
+#: Metrics that are sums over operations: what each line adds is known.
+_SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
+Lines = dict[str, list[Change]]
+
+
+def causes(
+    records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
+    common: str | None = None,
+) -> list[Cause]:  # fmt: skip
+    """Return the causes of all differences in ``records``, worst first.
+
+    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
+    ``common`` to the whole run are no cause.
+    """
+    lines: dict[str, Lines] = {}
+    groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
+    for record in (record for record in records if rules.is_worth_showing(record, common)):
+        case, changed_lines = record.case, Lines()
+        if record.metric not in (TIME, WHOLE) and case in before and case in after:
+            if case not in lines:
+                lines[case] = _changes_by_line(changes(before[case], after[case]))
+            changed_lines = lines[case]
+        for line, part in _records_by_line(record, changed_lines):
+            everything = [change for some in changed_lines.values() for change in some]
+            names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
+            key = _cause_key(part, _path(line, case), names)
+            operations, parts = groups.setdefault(key, ({}, []))
+            operations |= dict.fromkeys(names)
+            parts.append(part)
+    if len({place for place, *_ in groups} - {""}) > 1 and (TOGETHER,) in groups:
+        groups[TOGETHER,][0].clear()  # each line tells its own operations
+
+    def badness(cause: Cause) -> tuple[int, bool, float]:
+        most = max((high for _, high in cause.metrics.values() if high is not None), default=0.0)
+        return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
+
+    return sorted((_cause(place, *cause) for (place, *_), cause in groups.items()), key=badness)
+
+
+def _cause_key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return what records of one cause share: a line, else operations, else verdict and reason."""
+    if place or names:
+        return (place,) if place else ("", *names)
+    numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
+    return ("", part.verdict, part.metric if numbers else part.why)
+
+
+def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckRecord]) -> Cause:
+    metrics: dict[str, list[float | None]] = {}
+    for part in parts:
+        if part.metric != WHOLE and part.verdict != rules.OK:
+            ratios = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
+            metrics[part.metric] = [min(ratios, default=None), max(ratios, default=None)]
+    named = operations or place == TOGETHER
+    why = [part.why for part in parts if part.metric.startswith(FORMULA) or not named]
+    if len(parts) == 1:
+        why = [rules.time_text(parts[0]) if parts[0].metric == TIME else "", *why]
+    return Cause(
+        rules.worst(part.verdict for part in parts), place, [*operations], metrics,
+        [*dict.fromkeys(filter(None, why))], [*dict.fromkeys(part.case for part in parts)],
+    )  # fmt: skip
+
+
+def _changes_by_line(changes: Sequence[Change]) -> Lines:
+    """Return changes by line.
+
+    A cast back, or an operation in another format, counts at the line of the upcast before it.
+    """
+    lines = Lines()
+    wide: str | None = None
+    for change in changes:
+        opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
+        wide = change.line if opens else wide
+        follows = wide is not None and (change.casts or change.format)
+        lines.setdefault(str(wide) if follows else change.line, []).append(change)
+    # views that were written down without their lines accompany what is there
+    if len(lines) > 1 and not any(change.is_work for change in lines.get("", ())):
+        lines.pop("", None)
+    return lines
+
+
+def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
+    """Yield a record with the line that caused it, or one record a line with that line's share."""
+    if not lines:
+        yield record.place, record
+        return
+    before, now = record.baseline, record.current
+    amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
+    name = record.metric.removeprefix(FORMULA)
+    see = SEEN.get(name, attrgetter("flops"))
+    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
+    if len(amounts) > 1 and amount and before and record.metric in _SUMS:
+        for line, n in amounts.items():
+            verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
+            yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
+        return
+    along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
+    if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
+        along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
+    yield along[0] if len(along) == 1 else TOGETHER, record
+
+
+def _names(some: Sequence[Change]) -> list[str]:
+    """Return names of operations: without views and backward ones unless there is nothing else."""
+    work = [change for change in some if change.is_work] or some
+    ahead = [change for change in work if change.part != "backward"]
+    return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
+
+
+def _path(line: str, case: str) -> str:
+    """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
+    file, _, number = line.rpartition(":")
+    named, there, _ = case.partition(".py:")
+    path = Path(f"{named}.py")
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{number}" if there and file == path.name else line

@@ -1,14 +1,14 @@
 """Run a whole check: count every case on both sides, then time them, and report all verdicts.
 
-Differences are grouped by cause: a line of code, or else an operation or a metric.
+A self-test tries that on this machine: on unchanged code, and on code slower by a known share.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
-from operator import attrgetter
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,144 +16,25 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.gate import rules
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
-from attnprof.gate.changes import Change, changes
+from attnprof.gate.changes import causes
 from attnprof.gate.counts import Case, Counted
-from attnprof.gate.exact import SEEN, compare
-from attnprof.gate.rules import (
-    ERROR,
-    FAIL,
-    FORMULA,
-    TIME,
-    TOGETHER,
-    VERDICTS,
-    WHOLE,
-    Cause,
-    CheckOptions,
-    exit_code,
-    worst,
-)
-from attnprof.gate.times import race_cases, stored_record, time_alone, time_record
+from attnprof.gate.exact import compare
+from attnprof.gate.rules import CheckOptions, Rule
+from attnprof.gate.times import Race, race, race_cases, stored_record, time_alone, time_record
 from attnprof.gate.trees import RunningTree, TreeError, why_incomparable
-from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
+from attnprof.measure.environment import (
+    dated_environment,
+    describe_environment,
+    differs,
+    fingerprint,
+    noted,
+)
+from attnprof.measure.request import PointRequest
+from attnprof.processes.folders import temporary_folder
 from attnprof.processes.progress import tell
-from attnprof.record import CheckRecord, Report
+from attnprof.record import CheckRecord, Report, SelfTestRecord
 from attnprof.trace.request.alternatives import UNTRIED
-
-#: Metrics that are sums over operations: what each line adds is known.
-_SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
-Lines = dict[str, list[Change]]
-
-
-def causes(
-    records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
-    common: str | None = None,
-) -> list[Cause]:  # fmt: skip
-    """Return the causes of all differences in ``records``, worst first.
-
-    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
-    ``common`` to the whole run are no cause.
-    """
-    lines: dict[str, Lines] = {}
-    groups: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
-    for record in (record for record in records if rules.is_worth_showing(record, common)):
-        case, changed_lines = record.case, Lines()
-        if record.metric not in (TIME, WHOLE) and case in before and case in after:
-            if case not in lines:
-                lines[case] = _changes_by_line(changes(before[case], after[case]))
-            changed_lines = lines[case]
-        for line, part in _records_by_line(record, changed_lines):
-            everything = [change for some in changed_lines.values() for change in some]
-            names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
-            operations, parts = groups.setdefault(_key(part, _path(line, case), names), ({}, []))
-            operations |= dict.fromkeys(names)
-            parts.append(part)
-    if len({place for place, *_ in groups} - {""}) > 1 and (TOGETHER,) in groups:
-        groups[TOGETHER,][0].clear()  # each line tells its own operations
-    return sorted((_cause(place, *cause) for (place, *_), cause in groups.items()), key=_badness)
-
-
-def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what records of one cause share: a line, else operations, else verdict and reason."""
-    if place or names:
-        return (place,) if place else ("", *names)
-    numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
-    return ("", part.verdict, part.metric if numbers else part.why)
-
-
-def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckRecord]) -> Cause:
-    metrics: dict[str, list[float | None]] = {}
-    for part in parts:
-        if part.metric != WHOLE and part.verdict != rules.OK:
-            known = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
-            metrics[part.metric] = [min(known, default=None), max(known, default=None)]
-    named = operations or place == TOGETHER
-    why = [part.why for part in parts if part.metric.startswith(FORMULA) or not named]
-    if len(parts) == 1:
-        why = [rules.time_text(parts[0]) if parts[0].metric == TIME else "", *why]
-    return Cause(
-        rules.worst(part.verdict for part in parts), place, [*operations], metrics,
-        [*dict.fromkeys(filter(None, why))], [*dict.fromkeys(part.case for part in parts)],
-    )  # fmt: skip
-
-
-def _badness(cause: Cause) -> tuple[int, bool, float]:
-    most = max((high for _, high in cause.metrics.values() if high is not None), default=0.0)
-    return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
-
-
-def _changes_by_line(changes: Sequence[Change]) -> Lines:
-    """Return changes by line.
-
-    A cast back, or an operation in another format, counts at the line of the upcast before it.
-    """
-    lines = Lines()
-    wide: str | None = None
-    for change in changes:
-        opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
-        wide = change.line if opens else wide
-        follows = wide is not None and (change.casts or change.format)
-        lines.setdefault(str(wide) if follows else change.line, []).append(change)
-    # views that were written down without their lines accompany what is there
-    if len(lines) > 1 and not any(change.is_work for change in lines.get("", ())):
-        lines.pop("", None)
-    return lines
-
-
-def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
-    """Yield a record with the line that caused it, or one record a line with that line's share."""
-    if not lines:
-        yield record.place, record
-        return
-    before, now = record.baseline, record.current
-    amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
-    name = record.metric.removeprefix(FORMULA)
-    see = SEEN.get(name, attrgetter("flops"))
-    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
-    if len(amounts) > 1 and amount and before and record.metric in _SUMS:
-        for line, n in amounts.items():
-            verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
-            yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
-        return
-    along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
-    if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
-        along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
-    yield along[0] if len(along) == 1 else TOGETHER, record
-
-
-def _names(some: Sequence[Change]) -> list[str]:
-    """Return names of operations: without views and backward ones unless there is nothing else."""
-    work = [change for change in some if change.is_work] or some
-    ahead = [change for change in work if change.part != "backward"]
-    return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
-
-
-def _path(line: str, case: str) -> str:
-    """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
-    file, _, number = line.rpartition(":")
-    named, there, _ = case.partition(".py:")
-    path = Path(f"{named}.py")
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{number}" if there and file == path.name else line
+from attnprof.units import plural
 
 
 def check_against(
@@ -162,30 +43,25 @@ def check_against(
 ) -> Report:  # fmt: skip
     """Compare two trees in one job: count both (or read ``stored`` counts), then time both."""
     counted = _count(cases, [head] if stored else [base, head], options, stored)
-    apart = {
-        name: why
-        for name, (*old, new) in counted.items()
-        if (why := why_incomparable(
-            new, old[0] if old else Counted(missing=True), head.path, base.path, base.checkout
-        ))
-    }  # fmt: skip
-    old = {
-        name: Counted(error=apart[name]) if name in apart else pair[0]
-        for name, pair in counted.items()
-    }
-    sides = stored.counted if stored else old, {name: pair[-1] for name, pair in counted.items()}
+    before, after, apart = dict[str, Counted](), dict[str, Counted](), dict[str, str]()
+    for name, (*older, new) in counted.items():
+        old = older[0] if older else Counted(missing=True)
+        if why := why_incomparable(new, old, head.path, base.path, base.checkout):
+            old, apart[name] = Counted(error=why), why
+        before[name], after[name] = old, new
     timed = [case for case in cases if case.timed and options.timed]
     racing = [
         case for case in timed
-        if case.name not in apart and all(pair.runs for pair in counted[case.name])
+        if case.name not in apart and all(side.runs for side in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options)
     if stored:
         refused = [case for case in timed if case.name in apart]
-        times |= {case.name: time_record(case, ERROR, apart[case.name]) for case in refused}
+        times |= {case.name: time_record(case, rules.ERROR, apart[case.name]) for case in refused}
+    both = stored.counted if stored else before, after
     return _report(
-        cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
+        cases, both, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],
     )  # fmt: skip
 
@@ -194,10 +70,7 @@ def check_baseline(
     cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
-    """Compare this tree with a stored baseline: counts decide, times advise.
-
-    ``name`` is what messages call the baseline.
-    """
+    """Compare with a stored baseline, ``name`` in messages: counts decide, times advise."""
     counted = {key: counts[0] for key, counts in _count(cases, [head], options, stored).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
@@ -268,8 +141,8 @@ def _count(
             tell(f"trying other inputs for {case.name}: {failed[0]}", *position, at_once=True)
             counted = _counts_of_case(case, sides, options, position, alone=False)
         elif failed:
-            said = f"{last.error}; {runs} runs with these inputs"
-            counted = [*counted[:-1], replace(last, error=said)]
+            why = f"{last.error}; {runs} runs with these inputs"
+            counted = [*counted[:-1], replace(last, error=why)]
         else:
             counted = [replace(side, as_guessed=side.runs) for side in counted]
         counts[case.name] = counted
@@ -281,14 +154,8 @@ def _counts_of_case(
     alone: bool,
 ) -> list[Counted]:  # fmt: skip
     """Return one case's counts, a side each, with the first guess of inputs ``alone`` or any."""
-    answers: list[Callable[[], Counted]] = []
     formulas = case.formulas and options.formulas
-    for side in sides:
-        try:
-            side.ask_count(case.request, formulas=formulas, alone=alone)
-            answers.append(side.counted)
-        except TreeError as error:
-            answers.append(partial(Counted, error=str(error)))
+    answers = [side.ask_count(case.request, formulas=formulas, alone=alone) for side in sides]
     counts = []
     for side, answer in zip(sides, answers, strict=True):
         tell(f"counting {case.name} in {side.label}", *progress)
@@ -310,19 +177,123 @@ def _report(
         records += compare(name, before.get(name), after.get(name))
         records += [times[name]] if name in times else []
     verdicts = [record.verdict for record in records]
-    counts = Counter(verdicts)
+    counts, undecided_fails = Counter(verdicts), options.inconclusive == rules.FAIL
     noises = [record.noise for record in times.values() if record.noise is not None]
     device = cases[0].request.device
     return Report(
         "check", records,
         {
             **summary, "spent_s": spent_s, "rule": options.rule or "each case's own",
-            "inconclusive": options.inconclusive, "verdict": worst(verdicts),
-            "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+            "inconclusive": options.inconclusive, "verdict": rules.worst(verdicts),
+            "counts": {verdict: counts[verdict] for verdict in rules.VERDICTS if counts[verdict]},
             "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
-            "exit_code": exit_code(verdicts, inconclusive_fails=options.inconclusive == FAIL),
+            "exit_code": rules.exit_code(verdicts, inconclusive_fails=undecided_fails),
             "fingerprint": fingerprint(device), "not_comparable": summary.get("not_comparable"),
             "budget_s": options.budget_s, "noise": median(noises) if noises else None,
         },
         dated_environment(device),
     )  # fmt: skip
+
+
+#: Equal pieces of work in a call; a slowdown of 5 % adds 2 of 40.
+PIECES = 40
+FILE = "rehearsed.py"
+_SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""
+
+import torch
+from torch import nn
+
+COUNT = {count}
+
+
+class Softmax(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+            total = total + rows
+        return total
+
+
+class Features(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = nn.functional.elu(q) + 1
+            total = total + rows @ (k.softmax(-2).transpose(-1, -2) @ v)
+        return total
+
+
+class Projected(nn.Module):
+    def __init__(self, head_dim):
+        super().__init__()
+        self.down = nn.Linear(head_dim, 2 * head_dim, bias=False)
+        self.up = nn.Linear(2 * head_dim, head_dim, bias=False)
+
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = self.up(torch.relu(self.down(q * k)))
+            total = total + rows * v
+        return total
+'''
+
+
+#: Requests for the file's modules; a call takes about six milliseconds.
+REHEARSED = tuple(
+    PointRequest(
+        f"{FILE}:{module}", n, h, d, phase=phase, threads=1, params={
+            "args": ["head_dim=d"] if module == "Projected" else [],
+            "inputs": [f"{name}: B, h, N, d" for name in "qkv"],
+        },
+    )
+    for module, n, h, d, phase in (
+        ("Softmax", 64, 4, 64, "forward"), ("Softmax", 128, 1, 64, "forward"),
+        ("Softmax", 48, 2, 32, "train"), ("Features", 64, 4, 64, "forward"),
+        ("Projected", 64, 4, 64, "forward"),
+    )
+)  # fmt: skip
+
+
+def write_revision(folder: Path, slowdown: float) -> None:
+    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
+    text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+
+#: Slowdowns that are tried, as shares of a call's time.
+SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
+
+
+def self_test_report(rule: Rule, budget_s: float) -> Report:
+    """Race unchanged and slowed code until the budget is spent; a record a slowdown."""
+    by_slowdown: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
+    seeds, end = count(), time.monotonic() + budget_s
+    while time.monotonic() <= end or not by_slowdown[0.0]:
+        with ExitStack() as stack:
+            sides = []
+            for slowdown in (0.0, *SLOWDOWNS):
+                folder = stack.enter_context(temporary_folder())
+                write_revision(folder, slowdown)
+                side = RunningTree(folder, f"{slowdown:.0%} slower")
+                sides.append(stack.enter_context(side))
+            for request in REHEARSED:
+                for races, head in zip(by_slowdown.values(), sides[1:], strict=True):
+                    races.append(race(sides[0], head, request, rule, seed=next(seeds)))
+                rounds = plural(len(by_slowdown[0.0]), "round")
+                tell(f"racing unchanged and slowed code, {rounds}", left_s=end - time.monotonic())
+                if time.monotonic() > end:
+                    break
+    records = []
+    for slowdown, races in by_slowdown.items():
+        judged = [race.judgement for race in races if race.judgement]
+        records.append(SelfTestRecord(
+            slowdown=slowdown, rule=rule.name, trials=len(judged),
+            regressed=sum(item.verdict == rules.REGRESSED for item in judged),
+            inconclusive=sum(item.verdict == rules.INCONCLUSIVE for item in judged),
+            ratio=median(item.ratio for item in judged),
+            noise=median(item.noise for item in judged),
+            case_s=median(race.spent_s for race in races),
+        ))  # fmt: skip
+    summary = {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")}
+    return Report("check --self-test", records, summary, describe_environment("cpu"))

@@ -162,13 +162,10 @@ def _counts_of_run(request: PointRequest) -> Counted:
     metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
     # calls of the same operation at the same line together, in the order they first ran
     groups = grouped(calls, lambda c: (c.op, c.part, c.line, c.dtype, "×".join(map(str, c.shape))))
-    operations = [
-        Operation(
-            op, part, line, len(group), sum(int(c.bytes_moved) for c in group),
-            int(flops_of(group)), dtype, shape,
-        )
-        for (op, part, line, dtype, shape), group in groups.items()
-    ]  # fmt: skip
+    operations = []
+    for (op, part, line, dtype, shape), group in groups.items():
+        moved, flops = sum(int(c.bytes_moved) for c in group), int(flops_of(group))
+        operations.append(Operation(op, part, line, len(group), moved, flops, dtype, shape))
     return Counted(metrics, operations, sizes=sizes)
 
 
@@ -177,9 +174,9 @@ def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
     ones = {name: size for name, size in counts.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
-    for given in ({}, ones) if ones else ({},):
+    for sizes in ({}, ones) if ones else ({},):
         try:
-            target = target_of(request).fixed(**given)
+            target = target_of(request).fixed(**sizes)
             new, left = _agreeing_formulas(_forms(target, counts.sizes, request.phase), counts)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))

@@ -3,7 +3,7 @@
 Formulas are compared as the baseline has them, symbolically; nothing is run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
@@ -12,7 +12,7 @@ from typing import Any
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.parser import FormulaError, Rules, parse
 from attnprof.gate import rules
-from attnprof.gate.changes import Change, changes
+from attnprof.gate.changes import SEEN, Change, changes
 from attnprof.gate.counts import Counted
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
@@ -25,10 +25,7 @@ _BYTES = ("bytes_moved", "peak_bytes")
 
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
-    """Return a record for every metric and formula, also equal ones.
-
-    If a side has no counts there is a single record for the whole case.
-    """
+    """Return a record for every metric and formula, or one if a side has no counts."""
     if unable := _verdict_without_counts(baseline, current):
         verdict, why = unable
         return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
@@ -52,8 +49,8 @@ def _verdict_without_counts(
 ) -> tuple[str, str] | None:
     """Return the verdict and reason for a case that a side cannot count; None if both can."""
     if current is None or current.missing:
-        said = f": {current.error}" if current and current.error else ""
-        return rules.MISSING, f"it is not there any more{said}"
+        reason = f": {current.error}" if current and current.error else ""
+        return rules.MISSING, f"it is not there any more{reason}"
     if current.error is not None:
         return rules.ERROR, current.error
     if baseline is None or baseline.missing:
@@ -90,17 +87,6 @@ def _metric_record(
         place=causes[0].line if causes and now != before else "",
         why=_explanation(name, now - before, causes, current.sizes),
     )
-
-
-#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
-SEEN: Mapping[str, Callable[[Change], int]] = {
-    "bytes_moved": lambda change: change.bytes_moved,
-    "peak_bytes": lambda change: change.held,
-    "parameters": lambda _: 0,
-    "dispatched_operations": lambda change: change.times,
-    "uncounted_operations": lambda change: change.times if not change.flops else 0,
-    "unknown_scratch": lambda change: change.times,
-}
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:

@@ -47,20 +47,15 @@ class SavedResult:
 
 
 def history_report(
-    folder: str | Path,
-    case: str | None = None,
-    metrics: Sequence[str] | None = None,
+    folder: str | Path, case: str | None = None, metrics: Sequence[str] | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Report:
-    """Return every run of every series with its change points.
-
-    ``case`` and ``metrics`` select series; ``tell`` gets a line for each file that was left out.
-    """
+) -> Report:  # fmt: skip
+    """Return every run of the selected series; ``tell`` gets a line for a file left out."""
     runs, left_out = _runs(Path(folder))
     if not runs:
-        said = "; ".join(left_out) or "it has no .json files"
+        reason = "; ".join(left_out) or "it has no .json files"
         raise RequestError(
-            f"no results in {folder}: {said}; save some there: attnprof check … --output "
+            f"no results in {folder}: {reason}; save some there: attnprof check … --output "
             f"{Path(folder) / 'NAME.json'} --format json"
         )
     for run in left_out:
@@ -77,11 +72,9 @@ def history_report(
             raise RequestError(f"--metric {name}: {closest(name, there)}")
     records = [record for record in records if record.metric in (metrics or there)]
     summary = {
-        "runs": len(runs),
-        "series": len({(r.case, r.metric, r.machine) for r in records}),
-        "change_points": sum(record.change_point for record in records),
-        "left_out": left_out,
-    }
+        "runs": len(runs), "series": len({(r.case, r.metric, r.machine) for r in records}),
+        "change_points": sum(record.change_point for record in records), "left_out": left_out,
+    }  # fmt: skip
     return Report("history", records, summary)
 
 
@@ -128,11 +121,11 @@ def _run(path: Path) -> SavedResult:
         if case and isinstance(value, int | float) and math.isfinite(value) and value >= 0
     }  # fmt: skip
     fingerprint = object_in(report.summary, "fingerprint", f"{path}: summary")
-    said = {name: value for name, value in fingerprint.items() if name != "attnprof"}
+    facts = {name: value for name, value in fingerprint.items() if name != "attnprof"}
     machine = f"not known ({path.name})"  # it is alone
-    if said:  # the device's name, and a few letters of all that was said
-        text = json.dumps(said, sort_keys=True).encode()
-        machine = f"{said.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
+    if facts:  # the device's name, and a few letters of all that was said
+        text = json.dumps(facts, sort_keys=True).encode()
+        machine = f"{facts.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
     return SavedResult(path.name, at, bool(date), commit, machine, values)
 
 

@@ -12,14 +12,15 @@ from attnprof.arguments import choice
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.gate import rules, trees
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
-from attnprof.gate.check import causes, check_against
+from attnprof.gate.changes import causes
+from attnprof.gate.check import check_against
 from attnprof.gate.counts import Case, Counted, count
 from attnprof.gate.exact import compare
 from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
 from attnprof.measure.request import PointRequest, configured
-from attnprof.measure.sweep.runner import is_module_apart
+from attnprof.measure.sweep import is_module_apart
 from attnprof.processes.pool import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES
@@ -81,9 +82,7 @@ class TestGate:
                 with self._base_tree as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms)
                 grouped = [rules.Cause(**row) for row in report.summary["causes"]]
-                return self._accept_or_raise(
-                    case, self._base_tree.label, report.of(CheckRecord), grouped
-                )
+                return self._accept_or_raise(case, base.label, report.of(CheckRecord), grouped)
             before = self.baseline.counted.get(case.name)
             if self.update:
                 return self._record_case(case, before)
@@ -103,11 +102,7 @@ class TestGate:
     def _accept_or_raise(
         self, case: Case, base: str, records: list[CheckRecord], causes: Sequence[rules.Cause]
     ) -> list[CheckRecord]:
-        """Return the records, or raise an error that lists the causes.
-
-        :class:`CheckFailedError` means that a metric got worse, :class:`CannotRunError` that a side
-        has no counts.
-        """
+        """Return the records; if a metric got worse or has no counts, raise the causes."""
         lines = [f"  {cause.verdict} {rules.cause_text(cause)}" for cause in causes]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
@@ -154,8 +149,8 @@ class TestGate:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
-        said = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
-        self.notes.append(said)
+        note = f"wrote {len(self.updated)} cases to {self._file_name}, {len(new)} of them new"
+        self.notes.append(note)
 
     def carried(self) -> dict[str, Any]:
         """Return the collected counts and notes of this process as plain values."""
@@ -177,8 +172,9 @@ def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
         if _NO_FORK not in (outcome.error or outcome.no_formula):
             return outcome
         return count(request, formulas)  # a test before has used autograd's threads
-    said = f": {answer.ended.last_line}" if answer.ended.last_line else ""
-    return Counted(error=f"the process that counted it {answer.ended.how}, without an answer{said}")
+    ended = answer.ended
+    reason = f": {ended.last_line}" if ended.last_line else ""
+    return Counted(error=f"the process that counted it {ended.how}, without an answer{reason}")
 
 
 _NO_FORK = "autograd's threading in combination with fork"
@@ -225,7 +221,7 @@ def place_of(attention: Any) -> str:
     return f"{module}:{name}"
 
 
-def _texts(given: _Texts | None, between: str) -> list[str]:
-    if isinstance(given, Mapping):
-        return [f"{name}{between}{value}" for name, value in given.items()]
-    return list(given or ())
+def _texts(texts: _Texts | None, between: str) -> list[str]:
+    if isinstance(texts, Mapping):
+        return [f"{name}{between}{value}" for name, value in texts.items()]
+    return list(texts or ())

@@ -44,11 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the file's path absolute before other processes are started."""
     config.addinivalue_line("markers", MARKER)
-    asked = config.getoption("--attnprof-baseline")
+    file = config.getoption("--attnprof-baseline")
     if config.getoption("--attnprof-update") and config.getoption("--attnprof-against"):
         raise pytest.UsageError("--attnprof-update records counts, --attnprof-against uses none")
-    if asked:
-        config.option.attnprof_baseline = str(config.invocation_params.dir / asked)
+    if file:
+        config.option.attnprof_baseline = str(config.invocation_params.dir / file)
 
 
 _GATE = pytest.StashKey["TestGate"]()
@@ -60,8 +60,8 @@ def _gate(config: pytest.Config) -> "TestGate":
         from attnprof.gate.in_tests import TestGate
 
         home = config.inipath.parent if config.inipath else config.rootpath
-        asked = config.getoption("--attnprof-baseline")
-        file = Path(asked) if asked else home / config.getini("attnprof_baseline")
+        file_option = config.getoption("--attnprof-baseline")
+        file = Path(file_option) if file_option else home / config.getini("attnprof_baseline")
         update, against = map(config.getoption, ("--attnprof-update", "--attnprof-against"))
         config.stash[_GATE] = TestGate(file, config.rootpath, bool(update), against)
     return config.stash[_GATE]
@@ -73,8 +73,8 @@ def _check(config: pytest.Config, *args: Any, **sizes: Any) -> Any:
     try:
         return _gate(config).check(*args, **sizes)
     except AttnprofError as error:
-        said = str(error)
-    pytest.fail(said, pytrace=False)
+        message = str(error)
+    pytest.fail(message, pytrace=False)
 
 
 @pytest.fixture

@@ -141,10 +141,7 @@ class Cause:
 
 
 def is_worth_showing(record: CheckRecord, common: str | None = None) -> bool:
-    """Return whether a record is worth showing: not ok, or with a reason of its own.
-
-    Times that cannot be compared for a reason ``common`` to all are not shown one by one.
-    """
+    """Return whether a record is not ok, or has a reason that is not ``common`` to all."""
     if record.verdict == NOT_COMPARABLE and common:
         return record.why not in ("", common)
     return record.verdict != OK or bool(record.why and record.metric != TIME)
@@ -173,10 +170,7 @@ def time_text(record: CheckRecord) -> str:
 
 
 def sentence(record: CheckRecord) -> str:
-    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why.
-
-    Unknown values and formulas are left to ``why``.
-    """
+    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why."""
     before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
     values = f"{before or '–'} → {after or '–'}" if before or after else ""
     if record.ratio is not None and values:
@@ -206,8 +200,8 @@ def cause_text(cause: Cause) -> str:
     """Return ``my.py:15 +clone → bytes moved 1.55×``."""
     left = len(cause.operations) - MOST_NAMES
     names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
-    said = (", " if any(" " in name for name in names) else " ").join(names)
-    return " → ".join(filter(None, (f"{cause.place} {said}".strip(), effect_text(cause))))
+    operations = (", " if any(" " in name for name in names) else " ").join(names)
+    return " → ".join(filter(None, (f"{cause.place} {operations}".strip(), effect_text(cause))))
 
 
 def effects(cause: Cause) -> list[str]:
@@ -219,12 +213,12 @@ def effects(cause: Cause) -> list[str]:
 
 def effect_text(cause: Cause) -> str:
     """Return ``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
-    said, why = effects(cause), cause.why[:1]
+    parts, why = effects(cause), cause.why[:1]
     if [*cause.metrics] == [TIME] and len(cause.cases) == 1 and why:  # the ratio with its bounds
-        said, why = [f"time {why[0]}"], cause.why[1:]
-    left = len(cause.metrics) - len(said) - any(name.startswith(FORMULA) for name in cause.metrics)
+        parts, why = [f"time {why[0]}"], cause.why[1:]
+    left = len(cause.metrics) - len(parts) - any(name.startswith(FORMULA) for name in cause.metrics)
     more = f" and {plural(left, 'more metric')}" if left > 0 else ""
-    return ", ".join([*said, *why]) + more
+    return ", ".join([*parts, *why]) + more
 
 
 def span_text(low: float | None, high: float | None) -> str:

@@ -7,7 +7,7 @@ else times are held against stored ones.
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist, median
 from typing import Any
@@ -18,7 +18,6 @@ from attnprof.gate.rules import IMPROVED, INCONCLUSIVE, OK, REGRESSED, TIME, Che
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import order_rank
-from attnprof.processes import progress
 from attnprof.processes.progress import tell
 from attnprof.record import CheckRecord
 from attnprof.units import plural
@@ -127,11 +126,6 @@ class Race:
     #: The slowdown that a first race saw, and that this second one was to confirm.
     alarm: Judgement | None = None
 
-    def look(self, *, last: bool) -> bool:
-        """Judge the pairs so far; return whether the race is over."""
-        self.judgement = judge(self.log_ratios, self.rule, last=last)
-        return last or self.judgement.verdict != INCONCLUSIVE
-
 
 def race(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, *,
@@ -168,8 +162,10 @@ def _race_once(
         running.spent_s = time.monotonic() - start
         processes = len(running.log_ratios) // PAIRS
         last = running.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
-        if (processes in looks or last) and running.look(last=last):
-            return running
+        if processes in looks or last:
+            running.judgement = judge(running.log_ratios, rule, last=last)
+            if last or running.judgement.verdict != INCONCLUSIVE:
+                return running
 
 
 def block_calls(call_s: float) -> int:
@@ -205,7 +201,6 @@ def _one_process(
     return calls
 
 
-Tell = Callable[[str], None]
 #: A slowdown whose chance to be noticed is reported, and the chance that is good enough.
 SLOWDOWN, GOOD = 0.10, 0.95
 #: Wall-clock time is mentioned if it differs from processor time by this share.
@@ -217,23 +212,21 @@ LEAST_S = 2.0
 
 
 def race_cases(
-    baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
-    tell: Tell = progress.tell,
-) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
+    baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions
+) -> tuple[dict[str, CheckRecord], list[str]]:
     """Return a record of each case's time, and sentences on which slowdowns would be noticed."""
     end = time.monotonic() + options.budget_s
     races: dict[str, Race] = {}
     records: dict[str, CheckRecord] = {}
 
     def attempt(case: Case, waiting: int) -> None:
-        limit = max(LEAST_S, (end - time.monotonic()) / waiting)
-        title = f"{case.name}, {plural(waiting, 'case')} to go"
         tell(f"timing {case.name}")
         try:
             raced = race(
                 baseline, current, case.request, rules.rule_named(options.rule or case.rule),
-                limit_s=limit, more=options.inconclusive != rules.PASS,
-                title=title,
+                limit_s=max(LEAST_S, (end - time.monotonic()) / waiting),
+                more=options.inconclusive != rules.PASS,
+                title=f"{case.name}, {plural(waiting, 'case')} to go",
             )  # fmt: skip
         except TreeError as error:
             new = error.missing and error.side is baseline
@@ -265,21 +258,23 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     judgement = raced.judgement
     assert judgement is not None
     by_wall = judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
-    verdict, said = judgement.verdict, []
+    verdict, remarks = judgement.verdict, []
     if verdict == rules.INCONCLUSIVE:
-        said.append(f"undecided after {judgement.processes} processes of each side: too much noise")
+        count = judgement.processes
+        remarks.append(f"undecided after {count} processes of each side: too much noise")
     if raced.alarm and verdict != rules.REGRESSED:
-        said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
+        saw = f"{raced.alarm.ratio:.3f}×"
+        remarks.append(f"a first race saw {saw}, a second one did not confirm it")
     if by_wall.ratio / judgement.ratio > 1 + APART:
         waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
         verdict = rules.REGRESSED if waits else verdict
-        said.append(
+        remarks.append(
             f"by the wall clock {by_wall.ratio:.2f}× ({by_wall.low:.2f} to {by_wall.high:.2f}): "
             + ("it waits more than before (sleep, input, locks, other threads)"
                if waits else "it was interrupted, or waits; processor time is judged")
         )  # fmt: skip
     return time_record(
-        case, verdict, "; ".join(said), baseline=median(raced.baseline_s),
+        case, verdict, "; ".join(remarks), baseline=median(raced.baseline_s),
         current=median(raced.current_s), ratio=judgement.ratio, ci_low=judgement.low,
         ci_high=judgement.high, pairs=len(raced.log_ratios), noise=judgement.noise,
         wall_ratio=by_wall.ratio, log_ratios=[round(x, 5) for x in raced.log_ratios],

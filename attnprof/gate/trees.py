@@ -6,9 +6,11 @@ A revision is written out as files; some cases cannot be compared with it at all
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,15 +83,13 @@ def _submodules(
         if not kind.startswith("160000 "):
             continue
         recorded = kind.split()[2]
-        inside = _directory_of(top / path, directory, place, path, recorded)
+        inside = _directory_of(top / path, directory, place, recorded)
         if inside is None:
-            yield (
-                path,
-                (
-                    f"its submodule {path} at {recorded[:12]} is not here: type "
-                    "git submodule update --init --recursive, and git fetch in it"
-                ),
+            why = (
+                f"its submodule {path} at {recorded[:12]} is not here: type "
+                "git submodule update --init --recursive, and git fetch in it"
             )
+            yield path, why
             continue
         _write_files(inside, recorded, place / path, index)
         yield path, ""
@@ -97,24 +97,15 @@ def _submodules(
             yield f"{path}/{below}", why
 
 
-def _directory_of(
-    working: Path, directory: Path, place: Path, path: str, commit: str
-) -> Path | None:
-    """Return the ``.git`` folder of a submodule that holds a commit; None where none does."""
-    folders = [_git_folder(working)]
-    if (place / ".gitmodules").is_file():
-        listed = git(
-            place, "config", "-z", "-f", str(place / ".gitmodules"), "--get-regexp",
-            r"^submodule\..*\.path$",
-        )  # fmt: skip
-        pairs = (entry.partition("\n") for entry in listed.split("\0"))
-        names = [key[len("submodule.") : -len(".path")] for key, _, at in pairs if at == path]
-        common = git(
-            place, "rev-parse", "--git-common-dir", settings=_git_environment(directory, place)
-        )
-        for home in (directory, place / common):
-            folders += [home / "modules" / name for name in names if ".." not in name]
-    for folder in folders:
+def _directory_of(working: Path, directory: Path, place: Path, commit: str) -> Path | None:
+    """Return the ``.git`` folder of a submodule that holds a commit; None where none does.
+
+    Its working folder may be gone; then it is one of those below ``modules``.
+    """
+    settings = _git_environment(directory, place)
+    common = place / git(place, "rev-parse", "--git-common-dir", settings=settings)
+    heads = chain.from_iterable((home / "modules").rglob("HEAD") for home in {directory, common})
+    for folder in chain([_git_folder(working)], (head.parent for head in heads)):
         if folder is not None and folder.is_dir():
             try:
                 whole = f"{commit}^{{commit}}"
@@ -169,32 +160,23 @@ def _why_unrecorded(
     owner = _repository(file.parent)
     if owner is None:
         return ""
-    known = checkout.submodules if checkout else {}
-    if owner != top and not any(file.is_relative_to(top / path) for path in known):
-        if not _is_submodule(owner):
+    submodules = checkout.submodules if checkout else {}
+    if owner != top and not any(file.is_relative_to(top / path) for path in submodules):
+        around = _repository(owner.parent)  # it may record a commit of this one
+        inside = str(owner.relative_to(around)) if around else ""
+        listed = _git_output(around, "ls-files", "-s", "--", inside) if around else None
+        if not (listed or "").startswith("160000 "):
             return f"{file} is of another repository, {owner}, whose commit git does not record"
         there = base / owner.relative_to(head) if owner.is_relative_to(head) else file
         if checkout is None and there.is_dir() and not any(there.iterdir()):
             return f"the submodule {there} is empty: type git submodule update --init in {base}"
-    return f"git ignores {file}: no revision has it" if _is_ignored(file, owner) else ""
+    ignored = _git_output(owner, "check-ignore", "-q", str(file)) is not None
+    return f"git ignores {file}: no revision has it" if ignored else ""
 
 
 def _repository(folder: Path) -> Path | None:
     """Return the nearest parent folder that is a git repository's."""
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
-
-
-def _is_submodule(owner: Path) -> bool:
-    """Return whether the surrounding repository records a commit of this one."""
-    around = _repository(owner.parent)
-    if around is None:
-        return False
-    listed = _git_output(around, "ls-files", "-s", "--", str(owner.relative_to(around)))
-    return bool(listed) and str(listed).startswith("160000 ")
-
-
-def _is_ignored(file: Path, owner: Path) -> bool:
-    return _git_output(owner, "check-ignore", "-q", str(file)) is not None
 
 
 def _git_output(owner: Path, *arguments: str) -> str | None:
@@ -209,16 +191,13 @@ def _git_output(owner: Path, *arguments: str) -> str | None:
 def tree_of(
     text: str, here: Path | None = None, limit_s: float | None = None
 ) -> "Iterator[RunningTree]":
-    """Yield the folder that ``text`` names or, for a git revision, its files checked out.
-
-    The revision is one of the repository in which the folder ``here`` lies.
-    """
+    """Yield the folder that ``text`` names or, for a revision at ``here``, its files."""
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
-        yield RunningTree(folder.resolve(), str(text), limit_s)
+        yield RunningTree(folder.resolve(), text, limit_s)
         return
-    known = f"--against {text}: no such folder"
-    commit = _commit_of(text, here, known)
+    problem = f"--against {text}: no such folder"
+    commit = _commit_of(text, here, problem)
     inside = git(here, "rev-parse", "--show-prefix")
     with temporary_folder() as temporary:
         place = temporary / "tree"
@@ -228,24 +207,24 @@ def tree_of(
         yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s, checkout)
 
 
-def _commit_of(text: str, here: Path, known: str) -> str:
-    """Return the commit that a revision names; ``known`` begins the error message."""
+def _commit_of(text: str, here: Path, problem: str) -> str:
+    """Return the commit that a revision names; ``problem`` begins the error message."""
     try:
         git(here, "rev-parse", "--git-dir")
     except OSError as error:
         raise CannotRunError(
-            f"{known}, and git cannot be run here to look for a revision: {why_of(error)}; "
+            f"{problem}, and git cannot be run here to look for a revision: {why_of(error)}; "
             "install git, or give a folder"
         ) from error
     except subprocess.SubprocessError as error:
         if "not a git repository" in (why := reason_of(error)):
-            raise RequestError(f"{known}, and {here} is not in a git repository") from error
-        raise CannotRunError(f"{known}, and git fails in {here}: {why}") from error
+            raise RequestError(f"{problem}, and {here} is not in a git repository") from error
+        raise CannotRunError(f"{problem}, and git fails in {here}: {why}") from error
     try:
         return git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
     except subprocess.SubprocessError as error:
         raise RequestError(
-            f"{known} and no git revision; a shallow clone lacks older ones "
+            f"{problem} and no git revision; a shallow clone lacks older ones "
             "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
         ) from error
 
@@ -311,12 +290,20 @@ class RunningTree:
         self._pool.stop()
         self._alias.close()
 
-    def ask_count(self, request: PointRequest, *, formulas: bool, alone: bool = False) -> None:
-        """Order a count, by the first guess of inputs ``alone`` or by others, too."""
-        self._ask("count", request, formulas=formulas, alone=alone)
+    def ask_count(
+        self, request: PointRequest, *, formulas: bool, alone: bool
+    ) -> Callable[[], Counted]:
+        """Order a count, by the first guess of inputs ``alone`` or by others, too.
 
-    def counted(self) -> Counted:
-        """Return the answer to :meth:`ask_count`; an error is part of it."""
+        The function that is returned waits for it; an error is part of the counts.
+        """
+        try:
+            self._ask("count", request, formulas=formulas, alone=alone)
+        except TreeError as error:
+            return partial(Counted, error=str(error))
+        return self._counted
+
+    def _counted(self) -> Counted:
         try:
             counted = self._answer()
             self._ended()

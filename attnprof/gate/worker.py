@@ -23,9 +23,8 @@ from typing import Any
 #: would lack. An older tree may not have one: orders that need it will say so.
 PRELOAD = (
     "torch", "torch._dynamo", "numpy", "psutil", "attnprof.measure.subject",
-    "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.gate.counting",
-    "attnprof.trace.request.lookup", "attnprof.trace.run.runs", "attnprof.trace.events",
-    "attnprof.trace.solve.derive",
+    "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.trace.request.lookup",
+    "attnprof.trace.run.runs", "attnprof.trace.events", "attnprof.trace.solve.derive",
 )  # fmt: skip
 #: Warm-up before timing: seconds, and at least so many calls.
 WARM_S, WARM_CALLS = 0.03, 3
@@ -76,12 +75,9 @@ def _with_exit_code(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line
 @_with_exit_code
 def count(order: _Line, say: Say, _more: More) -> None:
     """Answer with the exact counts of a request (see :mod:`attnprof.gate.counts`)."""
-    try:
-        counts = import_module("attnprof.gate.counts")
-    except ModuleNotFoundError:  # the file had another name in older trees
-        counts = import_module("attnprof.gate.counting")
-    known = "alone" in signature(counts.count).parameters  # not in older trees
-    guesses = {"alone": order.get("alone", False)} if known else {}
+    counts = import_module("attnprof.gate.counts")
+    guessing = "alone" in signature(counts.count).parameters  # not in older trees
+    guesses = {"alone": order.get("alone", False)} if guessing else {}
     counted = asdict(counts.count(_request(order), order["formulas"], **guesses))
     say({"counted": counted, "code": _code_of(order["request"]["mechanism"])})
 
@@ -119,8 +115,8 @@ def measure(order: _Line, say: Say, more: More) -> None:
 def _request(order: _Line) -> Any:
     """Return the request without fields that the attnprof of this tree does not know."""
     kind = import_module("attnprof.measure.request").PointRequest
-    known = {item.name for item in fields(kind)}
-    return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
+    names = {item.name for item in fields(kind)}
+    return kind.from_dict({k: v for k, v in order["request"].items() if k in names})
 
 
 def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:

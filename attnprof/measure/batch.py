@@ -1,10 +1,11 @@
-"""Measure many points in order, each in this process or apart in one whose death becomes a row."""
+"""Measure many points in order, here or apart in a process whose death becomes a row."""
 
 import atexit
 import json
 import re
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -16,7 +17,6 @@ import torch
 
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
-from attnprof.measure.answers import answer
 from attnprof.measure.correctness import check_key
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.point import blank, fit, needed_bytes, spent_s, tried_point
@@ -27,32 +27,40 @@ from attnprof.processes.forks import Ended, signal_name
 from attnprof.processes.pool import Pool, PoolError
 from attnprof.processes.progress import tell
 from attnprof.record import ProfileRecord, Report
-from attnprof.units import format_bytes
+from attnprof.record.measured import names_of, varying
+from attnprof.units import (
+    format_bytes,
+    format_ratio,
+    format_time,
+    joined,
+    plural,
+    setting_text,
+)
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 
 
-def resolve_device(asked: str) -> str:
+def resolve_device(device: str) -> str:
     """Return ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as the name of a device that exists.
 
     Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
     """
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", asked):
-        raise RequestError(f"unknown device '{asked}': possible are auto, cpu, cuda and cuda:1")
-    if asked == "auto":
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise RequestError(f"unknown device '{device}': possible are auto, cpu, cuda and cuda:1")
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked == "cpu":
-        return asked
+    if device == "cpu":
+        return device
     if not torch.cuda.is_available():
         raise CannotRunError(
-            f"--device {asked}: no CUDA device here (torch {torch.__version__}); possible: "
+            f"--device {device}: no CUDA device here (torch {torch.__version__}); possible: "
             "--device cpu, or auto"
         )
     count = torch.cuda.device_count()
-    if int(asked.partition(":")[2] or 0) >= count:
+    if int(device.partition(":")[2] or 0) >= count:
         last = f"cuda:{count - 1}"
-        raise CannotRunError(f"--device {asked}: there are {count} CUDA devices; last is {last}")
-    return asked
+        raise CannotRunError(f"--device {device}: there are {count} CUDA devices; last is {last}")
+    return device
 
 
 def plan_points(
@@ -83,7 +91,7 @@ def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = N
     all reasons is raised.
     """
     records: list[ProfileRecord] = []
-    refusals: list[RequestError | CannotRunError] = []
+    refusals: list[AttnprofError] = []
     for done, request in enumerate(requests):
         tell(f"measuring {request.title}", done, len(requests))
         try:
@@ -116,12 +124,57 @@ def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
             "answer": answer(records)}  # fmt: skip
 
 
-#: Seconds for imports, building and counting, beside what the budget allows.
-SETUP_S = 120.0
-#: Seconds more for compiling.
-COMPILING_S = 480.0
-#: A child takes this many times the budget before it counts as stuck.
-PATIENCE = 20.0
+def answer(records: Sequence[ProfileRecord]) -> str:
+    """Return who is fastest against the first mechanism, at the longest length most ran at."""
+    groups: dict[Any, list[tuple[str, ProfileRecord]]] = defaultdict(list)
+    conditions = varying(records)
+    for name, record in zip(names_of(records), records, strict=True):
+        if record.median_s and record.skipped is None:
+            key = (record.seq_len, *(getattr(record, condition) for condition in conditions))
+            groups[key].append((name, record))
+    if not groups:
+        return ""
+    (length, *values), group = max(groups.items(), key=lambda item: (len(item[1]), item[0][0]))
+    titles = {name: meta["title"] for name, meta in ProfileRecord.columns()}
+    settings = zip(conditions, values, strict=True)
+    texts = (f"{titles[name]} {setting_text(value)}" for name, value in settings)
+    where = joined([plural(length, "token"), *texts])
+    return f"At {where}{',' * bool(conditions)} {_comparison(group)}."
+
+
+def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
+    """Return how the fastest other mechanism compares with the first, in time and peak memory."""
+    base, first = group[0]
+    theirs = first.peak_bytes_measured
+    if len(group) == 1:
+        interval = (first.ci_low_s, first.ci_high_s)
+        span = " to ".join(format_time(end) for end in interval if end is not None)
+        memory = "" if theirs is None else f" and {format_bytes(theirs)} of memory at its peak"
+        return f"{base} takes {format_time(first.median_s or 0.0)}{span and f' ({span})'}{memory}"
+    name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
+    share = format_ratio(other.median_s or 0.0, first.median_s or 1.0)
+    sentence, also = f"{name} takes {share}× the time of {base}", "and"
+    if other.ci_low_s and other.ci_high_s and first.ci_low_s and first.ci_high_s:
+        low, high = other.ci_low_s / first.ci_high_s, other.ci_high_s / first.ci_low_s
+        ends = f"{format_ratio(low)}× to {format_ratio(high)}× by the ends of both intervals"
+        if low <= 1 <= high:
+            sentence, also = f"{name} takes as long as {base} within the noise", "and needs"
+        sentence += f" ({ends})"
+    ours = other.peak_bytes_measured
+    if ours is not None and theirs:
+        again = f"{also} {format_ratio(ours, theirs)}× its"
+        sentence += f" {again if ours != theirs else 'and needs the same'} peak memory"
+    if len(group) == 2:
+        return sentence
+    best = min((record for _, record in group), key=lambda record: record.median_s or 0.0)
+    end = best.ci_high_s or best.median_s or 0.0
+    fastest = [n for n, r in group if (r.ci_low_s or r.median_s or 0.0) <= end]
+    return f"{sentence}; fastest of {len(group)}: {' or '.join(fastest)}"
+
+
+#: Seconds for imports, building and counting; more for compiling; and how many times the budget a
+#: child may take before it counts as stuck.
+SETUP_S, COMPILING_S, PATIENCE = 120.0, 480.0, 20.0
 #: What modules that passed their check were held against; other processes need not do it again.
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _POOL = Pool("attnprof.measure.batch")
@@ -149,12 +202,12 @@ def measure_apart(
         limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
-    asked = replace(request, check=request.check and key not in _CHECKED)
-    said: dict[str, Any] = {}
+    unchecked = replace(request, check=request.check and key not in _CHECKED)
+    result: dict[str, Any] = {}
     with temporary_folder() as folder:
-        answer = folder / "answer.json"
-        order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
-                 "try_all": try_all, "answer": str(answer)}  # fmt: skip
+        file = folder / "answer.json"
+        order = {"do": "measure", "request": unchecked.to_dict(), "memory_limit": memory_limit,
+                 "try_all": try_all, "answer": str(file)}  # fmt: skip
         try:
             ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
         except (PoolError, TimeoutError):
@@ -162,12 +215,13 @@ def measure_apart(
             vanished = "the process that measured it vanished: the process that kept it was ended"
             return blank(request, f"{vanished}, too")
         with suppress(OSError, ValueError):  # it came as far as it came
-            said = json.loads(answer.read_text(encoding="utf-8"))
+            result = json.loads(file.read_text(encoding="utf-8"))
     if ended.timed_out:
         return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
-    if ended.code != 0 or "record" not in said:
-        return blank(request, said.get("reason") or _cause_of_death(ended, said.get("need", "")))
-    record = ProfileRecord(**said["record"])
+    if ended.code != 0 or "record" not in result:
+        need = result.get("need", "")
+        return blank(request, result.get("reason") or _cause_of_death(ended, need))
+    record = ProfileRecord(**result["record"])
     if request.check and record.checked and record.skipped is None:
         _CHECKED[key] = record.checked
     checked = record.checked or (_CHECKED.get(key) if request.check else None)
@@ -180,33 +234,29 @@ def _cause_of_death(ended: Ended, need: str) -> str:
     if ended.code < 0 and not ended.stopped:
         cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
         return f"{who} was killed by {signal_name(-ended.code)}{cause}" + (need and f": {need}")
-    said = f": {ended.last_line}" if ended.last_line else ""
-    return f"{who} {ended.how} and gave no record{said}"
+    message = f": {ended.last_line}" if ended.last_line else ""
+    return f"{who} {ended.how} and gave no record{message}"
 
 
 def preload(order: Mapping[str, Any]) -> None:
     """Import, in the pool's server, what an order needs and every mechanism's costs."""
     if not order:
         registry.names()
-        needed: tuple[str, ...] = PRELOAD
-    else:
-        needed = ("torch._inductor.compile_fx",) if order["request"]["compiled"] else ()
-    for name in needed:
-        import_module(name)
+        for name in PRELOAD:
+            import_module(name)
+    elif order["request"]["compiled"]:
+        import_module("torch._inductor.compile_fx")
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
     """Measure a request in a process of the pool; write its need of memory and record to a file."""
-    limit = order["memory_limit"]
-    request = PointRequest.from_dict(order["request"])
-    said: dict[str, Any] = {}
+    limit, request = order["memory_limit"], PointRequest.from_dict(order["request"])
 
-    def answer(**more: Any) -> None:
-        said.update(more)
-        Path(order["answer"]).write_text(json.dumps(said), encoding="utf-8")
+    def write(**result: Any) -> None:
+        Path(order["answer"]).write_text(json.dumps(result), encoding="utf-8")
 
     def before() -> None:
-        answer(need=f"needs {format_bytes(needed_bytes(request))} by the closed form")
+        write(need=f"needs {format_bytes(needed_bytes(request))} by the closed form")
         if limit is not None:
             forks.limit_memory(limit)
 
@@ -214,7 +264,7 @@ def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
         record = tried_point(request, limit, try_all=order["try_all"], before=before)
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
         ours = isinstance(error, AttnprofError)
-        answer(reason=str(error) if ours else f"it raised {error_text(error)}")
+        write(reason=str(error) if ours else f"it raised {error_text(error)}")
         return CannotRunError.exit_code
-    answer(record=asdict(record))
+    write(record=asdict(record))
     return 0

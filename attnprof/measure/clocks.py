@@ -1,5 +1,6 @@
 """Clocks that time single calls of a function, on the CPU or on a GPU's own stream."""
 
+import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
     from attnprof.measure.subject import Subject
 
 _Call = Callable[[], object]
-#: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
-ROUND = 10
-#: Timing stops at this many times the asked number of samples.
-ENOUGH = 10
+#: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks; timing
+#: stops at so many times the asked number of samples.
+ROUND, ENOUGH = 10, 10
 #: GPU calls are queued behind a kernel that only waits where they are shorter than this, or where
 #: the host takes more than this share of their time to queue them: otherwise the gaps between
 #: launches, which the host makes, would be timed.
 SHORT_S, QUEUED_SHARE = 200e-6, 0.5
+#: Above every GPU's clock: a wait in cycles lasts at least as long as asked.
+CYCLES_PER_S = 2.5e9
 
 
 class Sample(NamedTuple):
@@ -31,18 +33,19 @@ class Sample(NamedTuple):
 
 
 class Clock:
-    """A clock that reads ``perf_counter_ns`` around each call, for devices that finish by then."""
+    """A clock that reads ``perf_counter_ns`` around each call, for devices that finish by then.
+
+    ``cuda`` is :mod:`torch.cuda` or a stand-in, for calls that queue work on a GPU.
+    """
 
     #: how it times
     name = "perf_counter_ns"
 
     def __init__(
-        self,
-        now_ns: Callable[[], int] = time.perf_counter_ns,
-        cpu_ns: Callable[[], int] = time.process_time_ns,
-    ) -> None:
-        self._now_ns = now_ns
-        self._cpu_ns = cpu_ns
+        self, now_ns: Callable[[], int] = time.perf_counter_ns,
+        cpu_ns: Callable[[], int] = time.process_time_ns, cuda: Any = None,
+    ) -> None:  # fmt: skip
+        self._now_ns, self._cpu_ns, self._cuda = now_ns, cpu_ns, cuda
 
     def now_s(self) -> float:
         """Return the seconds since an arbitrary moment, on the host."""
@@ -53,6 +56,8 @@ class Clock:
 
     def settle(self) -> None:
         """Wait until all queued work is done."""
+        if self._cuda is not None:
+            self._cuda.synchronize()
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
         """Time ``count`` calls; ``prepare`` runs before each, untimed."""
@@ -74,15 +79,12 @@ class CudaClock(Clock):
 
     Before each call, ``flush`` writes a buffer larger than the second-level cache (None: no flush).
     Short calls are queued behind a kernel that waits until the host has queued all their work, so
-    that events see the device's time and not the host's. ``cuda`` is :mod:`torch.cuda` or a
-    stand-in.
+    that events see the device's time and not the host's.
     """
 
     def __init__(self, cuda: Any, flush: _Call | None = None) -> None:
-        super().__init__()
-        self._cuda = cuda
-        self._flush = flush
-        self._wait_cycles = 0
+        super().__init__(cuda=cuda)
+        self._flush, self._wait_cycles = flush, 0
         self.name = "cuda events" if flush is None else "cuda events, second-level cache flushed"
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
@@ -120,10 +122,6 @@ class CudaClock(Clock):
             self.name += "" if self._wait_cycles else ", queued behind a waiting kernel"
             self._wait_cycles = max(self._wait_cycles, 1, int(2 * queued * CYCLES_PER_S))
 
-    def settle(self) -> None:
-        """Wait for the device."""
-        self._cuda.synchronize()
-
 
 class HostClock(Clock):
     """A clock of the host's part of a GPU call; the device is idle before each call.
@@ -134,8 +132,7 @@ class HostClock(Clock):
     name = "perf_counter_ns of the host"
 
     def __init__(self, cuda: Any) -> None:
-        super().__init__()
-        self._cuda = cuda
+        super().__init__(cuda=cuda)
 
     def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
         """Return the seconds until each call has queued its work."""
@@ -145,14 +142,6 @@ class HostClock(Clock):
             self.settle()
 
         return super().times(ready, call, count)
-
-    def settle(self) -> None:
-        """Wait for the device."""
-        self._cuda.synchronize()
-
-
-#: Above every GPU's clock: a wait in cycles lasts at least as long as asked.
-CYCLES_PER_S = 2.5e9
 
 
 def cuda_clock(torch: Any, device: str) -> CudaClock:
@@ -284,3 +273,33 @@ def time_in_turns(
                 times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
             pairs.reverse()
     return seconds
+
+
+#: Parameters of glibc's ``mallopt`` (malloc.h).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+#: glibc's own: blocks that are mapped, and the largest size below which none is.
+USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
+
+
+@contextmanager
+def memory_kept() -> Iterator[bool]:
+    """Have glibc keep freed memory while the body runs; yield whether it can.
+
+    Afterwards blocks of ``LARGEST_KEPT`` bytes or more are mapped again, as glibc does once it has
+    seen some of that size; but where what was kept left a hole as large, it is used without page
+    faults. What is to pay for them is timed in another process.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # not glibc
+        yield False
+        return
+    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
+    try:
+        yield min(mallopt(*one) for one in wanted) == 1
+    finally:
+        usual = (
+            (_MMAP_MAX, USUAL_MAPS), (_MMAP_THRESHOLD, LARGEST_KEPT),
+            (_TRIM_THRESHOLD, 2 * LARGEST_KEPT), (_TOP_PAD, 0),
+        )  # fmt: skip
+        for one in usual:
+            mallopt(*one)

@@ -37,20 +37,17 @@ class Verdict:
     against: str | None = None
 
 
-_FOUND: dict[tuple[Any, ...], Verdict] = {}
+_VERDICTS: dict[tuple[Any, ...], Verdict] = {}
 
 
 def check_module(request: PointRequest) -> Verdict:
-    """Return the verdict on a mechanism with a request's parameters, format, mask and phase.
-
-    It is kept for the process; a user's own module claims nothing and is not checked.
-    """
-    if is_module(request.mechanism):  # it claims nothing
+    """Return the verdict on a mechanism as requested, once a process; a user's claims nothing."""
+    if is_module(request.mechanism):
         return Verdict()
     key = check_key(request)
-    if key not in _FOUND:
-        _FOUND[key] = _verdict(request)
-    return _FOUND[key]
+    if key not in _VERDICTS:
+        _VERDICTS[key] = _verdict(request)
+    return _VERDICTS[key]
 
 
 def check_key(request: PointRequest) -> tuple[Any, ...]:
@@ -142,10 +139,7 @@ class SmallModule:
         return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
     def copied(self, request: PointRequest) -> tuple[Any, list[Any]] | None:
-        """Return a request's module with this module's weights, and inputs in its format.
-
-        None where the shapes of the weights differ.
-        """
+        """Return a request's module with these weights, and inputs; None if shapes differ."""
         module, weights = make_module(request), self.module.state_dict()
         shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
         if next(shapes) != next(shapes):
@@ -178,10 +172,7 @@ class SmallModule:
         return torch.cat(rows, -2)
 
     def gradients(self, module: Any, inputs: Sequence[Any]) -> Any:
-        """Return all gradients of inputs and parameters in one row.
-
-        Together, small ones are judged relative to the largest.
-        """
+        """Return all gradients in one row: small ones are judged relative to the largest."""
         leaves = [x.clone().requires_grad_() for x in inputs]
         with torch.enable_grad():
             module(*leaves, causal=self.request.causal).sum().backward()
@@ -219,17 +210,14 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
 
 
 def twin_of(request: PointRequest) -> PointRequest | None:
-    """Return the request for the mechanism declared ``same_as`` this one; None if there is none.
-
-    It keeps the parameters that both have.
-    """
+    """Return the request for the mechanism declared ``same_as`` this one, with its parameters."""
     spec = request.spec
     named, settings = spec.same_as or ("", {})
     if spec.same_as is None or (named and "same_as" not in vars(type(spec))):  # it is inherited
         return None
     name = named or request.mechanism
-    known = registry.get(name).params
-    params = {k: v for k, v in request.params.items() if k in known} | settings
+    parameters = registry.get(name).params
+    params = {k: v for k, v in request.params.items() if k in parameters} | settings
     if name == request.mechanism and registry.get(name, **params) == spec:
         return None
     return replace(request, mechanism=name, params=params)

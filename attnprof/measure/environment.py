@@ -145,15 +145,6 @@ def device_name(device: str) -> str:
     return cpu_model()
 
 
-def processors(device: str) -> int | None:
-    """Return how many multiprocessors a GPU has, each of which runs blocks on its own."""
-    import torch
-
-    if not device.startswith("cuda"):
-        return None
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
 @cache
 def git_state(here: Path | None = None) -> str | None:
     """Return a folder's commit, ``+changes`` if files differ from it; None outside git."""
@@ -191,9 +182,7 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     """Yield a mapping, filled in after the body: threads, load, switches, a GPU's clocks."""
     import torch
 
-    conditions: dict[str, Any] = {
-        "threads": torch.get_num_threads(), **conditions_now(),
-    }  # fmt: skip
+    conditions: dict[str, Any] = {"threads": torch.get_num_threads(), **conditions_now()}
     before = _involuntary_switches()
     yield conditions
     after = _involuntary_switches()
@@ -272,17 +261,15 @@ def gpu_state(torch: Any, device: str) -> dict[str, Any]:
         bits = import_module("pynvml").nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return [name for bit, name in THROTTLES.items() if bits & bit]
 
-    return {
-        "gpu_clock_mhz": _read(lambda: int(cuda.clock_rate(device))),
-        "gpu_temperature_c": _read(lambda: int(cuda.temperature(device))),
-        "gpu_power_w": _read(lambda: cuda.power_draw(device) / 1000),
-        "gpu_throttled": _read(throttled),
-    }
-
-
-def _read(ask: Callable[[], Any]) -> Any:
-    """Return an answer of the GPU's management library; None if it fails, whatever the reason."""
-    try:
-        return ask()
-    except Exception:  # noqa: BLE001 - each of those raises its own kind
-        return None
+    questions: dict[str, Callable[[], Any]] = {
+        "gpu_clock_mhz": lambda: int(cuda.clock_rate(device)),
+        "gpu_temperature_c": lambda: int(cuda.temperature(device)),
+        "gpu_power_w": lambda: cuda.power_draw(device) / 1000, "gpu_throttled": throttled,
+    }  # fmt: skip
+    state: dict[str, Any] = {}
+    for name, ask in questions.items():
+        try:
+            state[name] = ask()
+        except Exception:  # noqa: BLE001 - each of those raises its own kind
+            state[name] = None
+    return state

@@ -33,7 +33,7 @@ def subjects(names: Sequence[str]) -> list[GrowthCase]:
 
 
 def verify(
-    asked: Sequence[GrowthCase],
+    subjects: Sequence[GrowthCase],
     *,
     environment: dict[str, Any] | None = None,
 ) -> Report:
@@ -44,8 +44,8 @@ def verify(
     (``miscounted``).
     """
     records: list[GrowthRecord] = []
-    for done, subject in enumerate(asked):
-        tell(f"counting {subject.label}", done, len(asked))
+    for done, subject in enumerate(subjects):
+        tell(f"counting {subject.label}", done, len(subjects))
         records += [counted_growth(subject), *closed_form_growth(subject)]
     summary: dict[str, Any] = {
         "seq_lens": list(LENGTHS),
@@ -53,7 +53,7 @@ def verify(
         "unexpected": _labels(r for r in records if r.expected is False),
         "miscounted": _labels(r for r in records if r.equals_formula is False),
     }
-    summary["answer"] = growth_answer(summary["faster"], summary["unexpected"], len(asked))
+    summary["answer"] = growth_answer(summary["faster"], summary["unexpected"], len(subjects))
     return Report("list --verify", records, summary, environment or {})
 
 

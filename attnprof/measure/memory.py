@@ -101,17 +101,14 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
     if device.startswith("cuda"):
         before = _allocated(torch)
         kept = make()
-        after = _allocated(torch)
+        held = _allocated(torch) - before
         del kept
-        return after - before
+        return held
     return sum(event.size for event in _profiled_events(make, torch) if event.name == "[memory]")
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
-    """Return the events of a call from torch's profiler, in order.
-
-    They are allocations and operations; with a device, also what the host launched on it.
-    """
+    """Return a call's allocations and operations in order; with a device, also its launches."""
 
     def run() -> object:
         subject.prepare()
@@ -167,10 +164,7 @@ def peak_of(events: Sequence[Event]) -> Peak:
 
 
 def _mark_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
-    """Yield each memory event, whether it is a kernel's scratch, and the kernel's name.
-
-    Scratch is allocated and released inside one kernel.
-    """
+    """Yield each memory event, whether a kernel also frees it (scratch), and its kernel."""
     memory = [e for e in events if e.name == "[memory]"]
     kernels = _kernels_of(memory, [e for e in events if e.name != "[memory]"])
     scratch: set[int] = set()

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure import differences
+from attnprof.measure import counters
 from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
-from attnprof.measure.counters import count_derived, count_with_fvcore, count_with_torch
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
 from attnprof.measure.request import PointRequest, UserModule
 from attnprof.measure.statistics import MedianEstimate, estimate_median, quantiles_of
 from attnprof.measure.subject import Subject, build_subject, compile_now, is_out_of_memory, refusing
 from attnprof.record import ProfileRecord
+from attnprof.record.report import Kind
 from attnprof.units import format_bytes
 
 #: A point that needs more than this share of the free memory may still die: it runs apart.
@@ -46,8 +46,14 @@ def predict_point(request: PointRequest) -> ProfileRecord:
 
 def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
     """Return a record of a request without numbers and, if it is ``skipped``, the reason."""
-    asked = {name: getattr(request, name) for name in _ASKED}
-    return ProfileRecord(**asked, params=dict(request.params), skipped=skipped)
+    return blank_of(ProfileRecord, request, skipped)
+
+
+def blank_of(kind: type[Kind], request: PointRequest, skipped: str | None) -> Kind:
+    """Return the same as a record of another kind."""
+    names = {field.name for field in fields(kind)}
+    values: dict[str, Any] = {n: getattr(request, n) for n in _ASKED if n in names}
+    return kind(**values | {"params": dict(request.params), "skipped": skipped})
 
 
 #: Fields that a record copies from its request.
@@ -61,11 +67,10 @@ def needed_bytes(request: PointRequest) -> int:
     """Return the predicted peak plus parameters, inputs, output gradient, decoding state."""
     workload = request.workload
     table = request.spec.cost(workload, request.scope)
-    entries = int(table.parameters) + sum(prod(shape) for shape, _ in request.inputs)
-    if request.phase in ("backward", "train"):
-        entries += sum(prod(shape) for shape, _ in request.inputs)
-    elif request.phase == "decode":
-        entries += int(table.state_entries)
+    inputs = sum(prod(shape) for shape, _ in request.inputs)
+    gradient = inputs if request.phase in ("backward", "train") else 0
+    state = int(table.state_entries) if request.phase == "decode" else 0
+    entries = int(table.parameters) + inputs + gradient + state
     return int(table.peak()) + workload.item_size * entries
 
 
@@ -125,7 +130,7 @@ def measure_point(request: PointRequest) -> ProfileRecord:
             if isinstance(error, RequestError) and not isinstance(request.spec, UserModule):
                 raise
             record = replace(record, skipped=str(error))  # what it counts is known, at least
-    if why := differences.contradiction(record):  # then what is computed from it is left out
+    if why := counters.contradiction(record):  # then what is computed from it is left out
         record = replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
     spent = time.perf_counter() - start
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
@@ -135,10 +140,7 @@ def tried_point(
     request: PointRequest, available: int | None = None, *, try_all: bool = False,
     before: Callable[[], object] = lambda: None,
 ) -> ProfileRecord:  # fmt: skip
-    """Measure a point here if it fits, or with ``try_all``; else say why it is skipped.
-
-    ``before`` is called just before it is measured.
-    """
+    """Measure a point here if it fits, or with ``try_all``, after ``before``; else say why not."""
     reason, _ = fit(request, available)
     if reason and not try_all:
         return replace(predict_point(request), skipped=reason)
@@ -159,15 +161,15 @@ def count_point(request: PointRequest) -> ProfileRecord:
     needs the point's device, fvcore traces on meta tensors.
     """
     record = predict_point(request)
-    torch_count = count_with_torch(request)
-    fvcore = count_with_fvcore(request)
-    derived = count_derived(request)
+    torch_count = counters.count_with_torch(request)
+    fvcore = counters.count_with_fvcore(request)
+    derived = counters.count_derived(request)
     derived_only = record.flops_formula is None  # then what is derived stands for the closed form
     formula = (derived.matmul_flops if derived_only else record.matmul_flops_formula) or 0
     flops = (derived.flops if derived_only else record.flops_formula) or 0
     macs = None if fvcore.failed else fvcore.macs.total()
-    rows = differences.counter_differences(formula, torch_count, fvcore)
-    rows += differences.derived_differences(flops, derived)
+    rows = counters.counter_differences(formula, torch_count, fvcore)
+    rows += counters.derived_differences(flops, derived)
     return replace(
         record, flops_torch=torch_count.counted.total(), macs_fvcore=macs,
         flops_fvcore=None if macs is None else 2 * macs, uncounted=dict(fvcore.uncounted),
@@ -191,8 +193,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
     if actual != record.parameters:
-        said = f"the module has {actual:,} parameters, the closed form {record.parameters:,}"
-        notes.append(f"{request.mechanism}: {said}")
+        difference = f"the module has {actual:,} parameters, the closed form {record.parameters:,}"
+        notes.append(f"{request.mechanism}: {difference}")
     if request.compiled:
         seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
         subject.reset()
@@ -219,7 +221,7 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
     """Return the record with the measured peak, its parts, and the number of kernels."""
     peak = measure_peak(subject, request.device, torch)
     predicted = record.peak_bytes_predicted or 0
-    rows = differences.peak_differences(predicted, peak, compiled=request.compiled)
+    rows = counters.peak_differences(predicted, peak, compiled=request.compiled)
     notes = [*record.differences, *(f"{request.mechanism}: {row}" for row in rows)]
     parts: dict[str, Any] = measure_parts(subject, request.phase, request.device, torch)
     return replace(

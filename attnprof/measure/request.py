@@ -40,10 +40,10 @@ class UserModule:
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip
-        if others := set(target.symbols) - set(SYMBOLS):
+        if others := ", ".join(sorted(set(target.symbols) - set(SYMBOLS))):
             raise RequestError(
-                f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
-                "and --input with B, N, h and d"
+                f"{self.name} has sizes {others}: to profile it write its --arg and --input with "
+                "B, N, h and d"
             )
         return target
 
@@ -75,10 +75,7 @@ def _module_costs(module: UserModule, workload: Workload) -> CostTable:
 
 
 def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
-    """Return one run of a target as a cost table of one stage; notes name uncounted operations.
-
-    Raises what :func:`attnprof.trace.solve.count.count` raises.
-    """
+    """Return one run of a target as a table of one stage; notes name uncounted operations."""
     from attnprof.trace.events import KINDS, totals, uncounted
     from attnprof.trace.solve.count import count
 
@@ -121,8 +118,8 @@ def built(module: UserModule, workload: Workload) -> Any:
             self.inner = inner
 
         def forward(self, *tensors: Any, causal: bool = False) -> Any:
-            given, named = target.placed({**plain, **dict(zip(names, tensors, strict=True))})
-            return first_tensor(self.inner(*given, **named))
+            arguments, named = target.placed({**plain, **dict(zip(names, tensors, strict=True))})
+            return first_tensor(self.inner(*arguments, **named))
 
     return Called().train(workload.phase in ("backward", "train"))
 
@@ -146,8 +143,8 @@ def configured(
             f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"
         )
     specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
-    given = {"args": list(args or ()), "inputs": list(inputs or ())}
-    params = {name: values for name, values in given.items() if values}
+    texts = {"args": list(args or ()), "inputs": list(inputs or ())}
+    params = {name: values for name, values in texts.items() if values}
     return [UserModule(name, params) if name in modules else specs[name] for name in names]
 
 

@@ -89,10 +89,7 @@ def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[A
 def build_subject(
     request: PointRequest, device: str | None = None, *, compiled: bool = False
 ) -> Subject:
-    """Return the module and its call for the request's phase, on a device.
-
-    With ``compiled`` the call is compiled code.
-    """
+    """Return the module and its call for the request's phase; ``compiled``: compiled code."""
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
@@ -139,8 +136,8 @@ def compile_now(
         first: BaseException = error  # compilers wrap their errors
         while (inner := getattr(first, "inner_exception", None) or first.__cause__) is not None:
             first = inner
-        said = (str(first).strip().splitlines() or ["no message"])[0].strip()[:160]
-        raise CannotRunError(f"cannot be compiled: {type(first).__name__}: {said}") from error
+        reason = (str(first).strip().splitlines() or ["no message"])[0].strip()[:160]
+        raise CannotRunError(f"cannot be compiled: {type(first).__name__}: {reason}") from error
     del kept
     return time.perf_counter() - start, sum(counters["graph_break"].values())
 

@@ -14,10 +14,10 @@ from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Sizes, Target, hints_for
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.conditions import condition_text
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError
 
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:

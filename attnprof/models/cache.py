@@ -12,10 +12,10 @@ from attnprof.trace.events import Trace, added
 from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError
 
 
 @dataclass(frozen=True)

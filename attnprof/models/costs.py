@@ -10,9 +10,8 @@ from typing import Any
 
 from attnprof.models.kind_names import distinct_names, layer_names
 from attnprof.models.parts import PARTS, ModulePlace
-from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
+from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of, unnumbered
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.columns import unnumbered
 
 #: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
 #: names its type: layers may mix the results of all layers before them.

@@ -21,10 +21,10 @@ from attnprof.trace.events import QUANTITIES, Trace, added, left_out, peak
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.verification import NoFormulaError
 
 #: Costs by kind of layer and part, by quantity.
 Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]

@@ -13,11 +13,10 @@ from typing import Any
 
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
-from attnprof.trace.events import Trace, peak
+from attnprof.trace.events import Trace, peak, unnumbered
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.solve.columns import unnumbered
 
 #: Modules without gradients that a note names, at most.
 _MOST_NAMED = 5

@@ -7,10 +7,9 @@ from itertools import accumulate
 from typing import Any
 
 from attnprof.models.forms import ModelForms
-from attnprof.trace.events import Call, Trace, peak
+from attnprof.trace.events import Call, Trace, peak, unnumbered
 from attnprof.trace.report.records import text
 from attnprof.trace.sizes import chosen
-from attnprof.trace.solve.columns import unnumbered
 
 #: Kinds of tensors that are named.
 _MOST_NAMED = 3

@@ -21,8 +21,7 @@ from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
-from attnprof.trace.report.headlines import ends_of
-from attnprof.trace.report.records import text
+from attnprof.trace.report.records import ends_of, text
 from attnprof.trace.run.limits import Shares
 from attnprof.trace.sizes import evaluate
 from attnprof.workload import ITEM_SIZES

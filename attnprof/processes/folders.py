@@ -39,10 +39,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Run the body while no other process is inside for the same folder.
-
-    It makes no lock file. Where the system has no locks, nobody waits.
-    """
+    """Run the body while no other process is inside for the same folder, where locks exist."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(ImportError, OSError):

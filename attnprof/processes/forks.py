@@ -213,7 +213,7 @@ def _run_child(work: Callable[[], int], keeper: int, stderr: int) -> None:
 
 def _wait_for(child: int, stderr: int, limit_s: float | None) -> Ended:
     """Return how the child ended; kill it when its time is up or when it was stopped."""
-    start, said = time.monotonic(), b""
+    start, tail = time.monotonic(), b""
     files = [stderr]
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(AttributeError, OSError):  # not on every system
@@ -228,16 +228,16 @@ def _wait_for(child: int, stderr: int, limit_s: float | None) -> Ended:
             if late or stopped:
                 kill(child)
                 os.waitpid(child, 0)
-                text = said.decode(errors="replace")
+                text = tail.decode(errors="replace")
                 return Ended(-signal.SIGKILL, text, late and not stopped, stopped)
             left = LOOK_S if limit_s is None else min(LOOK_S, start + limit_s - time.monotonic())
             if stderr in select.select(files, [], [], max(0.0, left))[0]:
                 piece = os.read(stderr, 1 << 16)
-                said = (said + piece)[-KEPT:]
+                tail = (tail + piece)[-KEPT:]
                 if not piece:
                     files.remove(stderr)
     while select.select([stderr], [], [], 0)[0] and (piece := os.read(stderr, 1 << 16)):
-        said = (said + piece)[-KEPT:]
+        tail = (tail + piece)[-KEPT:]
         if time.monotonic() - start > (limit_s or 0) + PATIENCE_S:
             break  # somebody it forked writes on
-    return Ended(os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
+    return Ended(os.waitstatus_to_exitcode(status), tail.decode(errors="replace"))

@@ -18,8 +18,7 @@ from typing import IO, Any
 from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
-from attnprof.processes.notices import loading
-from attnprof.processes.progress import asking
+from attnprof.processes.progress import asking, loading
 
 #: Seconds that a keeper may take beyond the limit of its work.
 _GRACE_S = 10.0
@@ -208,7 +207,7 @@ class Pool:
 
     def _cause_of_death(self) -> str:
         """Clean up after a dead server and return how it ended."""
-        said = ""
+        reason = ""
         if self._process is not None and self._errors is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(forks.PATIENCE_S)
@@ -216,6 +215,6 @@ class Pool:
             stderr = self._errors.read().decode(errors="replace")
             ended = Ended(self._process.returncode or 0, stderr)
             why = f"it {ended.how}" if ended.code < 0 else ended.last_line
-            said = why and f": {why}"
+            reason = why and f": {why}"
             self.stop()
-        return f"died{said}"
+        return f"died{reason}"

@@ -1,14 +1,19 @@
 """How far long work is: told by the code that does it, shown by the command that waits for it.
 
 Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows the last
-step. Where nobody waits (from Python, in a child process) nothing is kept or written.
+step. Where nobody waits (from Python, in a child process) nothing is kept or written. Loading torch
+takes seconds, in which silence looks like a hang: :func:`announce` has a line printed.
 """
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from queue import SimpleQueue
+from typing import Any
 
 #: Seconds without an answer after which progress says so; seconds left worth showing at once.
 SILENT_S, WORTH_S = 5.0, 10.0
@@ -19,7 +24,7 @@ class Step:
     """A piece of work: ``done`` of ``total``.
 
     ``start`` and ``first`` (time, pieces done) are where it and its count began, ``left_s`` the
-    forecast made at ``since``; an answer asked for at ``asked`` is given up after ``limit_s``.
+    forecast made at ``since``; an answer asked for at ``asked_at`` is given up after ``limit_s``.
     """
 
     text: str
@@ -28,7 +33,7 @@ class Step:
     total: int | None = None
     first: tuple[float, int] = (0.0, 0)
     left_s: float | None = None
-    asked: float = 0.0
+    asked_at: float = 0.0
     limit_s: float | None = None
 
 
@@ -86,7 +91,7 @@ class Progress:
         parts.append(f"{seconds_text(self.so_far_s())} so far")
         if left := self._left_s(now):  # a forecast that has run out says nothing
             parts.append(f"about {seconds_text(left)} left")
-        if step.limit_s is not None and (silent := now - step.asked) > SILENT_S:
+        if step.limit_s is not None and (silent := now - step.asked_at) > SILENT_S:
             more = seconds_text(max(0.0, step.limit_s - silent))
             parts.append(f"no answer for {seconds_text(silent)}, given up after {more} more")
         return f"{step.text}: {', '.join(parts)}"
@@ -130,7 +135,7 @@ def tell(
 def asking(limit_s: float | None) -> None:
     """Tell that another process was asked for an answer, and when it is given up."""
     if (progress := waited_for()) is not None:
-        progress.step = replace(progress.step, asked=progress.clock(), limit_s=limit_s)
+        progress.step = replace(progress.step, asked_at=progress.clock(), limit_s=limit_s)
 
 
 @contextmanager
@@ -141,3 +146,68 @@ def waiting(progress: Progress) -> Iterator[None]:
         yield
     finally:
         _WAITED_FOR.remove(progress)
+
+
+#: What is printed while torch is loaded.
+TEXT = "attnprof: loading torch …"
+#: Bytes of addresses that torch takes when it is loaded, at least: with fewer its code ends the
+#: process itself, and nobody could say why.
+LEAST_BYTES = 600 << 20
+
+
+class _Announcing:
+    """An import hook that finds torch as Python does, and announces it when its code runs."""
+
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "torch" else None
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def announced(module: Any) -> None:
+                del loader.exec_module
+                with contextlib.suppress(ImportError):  # no limits on this system
+                    import resource
+
+                    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < LEAST_BYTES:
+                        raise MemoryError
+                with loading():
+                    run(module)
+
+            loader.exec_module = announced
+        return spec
+
+
+_FINDER: Any = _Announcing()
+
+
+def announce() -> None:
+    """Print a notice, once, when this process or one it waits for loads torch."""
+    sys.meta_path.insert(0, _FINDER)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Run the body under a notice, a terminal's line or a step of the progress, if any."""
+    stream: Any = sys.stderr
+    brief, progress = False, waited_for()
+    if progress is not None and stream is not None and not stream.closed and stream.isatty():
+        with progress.saying("loading torch"):
+            yield
+        return
+    wrapped = sys.stderr is not sys.__stderr__
+    if _FINDER in sys.meta_path and stream is not None and not wrapped:
+        sys.meta_path.remove(_FINDER)
+        brief = not stream.closed and stream.isatty()
+        _write(stream, TEXT if brief else f"{TEXT}\n")
+    try:
+        yield
+    finally:
+        if brief:
+            _write(stream, f"\r{' ' * len(TEXT)}\r")
+
+
+def _write(stream: Any, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()

@@ -135,7 +135,7 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
         os.close(write)
 
 
-def _become_keeper(subject: str, ending: mmap.mmap, asked: int) -> int:
+def _become_keeper(subject: str, ending: mmap.mmap, requests_in: int) -> int:
     """Be the keeper until the command ends; return only in the command, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
@@ -146,7 +146,7 @@ def _become_keeper(subject: str, ending: mmap.mmap, asked: int) -> int:
             try:
                 forks.ignore_signals()
                 requests: list[int] = []
-                status = _wait_for_command(child, ending, asked, events, requests)
+                status = _wait_for_command(child, ending, requests_in, events, requests)
                 forks.end_descendants()
                 folders.remove(folders.run_folder())
                 code = _exit_code(ending, status, subject, requests)
@@ -158,22 +158,22 @@ def _become_keeper(subject: str, ending: mmap.mmap, asked: int) -> int:
 
 
 def _wait_for_command(
-    child: int, ending: mmap.mmap, asked: int, events: int, requests: list[int]
+    child: int, ending: mmap.mmap, requests_in: int, events: int, requests: list[int]
 ) -> int | None:
     """Wait for the command and return its status; None if it did not end when it had to.
 
     A command has to end when a signal asked it to, or when it marked that it finished.
     """
     end = None
-    files = [asked, events]
+    files = [requests_in, events]
     while True:
         ready = select.select(files, [], [], _LOOK_S)[0]
         with contextlib.suppress(OSError):
             os.read(events, 64)
-        if asked in ready:
-            number = (os.read(asked, 1) or b"\0")[0]
+        if requests_in in ready:
+            number = (os.read(requests_in, 1) or b"\0")[0]
             if not number:  # the process that was started is gone
-                files.remove(asked)
+                files.remove(requests_in)
             with contextlib.suppress(OSError):  # the command need not be asked twice
                 os.kill(child, signal.SIGKILL if requests else number or signal.SIGTERM)
             requests.append(number or signal.SIGTERM)
@@ -273,8 +273,8 @@ def _outputs() -> list[tuple[int, int]]:
     identities = []
     for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
-            now = os.fstat(stream)
-            identities.append((now.st_dev, now.st_ino))
+            state = os.fstat(stream)
+            identities.append((state.st_dev, state.st_ino))
         except OSError:
             identities.append((-1, -1))
     return identities

@@ -187,6 +187,11 @@ def peak(trace: Trace, phase: str) -> Size:
     return most
 
 
+def unnumbered(module: str) -> str:
+    """Return ``layers.*.linear1`` for ``layers.3.linear1``."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
+
+
 def grouped(calls: Iterable[Call], key: Callable[[Call], Any]) -> dict[Any, list[Call]]:
     """Return calls by their key, in order."""
     groups: dict[Any, list[Call]] = {}

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from gate.alarm_tables import compact, page
 
+from attnprof.gate.check import FILE, REHEARSED, write_revision
 from attnprof.gate.rules import RULES
-from attnprof.gate.self_test import FILE, REHEARSED, write_revision
 from attnprof.gate.times import Race, race
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import describe_environment

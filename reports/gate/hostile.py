@@ -23,7 +23,7 @@ from pathlib import Path
 
 from rows import table
 
-from attnprof.measure.sweep.journal import read
+from attnprof.measure.journal import read
 from tests.hostile import NAMES, copied, marked
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,11 +27,10 @@ from times.predictions import Point, calibrated, grouped, setting
 
 from attnprof.device import calibration
 from attnprof.device.call_costs import CallCosts
-from attnprof.device.gpu_times import GpuTimes
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.prediction import Predictor
 from attnprof.device.product_times import PLAIN, ProductTimes
-from attnprof.device.times import Times
+from attnprof.device.times import GpuTimes, Times
 
 HERE = Path(__file__).with_suffix("")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnprof import registry
-from attnprof.measure.tradeoff.report import EXACT
+from attnprof.measure.tradeoff import EXACT
 from attnprof.papers.approximation.distillation import FULL
 from attnprof.papers.approximation.distilled import merged
 from attnprof.record import DistillRecord, Report, TradeoffRecord, write_whole

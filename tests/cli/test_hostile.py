@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.measure.sweep.journal import read
+from attnprof.measure.journal import read
 from tests.cli.forked import Forking
 from tests.hostile import copied, marked
 

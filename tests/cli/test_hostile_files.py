@@ -9,7 +9,7 @@ import pytest
 
 from attnprof.cli.measurement import grids_from_file
 from attnprof.errors import RequestError
-from attnprof.measure.sweep.results import load_results
+from attnprof.measure.sweep import load_results
 from attnprof.record import Report, files
 from attnprof.verify.own_formulas import Source
 from attnprof.verify.printed import Printed, rows_of

@@ -183,7 +183,7 @@ CEILINGS = Ceilings("this", {"float32": 1e9}, 1e9, "typed")
     ],
 )
 def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong):
-    monkeypatch.setattr(f"attnprof.measure.point.{what}", lambda *_: wrong)
+    monkeypatch.setattr(f"attnprof.measure.counters.{what}", lambda *_: wrong)
     monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
     place = f"{odd}:Blocks" if name == "odd" else name
     (row,) = attnprof.profile(place, 64, **QUICKLY).records
@@ -195,7 +195,7 @@ def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong
 
 def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(monkeypatch, odd):
     monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
-    monkeypatch.setattr("attnprof.measure.differences.peak_differences", lambda *_, **__: [
+    monkeypatch.setattr("attnprof.measure.counters.peak_differences", lambda *_, **__: [
         "unexplained difference of +4 bytes in peak memory"
     ])  # fmt: skip
     own, standard = attnprof.profile([f"{odd}:Blocks", "standard"], 64, **QUICKLY).records

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnprof.device import calibration, calibration_run, measured_ceilings
+from attnprof.device import calibration, calibration_run
 from attnprof.device.benchmarks import Benchmark, benchmarks
-from attnprof.device.calibration import Calibration
+from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.device.kernel_calls import KernelCall
+from attnprof.device.operations import KernelCall
 from attnprof.device.prediction import Predictor
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
@@ -88,8 +87,8 @@ def test_the_rate_of_a_slow_format_is_that_of_small_products(monkeypatch):
         return self
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", slow)
-    monkeypatch.setattr(measured_ceilings, "PRODUCTS", (16, 32, 64, 128, 256))
-    rate = measured_ceilings._product_rate(
+    monkeypatch.setattr(calibration_run, "PRODUCTS", (16, 32, 64, 128, 256))
+    rate = calibration_run._product_rate(
         "cpu", "float32", Clock(lambda: now[0], lambda: now[0]), Budget(3, 0.0, 0.1, 0.0)
     )
     assert rate == pytest.approx(2e7)
@@ -105,8 +104,8 @@ def test_every_benchmark_runs_at_its_smallest_place(one):
 
 def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
     monkeypatch.setattr(calibration_run, "processor_share", lambda: 0.3)
-    monkeypatch.setattr(measured_ceilings, "PRODUCTS", (64,))
-    monkeypatch.setattr(measured_ceilings, "COPY_BYTES", 1 << 20)
+    monkeypatch.setattr(calibration_run, "PRODUCTS", (64,))
+    monkeypatch.setattr(calibration_run, "COPY_BYTES", 1 << 20)
     monkeypatch.setattr(calibration_run, "benchmarks", lambda *_: benchmarks(*_)[-2:])
     monkeypatch.setattr(calibration_run, "_checks", lambda _: {})
     with pytest.raises(CannotRunError, match=r"30%.*--contended"):
@@ -229,12 +228,12 @@ def test_a_file_that_was_cut_off_is_named_for_deleting_and_somebody_s_is_not(tmp
     assert calibration.load("some device", 2, path)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_committed_calibrations_of_a_gpu_predict(number):
+@pytest.mark.parametrize(("number", "dtype"), [(1, "float32"), (2, "bfloat16"), (3, "float32")])
+def test_the_committed_calibrations_of_a_gpu_price(number, dtype):
     path = Path(__file__).parents[2] / "reports" / "times" / "h200" / f"device_{number}.json"
-    found = calibration.elsewhere("H200", path)
-    assert found.tables
+    found = calibration.elsewhere("h200", path)
     assert (found.checks, found.conditions) == ({}, {})
+    assert Predictor(found).times(dtype).call_s > 0
 
 
 def test_what_a_calibration_has_no_table_of_is_priced_as_a_multiplication():
@@ -247,9 +246,3 @@ def test_what_a_calibration_has_no_table_of_is_priced_as_a_multiplication():
     known = {name: table for name, table in tables.items() if not name.startswith("of ")}
     with pytest.raises(RequestError, match="no table of of mul"):
         calibration.check_tables(known, [one for one in expected if one.name.startswith("of ")])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_committed_calibrations_of_a_gpu_still_price(dtype):
-    path = Path(__file__).parents[2] / "reports" / "times" / "h200" / "device_1.json"
-    assert Predictor(calibration.elsewhere("h200", path)).times(dtype).call_s > 0

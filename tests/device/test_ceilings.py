@@ -6,7 +6,6 @@ from attnprof.device import calibration
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.roofline import roofline, with_roofline
-from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 
 SOME = Ceilings("some device", {"float32": 100.0, "tf32": 400.0}, 10.0, "a test")
@@ -84,18 +83,3 @@ def test_a_calibrated_device_has_a_share_of_its_own_ceilings(monkeypatch, tmp_pa
     assert (found.records[0].bound, found.records[0].roofline_fraction) == ("compute", 0.5)
     other = with_roofline(Report("profile", [record()], {}, {**where, "threads": 1}))
     assert other.records[0].roofline_fraction is None
-
-
-def test_calibrations_replace_their_own_and_keep_others(tmp_path):
-    path = tmp_path / "c.json"
-    for threads in (1, 2, 1):
-        calibration.save(Calibration(SOME, "cpu", threads), path)
-    assert calibration.load("some device", 2, path).ceilings.flops_per_s == SOME.flops_per_s
-    assert path.read_text().count('"threads"') == 2
-
-
-def test_another_file_is_no_calibration(tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text("hello")
-    with pytest.raises(RequestError, match="attnprof calibrate"):
-        calibration.load("x", 1, path)

@@ -8,15 +8,13 @@ import torch
 
 from attnprof.cli.app import main
 from attnprof.device import calibration
-from attnprof.device.benchmarks import CHAIN, benchmarks
+from attnprof.device.benchmarks import CHAIN, CPU_GRIDS, GPU_GRIDS, benchmarks, grids
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.gpu_times import FUSED, QUEUED, GpuTimes
-from attnprof.device.grids import CPU_GRIDS, GPU_GRIDS, grids
-from attnprof.device.kernel_calls import KernelCall
-from attnprof.device.operations import Demand
+from attnprof.device.operations import Demand, KernelCall
 from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.tables import TimeTable
+from attnprof.device.times import FUSED_KERNELS, QUEUED, GpuTimes
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import made_up
@@ -65,7 +63,7 @@ def test_fused_attention_grows_with_its_scores_where_all_processors_have_work():
 
 
 def test_fused_attention_with_few_queries_takes_as_long_as_one_block_of_them():
-    times, rows = GpuTimes(on_gpu(), processors=100), FUSED[False, False].rows
+    times, rows = GpuTimes(on_gpu(), processors=100), FUSED_KERNELS[False, False].rows
     token, block = (times.seconds(fused(8, n, 4096)) for n in (1, rows))
     assert token == block
     assert times.seconds(fused(8, 1, 8192)) == pytest.approx(2 * token, rel=1e-3)
@@ -103,13 +101,10 @@ def elsewhere(tmp_path):
     return path
 
 
-def test_a_calibration_of_a_gpu_prices_as_one(elsewhere):
+def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     known = calibration.elsewhere("h200", elsewhere)
     assert isinstance(Predictor(known).times("float32"), GpuTimes)
     assert calibration.elsewhere("H100", elsewhere) is None
-
-
-def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     request = PointRequest("standard", 512, 2, 16)
     report = predict_points([request], path=elsewhere, on="H200")
     (record,) = report.records

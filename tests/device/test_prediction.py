@@ -1,25 +1,28 @@
-"""Predictions are sums of what was measured of single operations."""
+"""Predictions are sums of what was measured of single operations; recommendations rank them."""
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
+from attnprof import registry
 from attnprof.cli.app import main
-from attnprof.device import calibration
+from attnprof.device import calibration, recommendation
 from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE, WEIGHTS
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
-from attnprof.device.kernel_calls import OUTER, KernelCall
-from attnprof.device.operations import Demand, operations_of
+from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
 from attnprof.device.prediction import predict_points
+from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.clocks import LARGEST_KEPT
 from attnprof.measure.environment import device_name
-from attnprof.measure.kept_memory import LARGEST_KEPT
 from attnprof.measure.request import PointRequest
+from attnprof.workload import Workload
 
 SQUARE = ("fused square", "fused causal", "fused backward", "fused causal backward")
 FLOP_S, BYTE_S = 1e-10, 1e-9
@@ -154,7 +157,9 @@ def here(tmp_path):
 
 def test_a_point_has_time_interval_peak_and_what_takes_the_time(here):
     request = PointRequest("standard", 96, 2, 8, threads=1)
-    (record,) = predict_points([request], path=here).records
+    report = predict_points([request], path=here)
+    assert json.loads(report.to_json())["records"][0]["operations"]
+    (record,) = report.records
     assert record.ci_low_s < record.time_s < record.ci_high_s
     assert record.peak_bytes_predicted > 0
     assert record.operations[0]["time_s"] >= record.operations[-1]["time_s"]
@@ -187,11 +192,6 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
     assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
     with pytest.raises(RequestError, match=r"possible: .*H200"):
         predict_points([request], on="a toaster")
-
-
-def test_a_report_is_json(here):
-    report = predict_points([PointRequest("linear", 64, 1, 8, threads=1)], path=here)
-    assert json.loads(report.to_json())["records"][0]["operations"]
 
 
 def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
@@ -291,3 +291,63 @@ def test_what_would_take_no_time_is_refused():
     work = Demand([KernelCall("softmax", "softmax", (8, 8))])
     with pytest.raises(RequestError, match=r"gives nan s for 1 operation, which is no time: type"):
         Times({**made_up(), **no_numbers}).of(work)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    path = tmp_path_factory.mktemp("device") / "calibration.json"
+    ceilings = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "", measured=True)
+    calibration.save(Calibration(ceilings, "cpu", 1, {"float32": made_up()}), path)
+    return path
+
+
+def ranked(known, workload, **how):
+    return recommend(workload, {}, device="cpu", threads=1, path=known, **how)
+
+
+@pytest.fixture(scope="module")
+def found(known):
+    return ranked(known, Workload(64, 2, 16))
+
+
+def test_exact_ones_come_first_and_the_fast_before_the_slow(found):
+    rows = [row for row in found.records if row.rank is not None]
+    assert [row.rank for row in rows] == list(range(1, len(rows) + 1))
+    for exact in (True, False):
+        times = [row.time_s for row in rows if row.exact is exact]
+        assert times == sorted(times)
+    assert [row.exact for row in rows] == sorted((row.exact for row in rows), reverse=True)
+    assert {row.mechanism for row in found.records} == set(registry.names())
+    assert found.summary["answer"].startswith(f"At 64 tokens take {rows[0].mechanism}")
+    assert found.summary["fastest"]
+
+
+def test_two_whose_intervals_overlap_are_both_named(found):
+    first, second = [row for row in found.records if row.exact and row.rank is not None][:2]
+    assert second.ci_low_s <= first.ci_high_s
+    told = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
+    assert found.summary["answer"].startswith(told)
+    sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in found.records]
+    assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
+
+
+def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
+    rows = ranked(known, Workload(64, 2, 16, causal=True), memory=100_000).records
+    left = [row for row in rows if row.rank is None]
+    assert all(row.skipped for row in left)
+    by_name = {row.mechanism: row for row in rows}
+    assert "causal" in by_name["linformer"].skipped
+    assert by_name["standard"].fits is False
+    assert by_name["sdpa"].rank is not None
+
+
+def test_where_nothing_fits_that_is_said(known, monkeypatch):
+    monkeypatch.setattr(registry, "names", lambda: ["standard", "linear"])
+    with pytest.raises(CannotRunError, match="no mechanism can do what is asked here"):
+        ranked(known, Workload(256, 2, 16), memory=1000)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_what_is_given_up_is_told_of_all_that_are_not_exact(name):
+    spec = registry.get(name)
+    assert bool(gives_up(spec)) is (spec.to_softmax[0] != "same")

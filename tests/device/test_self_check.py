@@ -8,11 +8,10 @@ from random import Random
 
 import pytest
 
-from attnprof.device import calibration_run, machine_state, self_check
-from attnprof.device.calibration import Calibration
+from attnprof.device import calibration_run, self_check
+from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.device.prediction import Predictor
+from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import LAYERS, PHASES, checked, drawn_points
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
@@ -111,17 +110,18 @@ def test_a_machine_that_is_slower_than_when_it_was_calibrated_is_noticed(
 ):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (reference_s, share))
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9)
-    assert machine_state.read_machine(known, {}).slowdown == pytest.approx(slower)
-    assert ("times slower now" in str(machine_state.read_machine(known, {}))) == (slower > 1)
+    slowdown, remark = read_machine(known, {})
+    assert slowdown == pytest.approx(slower)
+    assert ("times slower now" in remark) == (slower > 1)
 
 
 def test_what_is_not_as_it_was_calibrated_is_told(monkeypatch):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 0.9))
     there = {"cores": "4", "allocator": "glibc"}
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9, conditions=there)
-    told = str(machine_state.read_machine(known, {"cores": "2", "allocator": "glibc"}))
-    assert told == "calibrated with cores 4, here 2: type attnprof calibrate"
-    assert not str(machine_state.read_machine(known, there))
+    _, remark = read_machine(known, {"cores": "2", "allocator": "glibc"})
+    assert remark == "calibrated with cores 4, here 2: type attnprof calibrate"
+    assert read_machine(known, there) == (1.0, "")
 
 
 def test_upper_ends_are_higher_on_a_machine_that_is_slower_now():

@@ -161,13 +161,10 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path):
             load_baseline(path)
 
 
-def test_a_missing_file_says_how_to_record_one(tmp_path):
-    with pytest.raises(RequestError, match="attnprof baseline -o"):
-        load_baseline(tmp_path / "none.json")
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+def test_a_missing_file_says_how_to_record_one_and_what_is_no_text_is_refused(tmp_path):
     path = tmp_path / "baseline.json"
+    with pytest.raises(RequestError, match="attnprof baseline -o"):
+        load_baseline(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RequestError, match="no whole JSON"):
         load_baseline(path)
@@ -189,17 +186,13 @@ def test_whatever_decides_on_speed_is_a_reason(name):
     assert differs(here, {k: v for k, v in here.items() if k != name}) or here[name] is None
 
 
-def test_reasons_are_told_in_words():
+def test_reasons_are_told_in_words_and_another_attnprof_is_none():
     here = {**fingerprint("cpu"), "instructions": "AVX2", "torch": "2.13.0"}
     there = {**here, "instructions": "AVX512", "torch": "2.11.0"}
     assert differs(here, there) == "instructions AVX2, there AVX512; torch 2.13.0, there 2.11.0"
-
-
-def test_another_attnprof_is_noted_and_no_reason():
-    here = fingerprint("cpu")
-    there = {**here, "attnprof": "0.0.1"}
-    assert differs(here, there) is None
-    assert "attnprof 0.0.1" in noted(here, there)
+    older = {**here, "attnprof": "0.0.1"}
+    assert differs(here, older) is None
+    assert "attnprof 0.0.1" in noted(here, older)
 
 
 def test_a_baseline_of_the_first_layout_is_read():

@@ -13,7 +13,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError
 from attnprof.gate import counts
 from attnprof.gate.counts import Counted, count
-from attnprof.gate.exact import formula
+from attnprof.gate.exact import compare, formula
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES
 from attnprof.trace.report.derivation import Formula, PhaseForms
@@ -77,10 +77,12 @@ def test_a_count_is_the_same_every_time(tmp_path, text, phase):
     request = request_of(tmp_path, text, phase=phase)
     first = count(request, formulas=False)
     assert first.error is None
+    assert {(r.verdict, r.why, r.place) for r in compare("case", first, first)} == {("ok", "", "")}
     for repeat in range(3):
         if repeat % 2 == 0:
             gc.collect()
         assert count(request, formulas=False) == first
+        assert gc.isenabled()
 
 
 def test_a_count_is_the_same_in_another_process(tmp_path):
@@ -98,12 +100,6 @@ def test_a_count_is_the_same_in_another_process(tmp_path):
         env={**os.environ, "PYTHONHASHSEED": "321"},
     )  # fmt: skip
     assert Counted.from_dict(json.loads(done.stdout)) == count(request, formulas=False)
-
-
-def test_garbage_is_collected_again_afterwards(tmp_path):
-    assert gc.isenabled()
-    count(request_of(tmp_path, PLAIN), formulas=False)
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("changes", [{}, {"phase": "train"}, {"batch_size": 1}, {"num_heads": 1}])
@@ -188,13 +184,10 @@ def test_code_that_fails_is_an_error_with_its_line(tmp_path, text, says):
     assert not counted.metrics
 
 
-def test_a_phase_that_a_module_does_not_have_is_an_error(tmp_path):
+def test_a_phase_that_a_module_lacks_and_a_run_that_is_too_long_are_errors(tmp_path, monkeypatch):
     counted = count(request_of(tmp_path, PLAIN, phase="decode"), formulas=False)
     assert not counted.missing
     assert counted.error
-
-
-def test_a_run_that_is_too_long_to_follow_is_an_error_that_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(counts, "OPERATIONS", 10)
     counted = count(request_of(tmp_path, PLAIN), formulas=False)
     assert "more than 10 operations" in counted.error

@@ -41,19 +41,13 @@ def test_flat_noise_has_no_change_point(runs, slow):
     assert sum(bool(time_changes(times(seed, runs, slow=slow))) for seed in range(40)) <= 2
 
 
-def test_up_and_down_again_are_two_changes():
+def test_up_and_down_again_are_two_changes_and_one_slow_run_is_none():
     values = [*times(1, 15), *times(2, 15, 0, 0.2), *times(3, 15)]
     assert [round(place / 15) for place in time_changes(values)] == [1, 2]
-
-
-def test_one_slow_run_is_no_level():
     values = times(4, 30)
     values[12] *= 3
     assert time_changes(values) == []
-
-
-def test_counts_change_where_they_change():
-    assert count_changes([5, 5, 6, 6, 6, 5]) == [2, 5]
+    assert count_changes([5, 5, 6, 6, 6, 5]) == [2, 5]  # counts have no noise
     assert count_changes([5]) == []
 
 
@@ -102,16 +96,14 @@ def test_times_of_two_machines_are_two_series_and_counts_one(tmp_path):
     assert report.summary["change_points"] == 0
 
 
-def test_another_attnprof_is_no_other_machine(tmp_path):
+@pytest.mark.parametrize(("machine", "runs"), [(HERE, [4]), ({}, [1] * 4)])
+def test_another_attnprof_is_no_other_machine_and_times_of_unknown_ones_are_never_joined(
+    tmp_path, machine, runs
+):
     for run in range(4):
-        save(tmp_path, f"{run}.json", 0.01, fingerprint={**HERE, "attnprof": str(run)})
-    assert [len(records) for records in series(history_report(tmp_path), "time")] == [4]
-
-
-def test_times_of_machines_that_say_nothing_are_never_joined(tmp_path):
-    for run in range(3):
-        save(tmp_path, f"{run}.json", 0.01, fingerprint={})
-    assert len(series(history_report(tmp_path), "time")) == 3
+        version = {"attnprof": str(run)} if machine else {}
+        save(tmp_path, f"{run}.json", 0.01, fingerprint={**machine, **version})
+    assert [len(records) for records in series(history_report(tmp_path), "time")] == runs
 
 
 def test_baselines_are_runs_too(tmp_path):

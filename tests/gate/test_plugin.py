@@ -59,6 +59,15 @@ class Suite:
         sys.path[:] = path
         return Ended(code, self.capsys.readouterr().out)
 
+    def record(self):
+        """Record the test's counts, once for all tests here."""
+        path = self.path / FILE
+        if FILE not in RECORDED:
+            assert self("--attnprof-update").ret == 0
+            RECORDED[FILE] = path.read_text()
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(RECORDED[FILE])
+
     def apart(self, *options):
         """The same in a process of its own."""
         done = subprocess.run(
@@ -74,15 +83,11 @@ class Ended:
     text: str
 
 
+RECORDED = {}
 #: pytest looks five times for what was never freed, which takes a second where torch is loaded
 OPTIONS = (
-    "-p",
-    "attnprof.gate.plugin",
-    "-p",
-    "no:unraisableexception",
-    "--capture=no",
-    "--color=no",
-)
+    "-p", "attnprof.gate.plugin", "-p", "no:unraisableexception", "--capture=no", "--color=no",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def test_what_is_recorded_passes(suite):
     ("weights = scores", "weights = (scores + torch.ones(N, N).triu(1))", "FLOPs", "add"),
 ])  # fmt: skip
 def test_one_more_operation_in_a_line_fails_by_name(suite, before, after, metric, named):
-    suite("--attnprof-update")
+    suite.record()
     edit(suite, before, after)
     ended = suite()
     assert ended.ret == 1
@@ -145,7 +150,7 @@ def test_closed_forms_name_what_grew(suite):
 
 
 def test_what_is_accepted_passes_and_less_is_told(suite):
-    suite("--attnprof-update")
+    suite.record()
     edit(suite, "scores.softmax(-1)", "scores.exp()")
     ended = suite()
     assert ended.ret == 0
@@ -163,7 +168,7 @@ def test_a_case_that_is_not_recorded_says_how_to(suite):
 
 
 def test_an_update_keeps_what_was_not_run(suite):
-    suite("--attnprof-update")
+    suite.record()
     path = suite.path / FILE
     data = json.loads(path.read_text())
     data["records"][0]["times_s"] = [[0.5]]
@@ -224,8 +229,8 @@ def test_the_file_is_where_it_is_asked_to_be(suite):
     assert list(recorded(suite, "configured.json").counted) == [CASE]
 
 
-@pytest.mark.parametrize("text", ["{", '{"schema": "attnprof/1"}', "NaN"])
-def test_a_file_that_is_no_baseline_fails_and_stays(suite, text):
+def test_a_file_that_is_no_baseline_fails_and_stays(suite):
+    text = '{"schema": "attnprof/1"}'
     (suite.path / "odd.json").write_text(text)
     for more in ((), ("--attnprof-update",)):
         ended = suite("--attnprof-baseline", "odd.json", *more)

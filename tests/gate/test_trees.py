@@ -65,19 +65,18 @@ def test_the_working_folder_says_that_it_differs(repository):
     assert "+changes" not in current_tree(repository).label
 
 
+def refused(error, match, here, ref="HEAD"):
+    with pytest.raises(error, match=match), tree_of(ref, here):
+        pass
+
+
 def test_what_is_neither_is_refused_with_advice(repository, tmp_path):
-    with pytest.raises(RequestError, match="no git revision"), tree_of("no-such-ref", repository):
-        pass
-    with pytest.raises(RequestError, match="not in a git repository"), tree_of("HEAD", tmp_path):
-        pass
+    refused(RequestError, "no git revision", repository, "no-such-ref")
+    refused(RequestError, "not in a git repository", tmp_path)
     git(repository, "rm", "-rqf", "inner")
     git(repository, "commit", "-qm", "gone")
     (repository / "inner").mkdir()
-    with (
-        pytest.raises(RequestError, match="no folder inner"),
-        tree_of("HEAD", repository / "inner"),
-    ):
-        pass
+    refused(RequestError, "no folder inner", repository / "inner")
 
 
 def executable(place, text):
@@ -143,11 +142,7 @@ def test_a_filter_that_fails_is_told(repository):
     (repository / ".gitattributes").write_text("*.py filter=bad\n")
     git(repository, "add", ".gitattributes")
     git(repository, "commit", "-qm", "attributes")
-    with (
-        pytest.raises(CannotRunError, match=r"git cannot check out HEAD: .*bad"),
-        tree_of("HEAD", repository),
-    ):
-        pass
+    refused(CannotRunError, r"git cannot check out HEAD: .*bad", repository)
 
 
 @pytest.fixture
@@ -238,15 +233,13 @@ def test_a_folder_whose_submodules_are_empty_has_no_older_code(with_submodule):
 
 def test_a_machine_without_git_is_told_so(repository, monkeypatch):
     monkeypatch.setenv("PATH", str(repository))
-    with pytest.raises(CannotRunError, match="git cannot be run here"), tree_of("HEAD", repository):
-        pass
+    refused(CannotRunError, "git cannot be run here", repository)
     assert current_tree(repository).label == "working folder"
 
 
 def test_a_repository_that_is_broken_is_told_in_git_s_words(repository):
     (repository / ".git" / "config").write_text("[core")
-    with pytest.raises(CannotRunError, match="bad config"), tree_of("HEAD", repository):
-        pass
+    refused(CannotRunError, "bad config", repository)
 
 
 def test_a_revision_is_checked_out_in_a_folder_whose_name_is_not_utf_8(tmp_path, repository):

@@ -1,10 +1,11 @@
-"""Clocks and the sampling plan, with clocks and events that a test moves by hand."""
+"""Clocks, the sampling plan and calls in turns, with time that a test moves by hand."""
 
 import gc
 import os
 import platform
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from attnprof.errors import RequestError
 from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample, time_in_turns, warm_up
 from attnprof.measure.request import Budget
+from attnprof.measure.subject import Subject
 
 
 class FakeTime:
@@ -235,3 +237,58 @@ def test_sampling_goes_on_until_the_median_is_known_well_enough():
 def test_budgets_that_cannot_be_met_are_refused(wrong):
     with pytest.raises(RequestError):
         Budget(*wrong)
+
+
+class World(FakeTime):
+    """Keeps who was called, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.threads = [], set()
+
+    def clock(self):
+        return Clock(self, lambda: 0)
+
+    def subject(self, name, seconds):
+        def call():
+            self.calls.append(name)
+            self.threads.add(torch.get_num_threads())
+            self.spend(seconds)
+
+        return Subject(None, lambda: None, lambda: None, call)
+
+
+BUDGET = Budget(samples=6, min_time_s=0, max_time_s=100, warmup_s=0, least=2)
+
+
+def test_each_round_calls_every_subject_and_every_other_round_backwards():
+    world = World()
+    found = time_in_turns([world.subject("a", 1), world.subject("b", 2)], BUDGET, world.clock())
+    assert found == [[1.0] * 6, [2.0] * 6]
+    assert "".join(world.calls) == "ab" + "abbaabbaabba"  # a warming call each comes first
+
+
+@pytest.mark.parametrize(
+    ("seconds", "least", "rounds"),
+    [(7, 1, 2), (60, 1, 1), (100, 1, 1), (3, 1, 4), (4, 1, 3), (1000, 2, 2)],
+)
+def test_rounds_end_when_the_time_is_spent_and_there_are_enough(seconds, least, rounds):
+    world = World()
+    budget = Budget(samples=6, min_time_s=0, max_time_s=10, warmup_s=0, least=least)
+    found = time_in_turns([world.subject("a", seconds)], budget, world.clock())
+    assert len(found[0]) == rounds
+
+
+def test_one_thread_computes_and_the_others_come_back():
+    before, world = torch.get_num_threads(), World()
+    time_in_turns([world.subject("a", 1)], BUDGET, world.clock())
+    assert world.threads == {1}
+    assert torch.get_num_threads() == before
+
+
+def test_the_processor_clock_reads_the_time_of_this_thread_alone(monkeypatch):
+    seconds = iter(range(100))
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(seconds) * 10**9)
+    subject = Subject(None, lambda: None, lambda: None, lambda: None)
+    budget = Budget(samples=3, min_time_s=0, max_time_s=90, warmup_s=0)
+    assert time_in_turns([subject], budget) == [[1.0, 1.0, 1.0]]

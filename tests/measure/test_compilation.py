@@ -9,7 +9,7 @@ import torch
 from attnprof.measure import point
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject
-from attnprof.measure.sweep.runner import Grid, key_of, points_of
+from attnprof.measure.sweep import Grid, key_of, points_of
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
 

@@ -24,11 +24,6 @@ from attnprof.measure.subject import build_subject
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
 
 
-def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
-    assert environment.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5
-    assert environment.cpu_share([2.0], []) is None
-
-
 @pytest.mark.parametrize(
     ("threads", "share", "noisy", "expected"),
     [
@@ -43,6 +38,8 @@ def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
 def test_a_processor_that_others_use_is_said(threads, share, noisy, expected):
     found = environment.noise(noisy, {"threads": threads, "cpu_share": share})
     assert found == expected if expected is None else found.startswith(expected)
+    assert environment.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5  # processor time over time passed
+    assert environment.cpu_share([2.0], []) is None
 
 
 def test_switches_are_those_of_the_time_watched(monkeypatch):

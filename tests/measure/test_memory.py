@@ -1,12 +1,22 @@
-"""Peaks from hand-written allocation events, from a fake CUDA allocator, and from real tensors."""
+"""Peaks from hand-written events, a fake CUDA allocator and real tensors; memory in parts."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from attnprof.measure.memory import MARK, Event, measure_held, measure_peak, peak_of
-from attnprof.measure.subject import Subject
+from attnprof.measure import point
+from attnprof.measure.memory import (
+    MARK,
+    Event,
+    adamw_bytes,
+    measure_held,
+    measure_parts,
+    measure_peak,
+    peak_of,
+)
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.subject import Subject, build_subject
 
 KERNEL = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -15,18 +25,15 @@ def memory(at, size):
     return Event("[memory]", at, at, size)
 
 
-def test_the_peak_is_the_largest_running_sum():
+def test_the_peak_is_the_largest_running_sum_with_what_was_saved_before_the_mark():
     events = [memory(i, size) for i, size in enumerate([10, 20, -10, 5, -25])]
     assert peak_of(events).bytes == 30
-
-
-def test_what_was_saved_before_the_mark_counts_but_the_peak_before_it_does_not():
     before = [memory(1, 100), memory(2, -90)]
     during = [memory(11, 30), memory(12, -30)]
     assert peak_of([*before, Event(MARK, 10, 20), *during]).bytes == 40
 
 
-def test_scratch_of_a_fused_kernel_is_told_apart():
+def test_scratch_of_fused_kernels_and_products_is_told_apart_and_no_other():
     events = [
         memory(1, 100),
         Event(KERNEL, 2, 9),
@@ -38,9 +45,10 @@ def test_scratch_of_a_fused_kernel_is_told_apart():
     found = peak_of(events)
     assert (found.bytes, found.kernel, found.workspace) == (180, KERNEL, 30)
     assert found.without_workspace == 160
-
-
-def test_other_operations_own_no_workspace():
+    product = Event("aten::bmm", 0, 9)  # its result stays, too
+    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
+    found = peak_of(events)
+    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
     events = [Event("aten::softmax", 0, 9), memory(1, 8), memory(2, 4), memory(3, -4)]
     assert peak_of(events).workspace == 0
 
@@ -49,7 +57,7 @@ def subject_of(prepare, call, reset=lambda: None):
     return Subject(None, reset, prepare, call)
 
 
-def test_the_cpu_allocator_is_measured_to_the_byte():
+def test_the_cpu_allocator_is_measured_to_the_byte_and_its_lines_do_not_reach_stderr(capfd):
     def call():
         first = torch.empty(1000)
         second = torch.empty(500)
@@ -57,10 +65,6 @@ def test_the_cpu_allocator_is_measured_to_the_byte():
         return second, torch.empty(1, dtype=torch.uint8)
 
     assert measure_peak(subject_of(lambda: None, call), "cpu", torch).bytes == 6000
-
-
-def test_the_profilers_own_lines_do_not_reach_stderr(capfd):
-    measure_peak(subject_of(lambda: None, lambda: torch.empty(4)), "cpu", torch)
     assert capfd.readouterr().err == ""
 
 
@@ -173,8 +177,63 @@ def test_what_a_call_leaves_is_counted_on_a_gpu_as_on_a_cpu():
     assert made == 404
 
 
-def test_scratch_of_a_product_is_told_apart_its_result_is_not():
-    product = Event("aten::bmm", 0, 9)
-    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
-    found = peak_of(events)
-    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
+QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
+B, N, H, D = 2, 40, 2, 8
+WIDTH = H * D
+ROOM = N  # tokens: a module built for a length has caches of that length
+
+
+def request(mechanism="standard", **changes):
+    given = {"batch_size": B, "budget": QUICK, "counts": False, "check": False, **changes}
+    return PointRequest(mechanism, N, H, D, **given)
+
+
+def parts(asked):
+    return measure_parts(build_subject(asked), asked.phase, "cpu", torch)
+
+
+@pytest.mark.parametrize("phase", ["train", "backward"])
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_training_step_of_standard_attention_in_parts(phase, size):
+    found = parts(request(phase=phase, dtype={4: "float32", 8: "float64"}[size]))
+    weights = 4 * (WIDTH * WIDTH + WIDTH)
+    tokens = B * N * WIDTH
+    assert found["gradients_bytes"] == size * (weights + tokens)
+    assert found["optimizer_bytes"] == 2 * size * weights
+    # autograd keeps q, k, v, the softmax weights, the heads' outputs and the divisor of the
+    # scores, a number of double precision; the output is alive, too
+    assert found["activations_bytes"] == size * (5 * tokens + B * H * N * N) + 8
+    assert len(found) == 3
+
+
+def test_the_moments_are_those_that_torch_keeps():
+    module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Linear(7, 3, bias=False))
+    module[1].weight.requires_grad_(False)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.randn(2, 5)).sum().backward()
+    optimizer.step()
+    kept = [v for state in optimizer.state.values() for k, v in state.items() if k != "step"]
+    assert adamw_bytes(module) == sum(v.nbytes for v in kept)
+
+
+def test_a_cache_counts_with_its_room_to_grow():
+    found = parts(request(phase="decode"))
+    assert found["kv_cache_bytes"] == found["state_bytes"] == 2 * 4 * B * ROOM * WIDTH
+    assert len(found) == 2
+
+
+def test_a_recurrent_state_is_no_cache():
+    found = parts(request("linear", phase="decode"))
+    assert found["kv_cache_bytes"] == 0
+    assert found["state_bytes"] == 4 * B * H * D * (D + 1)  # sums of k v and of k
+
+
+def test_a_forward_pass_has_no_parts():
+    assert parts(request()) == {}
+
+
+def test_the_record_has_them():
+    row = point.measure_point(request(phase="train"))
+    assert row.activations_bytes < row.peak_bytes_measured
+    assert row.optimizer_bytes == 2 * 4 * row.parameters
+    assert (row.reserved_bytes, row.workspace_bytes) == (None, None)

@@ -10,17 +10,10 @@ from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, point
 from attnprof.measure.batch import measure_apart
-from attnprof.measure.counters import count_derived, count_with_fvcore
-from attnprof.measure.differences import derived_differences
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.counters import count_derived, count_with_fvcore, derived_differences
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
-
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
-
-
-def request(mechanism="standard", seq_len=96, **changes):
-    given = {"num_heads": 2, "head_dim": 16, "budget": QUICK, **changes}
-    return PointRequest(mechanism, seq_len, **given)
+from tests.measure.samples import can, request
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,16 +22,6 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def can(mechanism, **changes):
-    """Whether a mechanism does not refuse this workload."""
-    asked = request(mechanism, **changes)
-    try:
-        asked.spec.check(asked.workload, "layer")
-    except RequestError:
-        return False
-    return True
 
 
 PHASES = [
@@ -76,7 +59,7 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(
     mechanism, causal
 ):
-    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal)  # else as above
+    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
     found = point.measure_point(asked)
     near = abs(found.peak_bytes_measured / found.peak_bytes_predicted - 1) <= 1e-3
     rows = " ".join(found.differences)
@@ -227,16 +210,10 @@ def test_a_containers_limit_is_respected(tmp_path):
     assert min(point._control_group_limits(tmp_path)) > 2**60
 
 
-@pytest.mark.parametrize(
-    ("device", "error"),
-    [("tpu", RequestError), ("cpu:1", RequestError), ("cuda:x", RequestError)],
-)
-def test_unknown_devices_are_refused(device, error):
-    with pytest.raises(error):
-        batch.resolve_device(device)
-
-
-def test_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
+def test_unknown_devices_are_refused_and_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
+    for device in ("tpu", "cpu:1", "cuda:x"):
+        with pytest.raises(RequestError):
+            batch.resolve_device(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CannotRunError, match="--device cpu"):
         batch.resolve_device("cuda")
@@ -256,19 +233,16 @@ def test_a_refusal_is_a_row_among_others_and_an_error_alone(monkeypatch):
         batch.measure_points([request("sdpa")])
 
 
-def test_running_out_of_memory_is_a_row(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
+def test_running_out_of_memory_is_a_row_and_any_other_failure_is_not_hidden(monkeypatch):
+    def failing(text):
+        def fail(*_, **__):
+            raise RuntimeError(text)
 
-    monkeypatch.setattr(point, "build_subject", fail)
+        monkeypatch.setattr(point, "build_subject", fail)
+
+    failing("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
     assert "out of memory on cpu" in point.measure_point(request()).skipped
-
-
-def test_any_other_failure_is_not_hidden(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(point, "build_subject", fail)
+    failing("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         point.measure_point(request())
 

@@ -1,7 +1,5 @@
 """Errors of approximations: those of loops over rows, none for what is exact, less for more."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,16 +8,11 @@ import torch
 from attnprof import registry
 from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import RequestError
-from attnprof.measure.tradeoff.candidates import candidates, ladder
-from attnprof.measure.tradeoff.distances import ExactAttention
-from attnprof.measure.tradeoff.report import tradeoff_report
-from attnprof.measure.tradeoff.runs import Terms
-from attnprof.measure.tradeoff.structures import (
-    NORMS,
-    STRUCTURES,
-    QueriesKeysValues,
-    structured,
-)
+from attnprof.measure.correctness import distance_from_standard
+from attnprof.measure.distances import ExactAttention
+from attnprof.measure.request import PointRequest
+from attnprof.measure.tradeoff import Terms, candidates, ladder, tradeoff_report
+from attnprof.measure.tradeoff_inputs import NORMS, STRUCTURES, QueriesKeysValues, structured
 
 SHAPE = (1, 2, 24, 8)
 
@@ -198,3 +191,27 @@ def test_what_is_not_beaten_is_marked():
             for other, its in zip(rows, errors, strict=True)
         )
         assert row.pareto is not beaten
+
+
+def distance(name, causal=False, **params):
+    from attnprof import registry
+
+    spec = registry.get(name, **params)
+    return distance_from_standard(PointRequest(name, 48, 2, 8, causal=causal, params=spec.params))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_exact_mechanisms_are_at_no_distance(causal):
+    assert distance("standard", causal) == 0
+    assert distance("sdpa", causal) < 1e-12
+    assert distance("longformer", causal, window=48) < 1e-12
+
+
+def test_more_is_nearer():
+    windows = [distance("longformer", window=w) for w in (4, 16, 40)]
+    assert windows == sorted(windows, reverse=True)
+    assert distance("linear") > 0.1
+
+
+def test_what_has_no_queries_has_no_distance():
+    assert distance("he") is None

@@ -3,13 +3,15 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 
-from attnprof.processes import forks
+from attnprof.processes import folders, forks
 from attnprof.processes.pool import run_apart
 from tests.hostile import marked
 
@@ -60,18 +62,14 @@ def test_work_that_ends_its_process_has_no_answer_but_a_reason(work, how):
     assert how in answer.ended.how
 
 
-def test_what_work_gives_comes_back():
-    assert run_apart(lambda: {"a": [1, None]}).value == {"a": [1, None]}
-    assert run_apart(lambda: None).given
-
-
 @pytest.mark.parametrize("number", ["TERM", "INT", "HUP", "USR1", "STOP"])
 def test_signals_to_the_parent_do_not_reach_the_answer(number):
     def work():
         os.kill(os.getppid(), signal.Signals[f"SIG{number}"])
-        return 7
+        return {"a": [1, None]}
 
-    assert run_apart(work, 20).value == 7
+    assert run_apart(work, 20).value == {"a": [1, None]}
+    assert run_apart(lambda: None).given
 
 
 def test_the_last_line_of_stderr_is_told():
@@ -131,3 +129,67 @@ def test_memory_without_end_is_refused():
             held.append(bytes(1 << 28))
 
     assert "MemoryError" in run_apart(work, 30).ended.said
+
+
+MAKE = """
+import sys, time
+from attnprof.processes.folders import temporary_folder
+with temporary_folder() as place:
+    (place / "held").mkdir(mode=0o000)
+    print(place, flush=True)
+    {then}
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """An empty folder in the place of the system's temporary one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "_RUN", [])
+    yield tmp_path
+    folders.close_run()
+
+
+def started(then):
+    child = subprocess.Popen(
+        [sys.executable, "-c", MAKE.format(then=then)], stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    child.stdout.readline()
+    return child
+
+
+@pytest.mark.parametrize("then", ["pass", "sys.exit(3)", "1 / 0"])
+def test_a_folder_is_gone_at_the_end(temporary, then):
+    with started(then) as child:
+        child.wait()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_at_the_next_start_and_nothing_else(temporary):
+    with started("time.sleep(100)") as killed, started("time.sleep(100)") as living:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        (temporary / "attnprof-of-somebody-else").mkdir()
+        before = set(temporary.iterdir())
+        own = folders.run_folder()
+        assert len(before - set(temporary.iterdir())) == 1
+        assert own.is_dir()
+        with folders.temporary_folder() as place:
+            assert place.parent == own
+        assert not place.exists()
+        living.send_signal(signal.SIGKILL)
+    folders.remove_left_over()
+    assert set(temporary.iterdir()) == {own, temporary / "attnprof-of-somebody-else"}
+
+
+def test_a_fork_keeps_the_folder_and_does_not_remove_it(temporary):
+    own = folders.run_folder()
+    assert own.parent == temporary
+    if (child := os.fork()) == 0:
+        folders.close_run()
+        os._exit(0)
+    os.waitpid(child, 0)
+    folders.remove_left_over()
+    assert own.is_dir()

@@ -1,20 +1,19 @@
 """Whoever waits for long work is told what it does, how much of it, and for how long."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from attnprof.cli.options import working
 from attnprof.processes import progress
 from attnprof.processes.pool import run_apart
-from attnprof.processes.progress import Progress, Step, tell, waiting
+from attnprof.processes.progress import TEXT, Progress, Step, tell, waiting
 from attnprof.render import progress as lines
 
 
@@ -165,3 +164,46 @@ def test_a_terminal_shows_a_line_for_a_while_and_stdout_is_the_same(after, shown
     assert process.stdout == b"data"
     assert ("counting cases: 3 of 7 done" in written) == shown
     assert "a note" in written
+
+
+STUB = "import sys\nsys.stderr.write('torch runs;')\nsys.stderr.flush()\n"
+IMPORTING = "from attnprof.processes.progress import announce\nannounce()\nimport torch, torch\n"
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A folder with a torch that says when it is imported."""
+    (tmp_path / "torch.py").write_text(STUB)
+    return tmp_path
+
+
+def started(stub, *arguments, **streams):
+    path = os.pathsep.join([str(stub), str(Path.cwd())])
+    return subprocess.Popen(
+        [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path}, **streams
+    )
+
+
+def test_a_pipe_gets_one_line_before_torch_is_imported(stub):
+    process = started(stub, "-c", IMPORTING, stderr=subprocess.PIPE, text=True)
+    assert process.communicate()[1] == f"{TEXT}\ntorch runs;"
+
+
+def test_a_terminal_is_as_it_was_afterwards(stub):
+    reader, writer = pty.openpty()
+    process = started(stub, "-c", IMPORTING, stderr=writer)
+    assert process.wait() == 0
+    written = os.read(reader, 4096).decode()
+    assert written == f"{TEXT}torch runs;\r{' ' * len(TEXT)}\r"
+
+
+def test_a_command_says_so_before_anything_else(stub):
+    with (stub / "torch.py").open("a") as file:
+        file.write("raise ModuleNotFoundError(name='torch')\n")
+    process = started(
+        stub, "-m", "attnprof", "list", "--verify", "--format", "json",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    out, err = process.communicate()
+    assert (process.returncode, out) == (3, "")
+    assert err.startswith(f"{TEXT}\ntorch runs;attnprof: this command needs torch")

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from itertools import product
 
 from attnprof import units
-from attnprof.gate.check import causes
+from attnprof.gate.changes import causes
 from attnprof.record import (
     BaselineRecord,
     CalibrationRecord,

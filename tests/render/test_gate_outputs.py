@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from attnprof.gate.check import causes
+from attnprof.gate.changes import causes
 from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
 from attnprof.record import BaselineRecord, CheckRecord, Report
 from attnprof.render.gate import by_case, render_annotations, render_badge, render_junit

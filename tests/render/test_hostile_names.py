@@ -10,7 +10,7 @@ import pytest
 from junitparser import JUnitXml
 
 from attnprof.cli.options import deliver, note
-from attnprof.gate.check import causes
+from attnprof.gate.changes import causes
 from attnprof.record import CheckRecord, DeriveRecord, HistoryRecord, MechanismRecord, Report
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, visible
 from attnprof.render.formats import render_csv, render_markdown

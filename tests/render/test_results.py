@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.measure.sweep.results import curve_crossings, load_results
+from attnprof.measure.sweep import curve_crossings, load_results
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.plots.results import KINDS, draw_results, front
 from attnprof.render.plots.series import facets, series_of

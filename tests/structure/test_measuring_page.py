@@ -9,7 +9,7 @@ import pytest
 from attnprof.cli import measurement
 from attnprof.measure.correctness import TOKENS
 from attnprof.measure.request import Budget
-from attnprof.measure.sweep.runner import points_of
+from attnprof.measure.sweep import points_of
 from attnprof.record import ProfileRecord
 from attnprof.render.plots.results import KINDS
 from tests.structure.command_flags import flags_of

@@ -13,12 +13,11 @@ from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import coefficients, degree, lower_set
-from attnprof.trace.solve.mixed import Mixed
-from attnprof.trace.solve.reach import narrow_to_corners
+from attnprof.trace.solve.mixed import Mixed, narrow_to_corners
+from attnprof.trace.solve.verification import NoFormulaError
 from tests.trace import hazards
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
@@ -61,7 +60,7 @@ def numbers(fits):
     return found
 
 
-RUNS = SimpleNamespace(tried=lambda _: True)
+RUNS = SimpleNamespace(run_or_none=lambda _: True)
 
 
 def test_ranges_of_numbers_end_where_formulas_hold_at_all_corners():

@@ -1,13 +1,15 @@
-"""Layers that are alike: worked out once, and their peaks without a line for each of them."""
+"""Layers: alike ones, worked out once; markers, which cost nothing; sizes that come late."""
 
 import pytest
 import torch
 from torch import nn
 
+from attnprof.algebra.expressions import symbol
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import hints_for
 from attnprof.trace.run import remembered
 from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
 
 
@@ -48,20 +50,9 @@ class Recurrence(nn.Module):
 
 
 @pytest.mark.parametrize("swift", [False, True])
-def test_turns_of_a_loop_over_tokens_are_worked_out_once(monkeypatch, swift):
-    def layouts_at(length):
-        made = []
-        plain = remembered.Remembering._way
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                remembered.Remembering, "_way", lambda *args: made.append(1) or plain(*args)
-            )
-            trace = record(target, {"N": length}, training=False, swift=swift)
-        return len(made), trace
-
+def test_turns_of_a_loop_over_tokens_are_those_that_torch_makes(monkeypatch, swift):
     target = target_of(Recurrence, {}, {"x": "4, N, 4"})
-    (few, _), (many, trace) = layouts_at(8), layouts_at(24)
-    assert many == few
+    trace = record(target, {"N": 24}, training=False, swift=swift)
     monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
     assert record(target, {"N": 24}, training=False, swift=swift) == trace
 
@@ -72,3 +63,49 @@ def test_where_an_operand_begins_decides_what_complex_views_raise():
     )
     with pytest.raises(RuntimeError, match="storage_offset"):
         record(target, {"N": 8}, training=False)
+
+
+class Marked(nn.Module):
+    def forward(self, x):
+        with torch.profiler.record_function("ours"), torch.cuda.nvtx.range("theirs"):
+            torch._assert(x.dim() == 3, "tokens")
+            torch.profiler.itt.mark("here")
+            return torch.relu(x)
+
+
+def test_markers_of_profilers_take_nothing_and_leave_totals_exact():
+    derivation = derived(target_of(Marked, inputs=["x: B, N, d"]), ("forward", "backward"), {})
+    for phase, forms in derivation.phases.items():
+        assert not forms.uncounted
+        assert not any("at least" in note for note in forms.notes)
+        assert derivation.expression("flops", phase) == symbol("B") * symbol("N") * symbol("d")
+
+
+@pytest.mark.parametrize(
+    ("lazy", "settled", "given", "width", "shape"),
+    [
+        (nn.LazyLinear, nn.Linear, {"out_features": 8}, {"in_features": "d"}, "B, 5, d"),
+        (nn.LazyConv1d, nn.Conv1d, {"out_channels": 8, "kernel_size": 3}, {"in_channels": 5},
+         "B, 5, N"),
+        (nn.LazyBatchNorm1d, nn.BatchNorm1d, {}, {"num_features": 5}, "B, 5, N"),
+    ],
+)  # fmt: skip
+def test_lazy_layers_cost_what_layers_of_their_sizes_cost(lazy, settled, given, width, shape):
+    def found(layer, arguments):
+        derivation = derived(
+            target_of(layer, arguments, [f"input: {shape}"]), ("forward", "train"), {}
+        )
+        return {
+            (phase, quantity): derivation.expression(quantity, phase)
+            for phase in derivation.phases
+            for quantity in ("flops", "bytes_moved", "peak_bytes", "parameters")
+        }
+
+    assert found(lazy, given) == found(settled, given | width)
+
+
+def test_a_lazy_module_that_exists_stays_lazy():
+    module = nn.LazyLinear(8)
+    derivation = derived(target_of(module, inputs=["input: B, 24"]), ("forward",), {})
+    assert derivation.at("matmul_flops", B=2) == 2 * 2 * 24 * 8
+    assert module.has_uninitialized_params()

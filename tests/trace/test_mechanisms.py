@@ -15,8 +15,8 @@ from attnprof.trace.request.target import DEFAULT, hints_for
 from attnprof.trace.run.runs import first_tensor, record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
 from tests.trace.differences import (
     NUMBER,

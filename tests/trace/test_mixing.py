@@ -14,18 +14,19 @@ from torch.utils._sympy import functions as torch_sizes
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.report.headlines import answer, apart, ends_of
+from attnprof.trace.report.records import answer, apart, ends_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import reach
+from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import account, families
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import small_sizes
+from attnprof.trace.solve.symbolic import SymbolicRun
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
 HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
@@ -34,7 +35,7 @@ HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Ranges end where runs become a quarter as long as they may."""
-    monkeypatch.setattr(reach, "LONG", reach.LONG // 4)
+    monkeypatch.setattr(mixed, "LONG", mixed.LONG // 4)
 
 
 def shown(thing, args=(), inputs=(), phase="forward"):
@@ -263,7 +264,7 @@ def test_padding_to_whole_chunks_leaves_no_length_out():
     chunks = sympy.ceiling(N / 8)
     products = 32 * B * h * chunks * d * (8 + d)
     assert sympy.expand(found.expression("matmul_flops") - products) == 0
-    shapes = [{"B": 3, "N": n, "h": 2, "d": 5} for n in (3, 7, 8, 9, 16, 63, 64, 100)]
+    shapes = [{"B": 3, "N": n, "h": 2, "d": 5} for n in (9, 10, 15, 16, 17, 63, 64, 100)]
     assert check(target, found, shapes) == len(shapes)
 
 
@@ -351,16 +352,19 @@ def test_a_peak_is_without_moments_that_only_short_runs_had():
     assert trimmed(sympy.Max(*sides[:2]), seen, at, [{"N": 4}]) == sympy.Max(*sides[:2])
 
 
-def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
-    target = SimpleNamespace(symbols=("B", "N"))
-    hints, nowhere = {"B": 3, "N": 421}, lambda *_, **__: None
-    plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere, concrete=None)
-    runs, trace = SimpleNamespace(phases=()), Trace([], 0)
-    found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
-    monkeypatch.setattr(Mixed, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
-    monkeypatch.setattr(reach, "makes_arrays", lambda *_: False)
-    found.settle(runs)
-    assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
+def test_smaller_sizes_are_tried_with_another_far_larger():
+    def at(numbers, *_, **__):
+        held = sympy.Max(4 * d * numbers["N"], d * numbers["h"] ** 2 * int(numbers["N"] < 4) / 2)
+        return SymbolicRun(("d",), {"train": {"peak_bytes": held}}, SizeConditions([]), None, {})
+
+    target = SimpleNamespace(symbols=("N", "h", "d"))
+    hints, blocks = {"N": 421, "h": 6, "d": 32}, {"N": 1, "h": 1}
+    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at)
+    forms, least, ends = {"train": {"peak_bytes": 4 * d * N}}, {"N": 5, "h": 2}, {"N": 64, "h": 64}
+    found = Mixed(plan, None, forms, None, SizeConditions([]), least, ends, {}, 1)
+    found.fits = lambda *_: True
+    found._extend_downwards("N", SimpleNamespace(phases=["train"]))
+    assert found.least == {"N": 4, "h": 2}  # below 4 not with 9 for h
 
 
 def test_short_runs_have_a_width_inside():

@@ -19,7 +19,7 @@ from attnprof.trace.request.texts import parse_inputs
 from attnprof.trace.request.tries import Build, Tries
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.run.unsupported import UnsupportedTensorError
+from attnprof.trace.run.worlds import UnsupportedTensorError
 from attnprof.user_code import error_text
 
 #: Repairs tried at most, and seconds of processor time for all of them.

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules import name_of, tensors_in
-from attnprof.trace.rules.workspaces import is_mask
-from attnprof.trace.sizes import size_of
+from attnprof.trace.rules.workspaces import is_mask, words
+from attnprof.trace.sizes import expected_bytes, nbytes, product, size_of
 
 #: Most entries of a tensor whose values are followed, and of one with places of keys that each
 #: token selects: no model has as many experts as ``MOST_EXPERTS``.
@@ -37,8 +37,8 @@ _MADE = frozenset({
 _SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 #: Attributes of a fake tensor: its known values; that they are random ones from 0 to 1.
 _KEY, _UNIT = "_attnprof_values", "_attnprof_unit"
-#: Attribute of a tensor: the choice its rows are of, see :mod:`attnprof.trace.run.expert_rows`.
-ROWS = "_attnprof_rows"
+#: Attribute of a tensor: the choice its rows are of.
+_ROWS = "_attnprof_rows"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Routing:
             _follow(name, func, args, kwargs, tensors_in(out))
             return None
         places, route, values = choice
-        setattr(places, ROWS, route)
+        setattr(places, _ROWS, route)
         if not isinstance(places, FakeTensor):
             return places.copy_(values), route
         setattr(places, _KEY, _Known(values, route))
@@ -119,7 +119,7 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
         return
     made = name.removesuffix("_") in _MADE
     follows = made or (operands and None not in known)
-    if follows and all(prod(map(as_number, x.shape)) <= MOST for x in results):
+    if follows and all(prod(map(_as_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
         for result, value in zip(results, tensors_in(values), strict=True):
@@ -136,7 +136,7 @@ def _known(tensor: Any) -> _Known | None:
     return getattr(tensor, _KEY, None)
 
 
-def as_number(size: Any) -> Any:
+def _as_number(size: Any) -> Any:
     """Return a size as the number that it is in this run."""
     return size.node.hint if isinstance(size, _SYMBOLIC) else size
 
@@ -144,7 +144,7 @@ def as_number(size: Any) -> Any:
 def _plain_arguments(value: Any) -> Any:
     """Return arguments with values for tensors and numbers for sizes."""
     of_tensor = tree_map_only(torch.Tensor, lambda x: _known(x).values, value)  # type: ignore[union-attr]
-    return tree_map_only(_SYMBOLIC, as_number, of_tensor)
+    return tree_map_only(_SYMBOLIC, _as_number, of_tensor)
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
 def _blank(name: str, out: Any) -> Any:
     with unset_fake_temporarily():
         made = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
-        return made([as_number(n) for n in out.shape], dtype=out.dtype)
+        return made([_as_number(n) for n in out.shape], dtype=out.dtype)
 
 
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
@@ -169,15 +169,15 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
         return None
     places, dim = results[-1], dim % first.dim()
-    experts, shape = first.shape[dim], list(map(as_number, places.shape))
+    experts, shape = first.shape[dim], list(map(_as_number, places.shape))
     kept = places.dim() == first.dim()
     each = shape.pop(dim) if kept else 1
-    selects_keys = as_number(experts) > MOST_EXPERTS
+    selects_keys = _as_number(experts) > MOST_EXPERTS
     if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
         return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
-        rows = (steps.unsqueeze(-1) + torch.arange(each)) % as_number(experts)
+        rows = (steps.unsqueeze(-1) + torch.arange(each)) % _as_number(experts)
         values = rows.movedim(-1, dim) if kept else rows.squeeze(-1)
     return places, Route(prod(places.shape), experts, each), values.contiguous()
 
@@ -186,7 +186,7 @@ def _as_rows(number: int, route: Route | None) -> Any:
     """Return a number as an expression if it is a multiple of an expert's rows; else as it is."""
     if route is None or not isinstance(route.rows, torch.SymInt) or isinstance(number, bool):
         return number
-    rows, experts = as_number(route.rows), as_number(route.experts)
+    rows, experts = _as_number(route.rows), _as_number(route.experts)
     each = rows // experts
     if number == experts:
         return route.experts
@@ -222,12 +222,8 @@ def _places(mask: Any, name: Name) -> Any:
     return places
 
 
-def _nonzero(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
-    return _places(args[0], name)
-
-
 def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
-    shape = list(map(as_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
+    shape = list(map(_as_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
     with unset_fake_temporarily():
         count = int(_known(args[1]).values.expand(shape).count_nonzero())  # type: ignore[union-attr]
     return args[0].new_empty((name(count),))
@@ -243,7 +239,8 @@ def _indexed(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
 
 
 _ANSWERS: dict[str, Callable[..., Any]] = {
-    "_local_scalar_dense": _number_of, "equal": _number_of, "nonzero": _nonzero,
+    "_local_scalar_dense": _number_of, "equal": _number_of,
+    "nonzero": lambda _func, args, _kwargs, name: _places(args[0], name),
     "masked_select": _selected, "index": _indexed,
     **dict.fromkeys(("bincount", "_unique2", "unique_dim", "unique_consecutive",
                      "repeat_interleave"), _shaped),
@@ -299,3 +296,104 @@ def _one_hot() -> Callable[..., Any]:
         return rows.scatter_(-1, ids.unsqueeze(-1), 1)
 
     return one_hot
+
+
+# -- rows of one expert, followed from the choice to the products that read its weights ------
+# A loop over experts multiplies the rows of each by weights of its own. Under even routing few rows
+# are spread over as many experts as they can meet, while random choices meet some of them twice:
+# of 8 experts 2 rows that choose 2 each meet 8·(1 - (6/8)²) = 3.5, not 4. So tensors made of chosen
+# places are marked with the choice; ``_unread_bytes`` says what a product leaves unread on average.
+#: Operations that give some rows of their operand, or rows that an operand of indices picks.
+_PICKS = words("""
+    index index_select embedding gather masked_select split split_with_sizes unbind slice select
+    narrow tensor_split chunk
+""")
+
+
+def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
+    """Mark results that are made of chosen places, or of rows that these picked."""
+    marked = [x for x in operands if hasattr(x, _ROWS)]
+    if not marked:
+        return
+    route = getattr(marked[0], _ROWS)
+    rows = {_as_number(x.shape[0]) for x in marked if x.dim()}
+    for result in results:
+        picked = name in _PICKS or (result.dim() > 0 and _as_number(result.shape[0]) in rows)
+        is_new = all(result is not x for x in operands)
+        if not result.is_floating_point() or (picked and is_new):
+            setattr(result, _ROWS, route)
+
+
+def _unread_bytes(rows: Any, weights: Any) -> tuple[Size, Route | None]:
+    """Return the bytes of weights that a product leaves unread on average, and by which choice.
+
+    Products whose rows are not the share of one expert leave no bytes unread.
+    """
+    route: Route | None = getattr(rows, _ROWS, None)
+    if route is None or not isinstance(experts := size_of(route.experts), int):
+        return 0, None
+    number = _as_number(route.rows)
+    shares = {number // experts, -(-number // experts)}
+    if not rows.dim() or _as_number(rows.shape[0]) not in shares:
+        return 0, None
+    total = size_of(route.rows)
+    tokens = total // route.each if isinstance(total, int) else total / route.each
+    met, whole = min(number, experts), nbytes(weights)
+    if met == experts:
+        return whole - expected_bytes(whole, experts, route.each, tokens), route
+    # each expert that is met stands for some of those that are not
+    return whole - -(-expected_bytes(whole * experts, experts, route.each, tokens) // met), route
+
+
+# -- how many experts each token chooses -------------------------------------------------
+class Choices:
+    """The number of rows that last chose among each number of experts, and ``notes`` on them.
+
+    In a ``routed`` run the rows of an expert are followed to the products that read its weights.
+    """
+
+    def __init__(self, *, routed: bool = False) -> None:
+        self._routed = routed
+        self._rows: dict[Size, Size] = {}
+        self.notes: list[str] = []
+
+    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Remember how many rows chose, if this operation chooses, and follow them."""
+        name = name_of(func).removeprefix("aten.")
+        if self._routed:
+            _follow_rows(name, tensors_in((args, kwargs)), tensors_in(out))
+        if name not in _CHOICES or not args[0].is_floating_point():
+            return
+        scores, place = args[0], 2 if name == "topk" else 1
+        dim = kwargs.get("dim", args[place] if len(args) > place else -1)
+        if scores.dim() and isinstance(dim, int):
+            others = [size for n, size in enumerate(scores.shape) if n != dim % scores.dim()]
+            self._rows[size_of(scores.shape[dim])] = product(others)
+
+    def each(self, experts: Size, places: Size) -> int:
+        """Return how many experts each row has chosen, if all rows together chose ``places``.
+
+        1 if that is not known: each place is then taken for another row. A note says which bytes
+        are read.
+        """
+        import sympy
+
+        number = sympy.sympify(places) / self._rows.get(experts, places)
+        each = int(number) if number.is_Integer else 1
+        self._note(experts, each)
+        return each
+
+    def unread(self, rows: Any, weights: Any) -> Size:
+        """Return the bytes of an expert's weights that a product of its rows leaves unread."""
+        unread, route = _unread_bytes(rows, weights) if self._routed else (0, None)
+        if route is not None:
+            self._note(size_of(route.experts), route.each)
+        return unread
+
+    def _note(self, experts: Size, each: int) -> None:
+        note = (
+            f"of {experts} experts only the weights are read that rows meet, on average "
+            f"{experts}*(1 - (1 - {each}/{experts})**rows) if each row chooses {each} evenly"
+        )
+        if note not in self.notes:
+            self.notes.append(note)

@@ -24,8 +24,6 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 Making = Callable[[list[Any]], Any]
 #: Makes numbers that code may read, as layers' rates, and how many of these have values at most.
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
-#: Operations that give a part of a tensor, another one in each turn of a loop over tokens.
-_SELECT, _SLICE = torch.ops.aten.select.int, torch.ops.aten.slice.Tensor
 #: Tags of operations whose results depend on more than layouts.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
 #: Operations whose results, or errors, depend on where in its storage an operand begins.
@@ -72,8 +70,6 @@ class Remembering(TorchDispatchMode):
             kind, ways = self._made[asked]
             made = [way(tensors) for way in ways]
             return kind(made) if kind else made[0]
-        if asked and func in (_SELECT, _SLICE) and not kwargs and (part := _part(func, *args)):
-            return self._make_view(0, *part, self._device(tensors[0]), tensors)
         out = func(*args, **kwargs)
         if self._fake and is_short_line(func, args):
             with unset_fake_temporarily():  # whose numbers code reads, as of layers' rates
@@ -158,32 +154,6 @@ class Remembering(TorchDispatchMode):
             return
         with in_kernel_invocation_manager(self._fake), torch._C._DisablePythonDispatcher():
             yield
-
-
-def _part(func: Any, tensor: Any, dim: Any = 0, *rest: Any) -> tuple[Any, Any, int] | None:
-    """Return sizes and strides of a part of a tensor, and how much farther it begins.
-
-    None where sizes are symbols, and where torch has something to say (an index out of range).
-    """
-    sizes, strides = list(tensor.shape), list(tensor.stride())
-    numbers = [x for x in (*sizes, *strides, dim, *rest) if x is not None]
-    if tensor.is_conj() or any(type(x) is not int for x in numbers):
-        return None
-    if not -len(sizes) <= dim < len(sizes):
-        return None
-    stride, size = strides[dim], sizes[dim]
-    if func is _SELECT:
-        (index,) = rest
-        if not -size <= index < size:
-            return None
-        begin = index % size
-        del sizes[dim], strides[dim]
-    else:
-        places = range(size)[slice(*rest, *(None,) * (3 - len(rest)))] if rest else range(size)
-        if places.step < 1:
-            return None
-        begin, sizes[dim], strides[dim] = places.start, len(places), stride * places.step
-    return sizes, strides, begin * stride
 
 
 def is_short_line(func: Any, args: Any) -> bool:

@@ -13,21 +13,24 @@ from torch.utils._pytree import tree_leaves
 from attnprof.blocks.cache import kept_by, tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
-from attnprof.processes.frames import with_room_for_calls
+from attnprof.processes import with_room_for_calls
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.call_by_call import Calls
-from attnprof.trace.run.chance import drawn
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
 from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.submodules import Submodules
-from attnprof.trace.run.surroundings import put_back_after
-from attnprof.trace.run.table_keys import check_tables
-from attnprof.trace.run.unsupported import refusing_unsupported_tensors
-from attnprof.trace.run.values import Values
-from attnprof.trace.run.worlds import fake_world, meta_world, real_world, settle
+from attnprof.trace.run.surroundings import check_tables, put_back_after
+from attnprof.trace.run.values import Values, drawn
+from attnprof.trace.run.worlds import (
+    fake_world,
+    meta_world,
+    real_world,
+    refusing_unsupported_tensors,
+    settle,
+)
 from attnprof.trace.sizes import numel, size_of
 from attnprof.user_code import contained
 
@@ -54,7 +57,7 @@ def record(
     kernels are not those of a device; ``real`` runs on real tensors, where the truth value number
     ``flipped`` that the code takes from values is inverted. ``once`` runs one of a loop's turns
     that are alike, as symbolic sizes do. Random numbers begin with ``draws``, see
-    :func:`attnprof.trace.run.chance.drawn`. Up to ``calls`` calls of the module are compared with
+    :func:`attnprof.trace.run.values.drawn`. Up to ``calls`` calls of the module are compared with
     the one that is returned.
     """
     real = real or target.real

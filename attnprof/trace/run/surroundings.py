@@ -21,7 +21,7 @@ from unittest.mock import patch
 import torch
 
 from attnprof.trace.run.symbols import foreign_modules, may_be_foreign
-from attnprof.trace.run.table_keys import hash_of
+from attnprof.user_code import calling_line
 
 #: Where installed packages lie: those that do not know torch hold no tensors.
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
@@ -133,7 +133,7 @@ class _Contents:
 def put_back_after(root: Any) -> Iterator[Surroundings]:
     """Undo what code inside changes in the user's modules and in what ``root`` refers to."""
     surroundings = Surroundings(root)
-    with patch.object(torch.SymInt, "__hash__", hash_of):
+    with patch.object(torch.SymInt, "__hash__", _hash_of):
         try:
             yield surroundings
         finally:
@@ -333,3 +333,45 @@ def _restore(place: Any, before: Any, keys: Iterable[Any]) -> None:
 def _kind(place: Any) -> Any:
     """Return the class whose methods change a dictionary, whatever its own class does."""
     return OrderedDict if isinstance(place, OrderedDict) else dict
+
+
+# -- symbolic sizes as keys of a user's tables ----------------------------------------------
+# Torch gives symbolic sizes no hash. Code that keeps what it made in a dictionary or a functools
+# cache gets one: the entry is found again by the same size. A table of numbers, as
+# ``{64: 16, 128: 32}``, is refused: no condition on sizes says whether it has the size.
+_plain_hash: Any = torch.SymInt.__hash__
+
+
+def _hash_of(size: Any) -> int:
+    """Return a hash where user code looks a size up, and note the line; else torch's answer.
+
+    Einops takes another way where a size has no hash, and would keep sizes of a run.
+    """
+    node = size.node
+    looked_up = getattr(node.shape_env, "looked_up", {})
+    asking = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+    is_known = asking == "attnprof" and node.expr in looked_up
+    if not is_known and (asking in {"attnprof", "einops"} or not may_be_foreign(asking)):
+        return int(_plain_hash(size))
+    looked_up.setdefault(node.expr, calling_line())
+    return hash((id(node.shape_env), node.expr))
+
+
+def check_tables(looked_up: dict[Any, str], tables: Iterable[Iterable[Any]]) -> None:
+    """Raise :class:`TypeError`, as torch does, for a size that no table has, or one of numbers.
+
+    ``tables`` are the keys of each; parts of keys that are tuples are compared by their place.
+    """
+    missing = dict(looked_up)
+    for keys in tables if missing else ():
+        columns: dict[int, list[Any]] = {}
+        for key in keys:
+            for place, part in enumerate(key if isinstance(key, tuple) else (key,)):
+                columns.setdefault(place, []).append(part)
+        for parts in columns.values():
+            numbers = any(type(part) is int for part in parts)
+            for part in parts:
+                if isinstance(part, torch.SymInt) and not numbers:
+                    missing.pop(part.node.expr, None)
+    for line in missing.values():
+        raise TypeError(f"a size is looked up in a table of numbers ({line})")

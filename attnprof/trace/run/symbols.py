@@ -22,8 +22,7 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.classes import SizeClasses
-from attnprof.trace.run.remainders import Rests, at_once, keeping_roots, once_each
+from attnprof.trace.run.remainders import Rests, SizeClasses, at_once, keeping_roots, once_each
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float

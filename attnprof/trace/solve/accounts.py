@@ -11,13 +11,14 @@ from operator import mul
 from typing import Any
 
 from attnprof.algebra.maxima import above, covering, dominates, plus, terms_of
-from attnprof.trace.events import KINDS, Call, Trace
-from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
+from attnprof.trace.events import KINDS, Call, Trace, unnumbered
 
 #: Factors of monomials.
 Terms = Mapping[Any, Any]
 #: A size of a call by its name: a kind of count, a field, or a storage.
 Field = Any
+#: Sizes of a call: bytes that it moves, and bytes that are held.
+MOVED, HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
 
 #: Moments at the end of a run, or of a loop's turn, that have a name counted from there, too.
 _ENDS = 12
@@ -28,6 +29,15 @@ def terms(size: Any) -> Terms:
     if isinstance(size, int):
         return {1: size} if size else {}
     return terms_of(size)
+
+
+def key_of(call: Call, *, by_module: bool = False) -> tuple[str, ...]:
+    """Return the kind of an operation: its name, phase, line and module, without sizes.
+
+    The module is ``layers.*.linear1``, or, ``by_module``, ``layers.3.linear1``.
+    """
+    module = call.module if by_module else unnumbered(call.module)
+    return call.op, call.part, call.line, call.uncounted, call.scratch, module
 
 
 @dataclass(frozen=True)

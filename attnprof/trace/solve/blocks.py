@@ -5,9 +5,8 @@ Runs with ``N = 64*turns + rest`` give formulas in turns and rest. Written over 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import sympy
@@ -17,14 +16,9 @@ from attnprof.algebra.maxima import covered
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.accounts import terms
-from attnprof.trace.solve.budget import Runs
-from attnprof.trace.solve.columns import key_of
-from attnprof.trace.solve.lattice import rows_of
+from attnprof.trace.solve.accounts import key_of, terms
 from attnprof.trace.solve.mixture import Mixture, Solved, turns_of
-
-#: Runs of whole blocks that have to confirm a line through two of them.
-_CONFIRMED = 3
+from attnprof.trace.solve.verification import Runs
 
 
 @dataclass
@@ -95,10 +89,9 @@ class Writer:
     blocks: Blocks
     runs: Runs
     shapes: Sequence[Sizes]
-    _whole: Solved | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        ran = ((shape, self.runs.tried(shape)) for shape in self.shapes)
+        ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
         self._traces = [(shape, trace) for shape, trace in ran if trace]
         mixture, usual = self.solved.mixture, keys_of(self.solved.runs[0].trace)
         if self.solved.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
@@ -119,34 +112,6 @@ class Writer:
         whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
         return whole.solved()
 
-    @cached_property
-    def _lines(self) -> Mapping[Any, Any] | None:
-        """Sizes of whole blocks as straight lines through two runs; None if there are no such runs.
-
-        Only of use where further runs of whole blocks confirm them.
-        """
-        mixture, name = self.solved.mixture, self.blocks.name
-        first = mixture.base[name] + 1
-        whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=False)
-        runs = [whole.run({**mixture.base, name: x}) for x in (first, first + 1)]
-        finished = [run for run in runs if run is not None]
-        if self.solved.aligned or len(finished) < len(runs):
-            return None
-        accounts, more, lines = whole.accounts(finished), turns_of(name) - first, dict[Any, Any]()
-        for key in dict.fromkeys(chain(*(x.sizes for x in accounts))):
-            rows = rows_of([x.sizes.get(key, {}) for x in accounts])
-            parts = [(one + (two - one) * more) * x for x, (one, two) in rows.items()]
-            lines[key] = sympy.Add(*parts)
-        return lines
-
-    def _on_line(self, name: Any, values: Sequence[tuple[Sizes, Any]]) -> Any | None:
-        """Return a size of whole blocks as a line that has these values; None if it has not."""
-        if not self.solved.mixture.plan.by_module or self._lines is None:
-            return None
-        line = self._lines.get(name, 0)
-        fits = all(evaluate(line, self.blocks.inside(shape)) == value for shape, value in values)
-        return line if fits and len(values) >= _CONFIRMED else None
-
     @property
     def whole_from(self) -> int:
         """The number of blocks from which formulas of whole blocks hold; 0 if none were needed."""
@@ -159,8 +124,6 @@ class Writer:
         for way in ("ceil", "floor"):
             if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
                 return self.blocks.written(expression, way)
-        if (line := self._on_line(name, values)) is not None:
-            return self.blocks.joined(expression, line)
         whole = self.whole.sizes.get(name, 0)
         return None if whole is None else self.blocks.joined(expression, whole)
 

@@ -22,7 +22,7 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
-from attnprof.trace.run.unsupported import UnsupportedTensorError
+from attnprof.trace.run.worlds import UnsupportedTensorError
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.small_runs import (
     SHAPED,

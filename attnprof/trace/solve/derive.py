@@ -19,11 +19,9 @@ from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
-from attnprof.trace.run.chance import draws_seen
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
-from attnprof.trace.solve import budget
-from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
+from attnprof.trace.run.values import draws_seen
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.small_runs import NotRunningError, explained
@@ -35,6 +33,12 @@ from attnprof.trace.solve.strategies import (
     by_symbols,
 )
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
+from attnprof.trace.solve.verification import (
+    A_LONG_RUN,
+    ContradictedError,
+    NoFormulaError,
+    PhaseCounts,
+)
 from attnprof.user_code import collecting_seldom, error_text
 from attnprof.workload import DTYPES, Workload
 
@@ -177,12 +181,12 @@ class _Search:
             if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.real):
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
-            known = self._failed.get(key)
+            earlier = self._failed.get(key)
             way = strategy.__name__.replace("_", " ")
             tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
             try:
-                if known:
-                    raise known
+                if earlier:
+                    raise earlier
                 return strategy(attempt)
             except NotRunningError as error:
                 alone = partial is None and fixed in self._starts()
@@ -195,7 +199,7 @@ class _Search:
                 name = getattr(error, "name", "")
                 # no length is given that nobody asked
                 name = "" if name == "N" and name not in self.asked else name
-                if str(error) and not (known and name):
+                if str(error) and not (earlier and name):
                     reasons.append(f"{_strategy_text(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
@@ -337,7 +341,7 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
         square = "; if N has to be a square, type S**2 for it in --input" * ("sqrt(N)" in why)
         raise CannotRunError(f"{target.name}: no closed form found ({why}){square}; {how}")
     try:
-        trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
+        trace = count(target, asked, attempt.phases[0], A_LONG_RUN)
     except AttnprofError:
         raise
     except Exception as error:
@@ -346,7 +350,7 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
             f"{sizes_text(asked)}: {error_text(error)}"
         ) from error
     values = totals_by_phase(trace, attempt.phases)
-    nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
+    nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
     here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
     counts = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
     return attempt.phase_forms("counted", counts, [asked], [], values)

@@ -1,43 +1,59 @@
 """Formulas of the strategy "mixed", and the domain in which concrete runs confirm them.
 
 Some sizes were symbols in the runs behind these formulas; the others were numbers, whose ranges
-:meth:`Mixed.settle` extends run by run.
+:meth:`Mixed.extend_ranges` extends run by run.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.solve.blocks import Blocks, trimmed
-from attnprof.trace.solve.budget import PhaseCounts, Runs, differences
-from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.reach import (
-    LONG,
-    SHORT,
-    check_large_corner,
-    extend_upwards,
-    holds_beyond,
-    narrow_to_corners,
+from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
+from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.verification import (
+    A_LONG_RUN,
+    NoFormulaError,
+    OutOfBudgetError,
+    Runs,
+    Solution,
+    differences,
 )
-from attnprof.trace.solve.shapes import shapes_in, small_sizes
 
 #: A range that ends at a branch within so many times its start is narrow: of lengths, of layers.
 _NARROW, _NARROW_LAYERS = 64, 3
-#: Shapes at which formulas and a symbolic run are compared; samples of the sizes that are symbols,
-#: and of these where runs are long.
-_DRAWN, _OTHERS, _FEW_OTHERS = 60, 4, 1
+#: Samples of the sizes that are symbols, and of these where runs are long.
+_OTHERS, _FEW_OTHERS = 4, 1
 #: Blocks, beyond the fewest, at which a rest of 1 or 2 is tried; and where runs are long.
 _BLOCKS, _FEW_BLOCKS = (0, 1, 3), (0, 3)
+#: Operations of a run that verifies formulas, and of one that shows how far they hold.
+SHORT, LONG = 400, 4_000
+#: How many times as many turns of a loop as the runs behind formulas had are tried.
+_TIMES = 2
+#: Sizes at which a range is tried: of long runs, at least and at most; operations of all of them.
+_CHECKS, _ALL_CHECKS = (3, 5, 20), 2_500
+#: A size at which large arrays that code makes outside of torch show.
+_REAL = 2048
+#: Most steps of a search for a border.
+_STEPS = 12
+#: How often ranges are halved until formulas hold at all corners; why peaks may hold at none.
+_HALVES, _MOVING = 6, "which moment is the worst changes inside the range"
+#: Most layers that are tried, and most operations of such a run.
+_LAYERS, _DEEP = 64, 8_500
+#: A number far above small ones; shapes at which formulas and a symbolic run are compared.
+_FAR, _DRAWN = 9, 60
 
 
 @dataclass
-class Mixed(Found):
+class Mixed(Solution):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
     A number is from ``least`` to ``ends``, by ``strides`` (step and a number on it). A size in
@@ -82,8 +98,7 @@ class Mixed(Found):
     def _block_fits(self, sizes: Sizes) -> bool:
         if self.blocks is None:
             return True
-        # whole blocks are alike from one more on
-        least = self.turns * self.blocks.at(sizes) + (not self.divided)
+        least = self.turns * self.blocks.at(sizes) + (not self.divided)  # else one block more
         if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
             return False
         rest = self._remainder(sizes)
@@ -93,6 +108,15 @@ class Mixed(Found):
         """Return the unit of a size's end: the block, if its length is another size; else 1."""
         counted = self.blocks if self.blocks and self.blocks.name == name else None
         return counted.at(sizes) if counted and not counted.block.is_Integer else 1
+
+    def end_at(self, name: str, size: int) -> None:
+        """End a range at a size, or at the whole blocks in it: none larger was tried."""
+        self.ends[name] = size // self.unit(name, self.near())
+
+    def reach(self, sizes: Sizes) -> None:
+        """Extend ranges to these sizes, at which a run confirms the formulas."""
+        for name, end in self.ends.items():
+            self.ends[name] = max(end, -(-sizes[name] // self.unit(name, sizes)))
 
     def _remainder(self, sizes: Sizes) -> int:
         return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
@@ -113,8 +137,8 @@ class Mixed(Found):
             f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
             for name, (stride, rest) in self.strides.items()
         ]
-        counted = {self.blocks.name: self.blocks.block} if self.blocks else {}
-        counted = {x: block for x, block in counted.items() if not block.is_Integer}
+        blocks = [self.blocks] if self.blocks and not self.blocks.block.is_Integer else []
+        counted = {each.name: each.block for each in blocks}
         ends = {x: end * counted.get(x, 1) for x, end in self.ends.items()}
         ranges = [f"{x} from {least} to {ends[x]}" for x, least in self.least.items()]
         verified = [f"verified for {', '.join(ranges)}"] if ranges else []
@@ -152,28 +176,31 @@ class Mixed(Found):
         return self.operations(self.near()) > LONG
 
     # -- how far -------------------------------------------------------------------------
-    def settle(self, runs: Runs) -> None:
+    def extend_ranges(self, runs: Runs) -> None:
         """Extend ranges to the smallest and the largest sizes that runs confirm."""
         if self.blocks and not self.divided:
-            self._leave_out_rests(self.blocks.name, runs)
+            self._leave_out_rests(self.blocks, runs)
         self.start = dict(self.least)
         for name in self.plan.blocks:
-            self._extend_downwards(name, runs)
+            if not self.blocks:
+                self._extend_downwards(name, runs)
             extend_upwards(self, name, runs)
         if self.plan.concrete:
             narrow_to_corners(self, runs)
         else:
             check_large_corner(self, runs)
 
-    def _leave_out_rests(self, name: str, runs: Runs) -> None:
+    def _leave_out_rests(self, blocks: Blocks, runs: Runs) -> None:
         """Leave out remainders of 1 and 2 at which runs differ from the formulas."""
-        block = self.blocks.at(self.near()) if self.blocks else 1
+        block, name = blocks.at(self.near()), blocks.name
         for rest in (1, 2):
             more = _FEW_BLOCKS if self._is_long else _BLOCKS
             shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in more]
             if not all(self.fits(shape, runs) for shape in shapes):
                 self.left_out.append(rest)
-        self.least[name] += 2 in self.left_out
+        if blocks.block.is_Integer:
+            first = next(rest for rest in (1, 2, 3) if rest not in self.left_out)
+            self.least[name] = block * self.turns + first
 
     def near(self, **sizes: int) -> dict[str, int]:
         """Return a small shape inside, with the given sizes."""
@@ -194,69 +221,180 @@ class Mixed(Found):
         """Return whether a run gives what the formulas give; True if the remainder is left out."""
         if self._remainder(shape) in self.left_out:
             return True
-        trace = runs.tried(shape)
+        trace = runs.run_or_none(shape)
         if trace is None:
             return False
         counted = totals_by_phase(trace, runs.phases)
         wrong = differences(self.forms, counted, shape)
-        if wrong and all(quantity == "peak_bytes" for _, quantity in wrong):
-            self._trim(shape, counted)
+        if wrong and not self.blocks and {quantity for _, quantity in wrong} == {"peak_bytes"}:
+            for phase, _ in wrong:
+                forms, held = self.forms[phase], counted[phase]["peak_bytes"]
+                forms["peak_bytes"] = trimmed(forms["peak_bytes"], held, shape, self.points)
             wrong = differences(self.forms, counted, shape)
         return not wrong
 
-    def _trim(self, shape: Sizes, counted: PhaseCounts) -> None:
-        for phase, forms in self.forms.items():
-            if "peak_bytes" in forms and not self.blocks:
-                seen = counted[phase]["peak_bytes"]
-                forms["peak_bytes"] = trimmed(forms["peak_bytes"], seen, shape, self.points)
-
     def _extend_downwards(self, name: str, runs: Runs) -> None:
-        """Lower the least number of a size as far as the formulas hold."""
-        stride, rest = self.strides.get(name, (1, 0))
-        blocks = self.blocks
-        if blocks and name == blocks.name and (self.divided or not blocks.block.is_Integer):
-            return
-        least = self.least[name]
+        """Lower the least number of a size to the smallest from which on the formulas hold."""
+        (stride, rest), least = self.strides.get(name, (1, 0)), self.least[name]
         near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
         near = {x + (rest - x) % stride for x in near}
-        below = sorted((x for x in near if 1 < x < least), reverse=True)
-        if self._is_long:  # the code branches before some sizes: these are few, and not tried twice
-            shortest = next((x for x in below[::-1] if self.fits(self.near(**{name: x}), runs)), 0)
-            below = [x for x in (least - 1, shortest) if 0 < x < least]
-        if below and self._holds_from(name, below[-1], runs):
-            between = (self.near(**{name: size}) for size in below[:-1])
-            if all(self.fits(x, runs) for x in between if self.conditions.holds(x)):
-                self.least[name] = below[-1]
+        below = sorted(x for x in near if 1 < x < least)
+        before = {phase: dict(forms) for phase, forms in self.forms.items()}
+        for place, size in enumerate(below):
+            shapes = (self.near(**{name: x}) for x in below[place:])
+            if all(self.fits(x, runs) for x in shapes) and self._holds_from(name, size, runs):
+                self.least[name] = size
                 return
-        for size in below[:-1]:
-            if not self._holds_from(name, size, runs):
-                break
-            self.least[name] = size
+            self.forms |= {phase: dict(forms) for phase, forms in before.items()}  # as untrimmed
 
     def _holds_from(self, name: str, size: int, runs: Runs) -> bool:
-        """Return whether the formulas hold at a smaller size, whatever the other sizes are."""
-        before = {phase: dict(forms) for phase, forms in self.forms.items()}
-        if self._holds_at(name, size, runs) and holds_beyond(self, name, size, runs):
-            return True
-        self.forms.update(before)  # of peaks a moment may be gone
-        return False
+        """Return whether runs at a smaller number agree, also with another number far larger."""
 
-    def _holds_at(self, name: str, size: int, runs: Runs) -> bool:
-        """Return whether formulas give what runs give at a smaller size; symbolic runs if made."""
-        shapes = [self.near(**x, **{name: size}) for x in self.others]
-        whole = self.blocks if self.divided and self.blocks and name != self.blocks.name else None
-        counts = {**self.least, name: size} | ({whole.name: self.turns} if whole else {})
-        if known := self.plan.seen(counts, runs.phases, whole=bool(whole)):
-            shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
-            if whole:
-                shapes = [{**s, whole.name: self.turns * whole.at(s)} for s in shapes]
-            fits = not whole or self.fits(self.near(**{name: size}), runs)
-            return fits and not any(differences(self.forms, known.numbers(s), s) for s in shapes)
-        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
-        for wide in free:  # one other size is far larger
-            shapes.append(self.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
-            if self.blocks and name != self.blocks.name:
-                length = 9 * self.blocks.at(shapes[-1])
-                shapes.append({**shapes[-1], self.blocks.name: length})
-        inside = [x for x in shapes if self.conditions.holds(x)]
-        return bool(inside) and all(self.fits(x, runs) for x in inside)
+        def far(other: str, least: int) -> int:
+            step = self.strides.get(other, (1, 0))[0]
+            return least + -(-max(least + 1, _FAR - least) // step) * step
+
+        base = {**self.least, name: size}
+        further = [{**base, x: far(x, least)} for x, least in base.items() if x != name]
+        for numbers in (base, *further):
+            run = None
+            with suppress(OutOfBudgetError):
+                run = self.plan.at(numbers, runs.phases, ragged=False)
+            if isinstance(run, SymbolicRun):
+                shapes = ({**x, **numbers} for x in shapes_in(self.near(**numbers), lambda _: True))
+                inside = (x for x in shapes if run.holds(x) and self.conditions.holds(x))
+                drawn = islice(inside, _DRAWN)
+                if any(differences(self.forms, run.numbers(x), x) for x in drawn):
+                    return False
+            elif numbers is base:
+                return False
+        return True
+
+
+# -- how far up ------------------------------------------------------------------------
+def extend_upwards(formulas: Mixed, name: str, runs: Runs) -> None:
+    """Extend a size's range to the largest number that runs confirm; record a border before it."""
+    stride, rest = formulas.strides.get(name, (1, 0))
+    if formulas.blocks and name == formulas.blocks.name and formulas.divided:
+        stride, rest = formulas.blocks.at(formulas.near()), 0
+    first = low = (least := formulas.near()[name]) + (rest - least) % stride
+    high, bad = _furthest(formulas, name, low, stride, runs), None
+    while high > low and not formulas.fits(formulas.near(**{name: high}), runs):
+        bad, high = high, low + (high - low) // 2 // stride * stride
+    low = max(low, high)
+    for _ in range(_STEPS):
+        middle = low + ((bad or low) - low) // 2 // stride * stride
+        if middle in (low, bad):
+            break
+        if formulas.fits(formulas.near(**{name: middle}), runs):
+            low = middle
+        else:
+            bad = middle
+    if low == first and bad:
+        raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
+    if bad and runs.run_or_none(formulas.near(**{name: bad})):
+        formulas.borders.append(f"the code branches between {name} = {low} and {bad}")
+        formulas.branches[name] = bad
+    formulas.end_at(name, low)
+    _check_all_over(formulas, name, range(first, low + 1, stride), runs)
+
+
+def check_large_corner(formulas: Mixed, runs: Runs) -> None:
+    """Withhold formulas that a run contradicts in which all numbers are large."""
+    for part in range(_STEPS if len(formulas.least) > 1 else 0):
+        share = 1 - part / _STEPS
+        sizes = {x: int(n * (formulas.ends[x] / n) ** share) for x, n in formulas.least.items()}
+        for name, (stride, rest) in formulas.strides.items():
+            sizes[name] -= (sizes[name] - rest) % stride
+        if formulas.blocks:
+            blocks = max(formulas.turns + 1, sizes[formulas.blocks.name])
+            one = formulas.blocks.at(formulas.near(**{**sizes, formulas.blocks.name: blocks}))
+            counted = formulas.unit(formulas.blocks.name, formulas.near()) > 1
+            whole = blocks if counted else -(-blocks // one)
+            sizes[formulas.blocks.name] = whole * one
+        shape = formulas.near(**sizes)
+        if formulas.holds(shape) and formulas.operations(shape) <= LONG:
+            if not formulas.fits(shape, runs) and (trace := runs.run_or_none(shape)):
+                formulas.check_against(trace, shape)
+            return
+
+
+def narrow_to_corners(formulas: Mixed, runs: Runs) -> None:
+    """Halve ranges until formulas hold at all their corners; if need be without peaks.
+
+    Borders between branches may move with other sizes. Raises :class:`NoFormulaError` if hardly any
+    size is left.
+    """
+    ends = dict(formulas.ends)
+    for peaks in (True, False):
+        formulas.ends.update(ends)
+        for phase, forms in formulas.forms.items() if not peaks else ():
+            if forms.pop("peak_bytes", None) is not None:
+                formulas.withheld.setdefault(phase, {})["peak_bytes"] = _MOVING
+        for _ in range(_HALVES):
+            sides = ({formulas.least[x], formulas.ends[x]} for x in formulas.least)
+            corners = [dict(zip(formulas.least, x, strict=True)) for x in product(*sides)]
+            if all(formulas.fits(x, runs) or runs.run_or_none(x) is None for x in corners):
+                return
+            for name, end in formulas.ends.items():
+                least, step = formulas.least[name], formulas.strides.get(name, (1, 0))[0]
+                formulas.ends[name] = least + (end - least) // 2 // step * step
+    raise NoFormulaError("the polynomials hold nowhere but where they were fitted")
+
+
+def _furthest(formulas: Mixed, name: str, low: int, stride: int, runs: Runs) -> int:
+    """Return the largest size to try: of layers as many as models have, or as are asked for."""
+
+    def long(size: int, most: float = LONG) -> bool:
+        return formulas.operations(formulas.near(**{name: size})) > most
+
+    end = high = formulas.ends[name] - (formulas.ends[name] - low) % stride
+    real = formulas.near(**{name: _REAL})
+    if high > _REAL > low and formulas.operations(real) <= SHORT and runs.makes_arrays(real):
+        high = low + (_REAL - low) // stride * stride
+    while high > low and long(high):
+        high = low + (high - low) // 2 // stride * stride
+    if high == end:
+        return high
+    fitted = max((point[name] for point in formulas.points), default=0)
+    if formulas.blocks and formulas.blocks.name == name:  # in tokens
+        fitted *= formulas.blocks.at(formulas.near())
+    further = low + _TIMES * fitted // stride * stride
+    if high < further <= end and not long(further, A_LONG_RUN // 2):
+        high = further
+    if name in FIRST:
+        return high
+    most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
+    deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
+    high = next((x for x in deep if not long(x, most)), high)
+    asked = int(formulas.plan.hints[name])
+    fits = high < asked <= end and (asked - low) % stride == 0
+    return asked if fits and not long(asked, A_LONG_RUN) else high
+
+
+def _shape_with(formulas: Mixed, others: Sizes, name: str, size: int) -> dict[str, int]:
+    """Return a shape with these sizes and small others; a length keeps its number of blocks."""
+    near = formulas.near(**others)
+    usual, unit = formulas.unit(name, formulas.near()), formulas.unit(name, near)
+    return {**near, name: size // usual * unit + min(size % usual, unit - 1) if unit > 1 else size}
+
+
+def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> None:
+    """Try sizes all over a range, where code likes to branch; end it before one that differs."""
+    longest = formulas.operations(formulas.near(**{name: sizes[-1]}))
+    few, least, most = _CHECKS
+    least = few if longest > LONG else least
+    many = max(least, min(most, int(_ALL_CHECKS / max(longest, 1))))
+    telling = telling_sizes(sizes, sizes[0], many)
+    if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
+        telling = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
+    for place, size in enumerate(sorted(telling)):
+        shape = _shape_with(formulas, formulas.others[place % len(formulas.others)], name, size)
+        if formulas.holds(shape) and not formulas.fits(shape, runs):
+            last = max(x for x in sizes if x < size) if size > sizes[0] else 0
+            if last <= sizes[0] + sizes.step:
+                raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
+            formulas.borders.append(f"the code branches at {name} = {size}")
+            formulas.branches[name] = size
+            formulas.end_at(name, last)
+            return

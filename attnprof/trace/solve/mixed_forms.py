@@ -13,12 +13,11 @@ from attnprof.algebra.maxima import terms_of
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import largest
 from attnprof.trace.solve.blocks import Blocks, Writer, most
-from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.fewer import extend_to_fewer_blocks
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.verification import NoFormulaError, Runs
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
 _MORE = 2
@@ -127,8 +126,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     if plan.by_module:
         formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
     _withhold_curved_peaks(formulas)
-    formulas.settle(runs)
-    extend_to_fewer_blocks(formulas, runs)
+    formulas.extend_ranges(runs)
     return formulas
 
 

@@ -5,7 +5,6 @@ and a rest, as N = 64*turns + rest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import gcd
@@ -21,9 +20,9 @@ from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, check_patience
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
+from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
 
 #: Runs that may pin a size before a plan is given up.
 _TRIES = 8
@@ -114,22 +113,11 @@ class SizePlan:
 
     def _counted(self, sizes: Sizes, runs: Runs) -> SymbolicRun | NoFormulaError:
         """Return a concrete run as one with symbols for no size, or why there is none."""
-        trace = runs.tried(sizes)
+        trace = runs.run_or_none(sizes)
         if trace is None:
             return NoFormulaError(f"it does not run at {sizes_text(sizes)}")
         forms = totals_by_phase(trace, runs.phases)
         return SymbolicRun(self.target.symbols, forms, SizeConditions([]), trace, {})
-
-    def seen(
-        self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
-    ) -> SymbolicRun | None:
-        """Return the run at these numbers if it was made; one of ``whole`` blocks is made now."""
-        run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
-        if whole:
-            with suppress(OutOfBudgetError):
-                run = self.at(counts, phases, ragged=False)
-        alike = whole or set(self.blocks.values()) == {1}
-        return run if alike and isinstance(run, SymbolicRun) else None
 
     def first(self, name: str) -> int:
         """Return the first number (of blocks) of a size."""

@@ -8,11 +8,11 @@ from typing import Any
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, trains
 from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
-from attnprof.trace.run.chance import HIGH, LOW, Draws, draws_seen
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.run.unsupported import UnsupportedTensorError
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs
+from attnprof.trace.run.values import HIGH, LOW, Draws, draws_seen
+from attnprof.trace.run.worlds import UnsupportedTensorError
+from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs
 from attnprof.user_code import error_text, line_of
 
 #: Small sizes, and lengths, at which a run on real tensors is short.

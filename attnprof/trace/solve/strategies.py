@@ -7,6 +7,7 @@ of sizes; polynomials through concrete runs.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,8 +32,6 @@ from attnprof.trace.request.target import (
     sizes_text,
 )
 from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.solve import budget
-from attnprof.trace.solve.contradictions import Found, compare_calls
 from attnprof.trace.solve.count import held
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
@@ -43,13 +42,24 @@ from attnprof.trace.solve.plan import (
     whole_block_exclusions,
 )
 from attnprof.trace.solve.shapes import shapes_in
-from attnprof.trace.solve.single_sizes import evenly, include_single_sizes
 from attnprof.trace.solve.small_runs import short_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import (
     nearby_hints,
     retry_with_divisible_sizes,
     run_with_marked_loops,
+)
+from attnprof.trace.solve.verification import (
+    A_LONG_RUN,
+    HELD_OUT,
+    MOST,
+    ContradictedError,
+    NoFormulaError,
+    OutOfBudgetError,
+    PhaseCounts,
+    Runs,
+    Solution,
+    compare_calls,
 )
 
 #: Why a peak has no formula where no run contradicts one.
@@ -59,10 +69,10 @@ _MIXING, _MIXING_LAYERS = 90_000, 500_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, their domain and trace; or what a run at one shape shows.
-FoundForms = SymbolicRun | Mixed | SimpleNamespace
+AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 
-class PartialError(budget.NoFormulaError):
+class PartialError(NoFormulaError):
     """Formulas are missing or hold for few sizes: ``forms`` are kept if no strategy has all."""
 
     def __init__(self, message: str, forms: Forms) -> None:
@@ -100,25 +110,25 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    def verified(self, method: str, formulas: FoundForms, shapes: list[dict[str, int]]) -> Forms:
+    def verified(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
         Raises :class:`PartedError` if the code does something else on real tensors.
         """
-        if len(shapes) < budget.HELD_OUT:
-            message = f"no {budget.HELD_OUT} shapes at which it could be verified"
-            raise budget.NoFormulaError(message)
+        if len(shapes) < HELD_OUT:
+            message = f"no {HELD_OUT} shapes at which it could be verified"
+            raise NoFormulaError(message)
         values, notes = None, list[str]()
         if self.complete:
             where = sizes_text(self.asked)
             try:
-                trace = budget.Runs(self.target, self.phases).at(self.asked)
+                trace = Runs(self.target, self.phases).at(self.asked)
             except TooLongError:
-                notes.append(f"not run at {where}: more than {budget.A_LONG_RUN:,} operations")
+                notes.append(f"not run at {where}: more than {A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
                 # a size of 1 is another case, which is then derived
-                formulas.hold(trace, self.asked, strict=1 in self.asked.values())
+                formulas.check_against(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _moved_to_end(shapes, self.asked)
         if not self.target.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
@@ -130,40 +140,40 @@ class Attempt:
             else:
                 shape, trace = real
                 try:
-                    formulas.hold(trace, shape)
-                except budget.ContradictedError as wrong:
-                    raise budget.NoFormulaError(f"on real tensors, {wrong}") from wrong
+                    formulas.check_against(trace, shape)
+                except ContradictedError as wrong:
+                    raise NoFormulaError(f"on real tensors, {wrong}") from wrong
                 shapes = _moved_to_end(shapes, shape)
         return self.phase_forms(method, formulas, shapes, notes, values)
 
     def phase_forms(
         self,
         method: str,
-        found: FoundForms,
+        result: AnySolution,
         shapes: Sequence[Sizes],
         notes: Sequence[str],
-        values: budget.PhaseCounts | None,
+        values: PhaseCounts | None,
     ) -> Forms:
         """Return the result of each phase; ``values`` are given where a quantity has no formula."""
         given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
-        others = compare_calls(self.target, self.phases, found.trace, shapes, self.asked)
+        others = compare_calls(self.target, self.phases, result.trace, shapes, self.asked)
 
         def inside(sizes: Sizes) -> bool:
             fits = all(sizes.get(name, size) == size for name, size in self.fixed.items())
-            return fits and bool(found.holds({name: sizes[name] for name in self.target.symbols}))
+            return fits and bool(result.holds({name: sizes[name] for name in self.target.symbols}))
 
         def formula(phase: str, quantity: str) -> Formula:
-            if quantity in found.forms[phase]:
-                return Formula(phase, quantity, found.forms[phase][quantity])
-            why = "" if method == "counted" else found.withheld.get(phase, {}).get(quantity, _PEAK)
+            if quantity in result.forms[phase]:
+                return Formula(phase, quantity, result.forms[phase][quantity])
+            why = "" if method == "counted" else result.withheld.get(phase, {}).get(quantity, _PEAK)
             return Formula(phase, quantity, None, values and values[phase][quantity], why)
 
-        def told(phase: str) -> Iterator[str]:
+        def notes_of(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
-            yield from (*others, *notes, *found.trace.notes, *reservations(found.trace, phase))
-            yield from orders(found.trace, phase)
+            yield from (*others, *notes, *result.trace.notes, *reservations(result.trace, phase))
+            yield from orders(result.trace, phase)
 
         formulas = {
             phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
@@ -174,11 +184,11 @@ class Attempt:
                 phase,
                 method,
                 formulas[phase],
-                (*given, *found.domain, *assumed(found.trace)),
+                (*given, *result.domain, *assumed(result.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                left_out(found.trace, phase),
-                tuple(told(phase)),
-                found.trace,
+                left_out(result.trace, phase),
+                tuple(notes_of(phase)),
+                result.trace,
                 inside,
             )
             for phase in self.phases
@@ -193,12 +203,12 @@ def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]
 def by_symbols(attempt: Attempt) -> Forms:
     """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
-    hints = evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
+    hints = _evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
     try:
         symbolic, shapes = run_with_marked_loops(
             target, hints, attempt.asked, phases, attempt.classed
         )
-    except budget.NoFormulaError as error:
+    except NoFormulaError as error:
         of_class = target.in_blocks and attempt.above_one and not attempt.classed
         if of_class and isinstance(error, PinnedError):
             return by_symbols(replace(attempt, classed=attempt.above_one))
@@ -206,16 +216,34 @@ def by_symbols(attempt: Attempt) -> Forms:
         symbolic, shapes = retry_with_divisible_sizes(target, hints, attempt.asked, phases, error)
     if shapes is None:
         if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
-            with suppress(budget.NoFormulaError, TooLongError):
+            with suppress(NoFormulaError, TooLongError):
                 return by_mixing(replace(attempt, pins=pins))
-        runs = budget.Runs(target, phases, 2 * symbolic.trace.operations + 100)
-        most = 2 * budget.MOST if symbolic.most else budget.MOST
+        runs = Runs(target, phases, 2 * symbolic.trace.operations + 100)
+        most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
-        symbolic = include_single_sizes(symbolic, runs, hints)
     elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
-        raise budget.NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
+        raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     forms = attempt.verified("symbolic", symbolic, shapes)
     return _require_all_counts(symbolic, forms)
+
+
+def _evenly(
+    target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
+) -> dict[str, int]:
+    """Return hints at which each expert gets as many rows, and more of them than experts exist."""
+    if not target.routed:
+        return hints
+    trace = Runs(target, phases).at(hints)
+    free = [name for name in ("N", *hints) if name in hints and name not in asked]
+    for rows, experts in trace.routes:
+        name = next((name for name in free if rows % hints[name] == 0), "")
+        if not name:
+            continue
+        each = rows // hints[name]
+        unit = experts // gcd(experts, each)
+        least = max(hints[name], -(-experts * experts // each) + unit)
+        hints = {**hints, name: unit * (-(-least // unit) | 1)}
+    return hints
 
 
 def by_mixing(attempt: Attempt) -> Forms:
@@ -228,29 +256,27 @@ def by_mixing(attempt: Attempt) -> Forms:
         attempt.plans["plan"] = known
     known.begin()
     runs = _runs_of_mixing(attempt)
-    runs.settle(known.base)
+    runs.use_meta_if_same(known.base)
     return _by_plan(attempt, known, runs, "mixed")
 
 
-def _runs_of_mixing(attempt: Attempt) -> budget.Runs:
+def _runs_of_mixing(attempt: Attempt) -> Runs:
     operations = _MIXING_LAYERS if attempt.by_module else _MIXING
-    return budget.Runs(attempt.target, attempt.phases, budget.A_LONG_RUN, operations)
+    return Runs(attempt.target, attempt.phases, A_LONG_RUN, operations)
 
 
-def _by_plan(attempt: Attempt, plan: SizePlan, runs: budget.Runs, method: str) -> Forms:
+def _by_plan(attempt: Attempt, plan: SizePlan, runs: Runs, method: str) -> Forms:
     """Return the formulas of a plan, verified by concrete runs."""
     formulas = mixed(plan, attempt.phases, runs)
     try:
         shapes = runs.verify(formulas, formulas.held_out(), strict=formulas.least != formulas.start)
-    except budget.ContradictedError:
+    except ContradictedError:
         if formulas.least == formulas.start:
             raise
         formulas.least = formulas.start  # below, other moments may be the worst
         shapes = runs.verify(formulas, formulas.held_out())
-    if attempt.complete and formulas.operations(attempt.asked) <= budget.A_LONG_RUN:
-        for name in formulas.ends:  # a run there is held against the formulas next
-            ends = -(-attempt.asked[name] // formulas.unit(name, attempt.asked))
-            formulas.ends[name] = max(formulas.ends[name], ends)
+    if attempt.complete and formulas.operations(attempt.asked) <= A_LONG_RUN:
+        formulas.reach(attempt.asked)  # a run there is held against the formulas next
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verified(method, formulas, shapes)
@@ -268,16 +294,14 @@ def _by_plan(attempt: Attempt, plan: SizePlan, runs: budget.Runs, method: str) -
     return _require_all_counts(formulas, forms)
 
 
-def _reach_asked(formulas: Mixed, asked: Sizes, runs: budget.Runs) -> None:
+def _reach_asked(formulas: Mixed, asked: Sizes, runs: Runs) -> None:
     """Extend ranges to the asked sizes if a run there gives what the formulas give."""
     shape = {**formulas.near(), **asked}
-    if formulas.operations(shape) > budget.A_LONG_RUN or formulas.branches or formulas.holds(shape):
+    if formulas.operations(shape) > A_LONG_RUN or formulas.branches or formulas.holds(shape):
         return
-    with suppress(budget.OutOfBudgetError):
+    with suppress(OutOfBudgetError):
         if formulas.fits(shape, runs):
-            for name in formulas.ends:
-                ends = -(-shape[name] // formulas.unit(name, shape))
-                formulas.ends[name] = max(formulas.ends[name], ends)
+            formulas.reach(shape)
 
 
 def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
@@ -293,11 +317,11 @@ def in_class(attempt: Attempt) -> Forms:
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
     if attempt.target.in_blocks or not attempt.pins or not attempt.above_one:
-        raise budget.NoFormulaError("")
+        raise NoFormulaError("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _require_all_counts(formulas: Found, forms: Forms) -> Forms:
+def _require_all_counts(formulas: Solution, forms: Forms) -> Forms:
     """Return the forms; raise PartialError if a count has no formula."""
     gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
@@ -317,7 +341,7 @@ def by_interpolation(attempt: Attempt) -> Forms:
         plan = plan_of_numbers(target, hints, base, by_module=attempt.by_module)
         attempt.plans["numbers"] = plan
     plan.concrete = runs
-    runs.settle(plan.base)
+    runs.use_meta_if_same(plan.base)
     return _by_plan(attempt, plan, runs, "interpolated")
 
 

@@ -13,9 +13,8 @@ from attnprof.trace.run.limits import EVERY, Limit, TooLongError
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
-from attnprof.trace.solve.budget import NoFormulaError, check_patience
-from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import Domain, SizeConditions
+from attnprof.trace.solve.verification import NoFormulaError, Solution, check_patience
 from attnprof.user_code import error_text
 
 #: Most operations of a symbolic run, of up to a millisecond each: where some sizes are numbers and
@@ -74,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SymbolicRun(Found):
+class SymbolicRun(Solution):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
     ``most`` ends the ranges of sizes that the code makes floats of, or values that decide what

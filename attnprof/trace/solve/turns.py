@@ -18,12 +18,18 @@ from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import budget
-from attnprof.trace.solve.budget import HELD_OUT, ContradictedError, NoFormulaError, Runs
 from attnprof.trace.solve.conditions import remainder
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
+from attnprof.trace.solve.verification import (
+    A_LONG_RUN,
+    HELD_OUT,
+    ContradictedError,
+    NoFormulaError,
+    Runs,
+    differences,
+)
 
 #: Lengths at which loops over blocks of 16 to 256 tokens, or of sqrt(N), have turns of every kind:
 #: odd numbers of blocks, and a rest. The second where formulas for the first hold at few lengths.
@@ -170,12 +176,12 @@ def _verified_run(
     If too few shapes inside have short runs, one turn is run of those that are alike; raises
     NoFormulaError if even so there are too few.
     """
-    runs = Runs(target, phases, budget.A_LONG_RUN // 2)
+    runs = Runs(target, phases, A_LONG_RUN // 2)
     agreed = list[dict[str, int]]()
     symbolic = replace(symbolic, guards=SizeConditions(symbolic.guards.telling))
     with suppress(TooLongError):
         for shape in islice(_shapes(symbolic, hints, runs.longest), 1):
-            runs.settle(shape)
+            runs.use_meta_if_same(shape)
         wider = _without_remainders(symbolic, runs, hints)
         try:
             agreed = runs.verify(wider, _shapes(wider, hints, runs.longest), strict=True)
@@ -183,7 +189,7 @@ def _verified_run(
             wider, agreed = symbolic, runs.verify(symbolic, _shapes(symbolic, hints, runs.longest))
     if len(agreed) >= HELD_OUT:
         return wider, agreed
-    runs = Runs(target, phases, budget.A_LONG_RUN // 2, once=True)
+    runs = Runs(target, phases, A_LONG_RUN // 2, once=True)
     agreed = runs.verify(symbolic, shapes_in(hints, symbolic.holds), strict=True)
     if len(agreed) < HELD_OUT:
         raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
@@ -255,9 +261,9 @@ def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Symb
     for shape, broken in _shapes_outside(symbolic, hints):
         if runs.operations > _OPERATIONS:
             break
-        if trace := runs.tried(shape):
+        if trace := runs.run_or_none(shape):
             counted = totals_by_phase(trace, runs.phases)
-            (refused if differ(symbolic, counted, shape) else agreed).append(broken)
+            (refused if _differs(symbolic, counted, shape) else agreed).append(broken)
     counts = Counter(chain(*(broken for broken in agreed if all(map(_is_of_remainder, broken)))))
     dropped = {condition for condition, times in counts.items() if times >= HELD_OUT}
     for broken in refused:
@@ -272,10 +278,10 @@ def _is_of_remainder(condition: Any) -> bool:
     return alone and hasattr(condition, "lhs") and remainder(condition) is not None
 
 
-def differ(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+def _differs(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
     """Return whether a concrete run counted something else than the formulas say."""
     try:
-        return bool(budget.differences(symbolic.forms, counted, shape))
+        return bool(differences(symbolic.forms, counted, shape))
     except ZeroDivisionError:
         return True
 

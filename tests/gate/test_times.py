@@ -1,18 +1,23 @@
-"""Races of sides that only say how long they took: looks, budgets, errors, order."""
+"""Races of sides that only say how long they took, and the rule against simulated machines."""
 
 import math
 import random
 
 import pytest
 
+from attnprof.errors import RequestError
 from attnprof.gate import times
 from attnprof.gate.counts import Case
-from attnprof.gate.rules import RULES, CheckOptions
+from attnprof.gate.rules import RULES, VERDICTS, CheckOptions, Rule, exit_code, rule_named
 from attnprof.gate.times import (
     LOOKS,
     MORE_LOOKS,
     PAIRS,
+    bounds_of_median,
+    judge,
+    power,
     power_text,
+    processes_for,
     race,
     race_cases,
     raced_record,
@@ -115,16 +120,14 @@ def test_a_case_that_fails_is_an_error_and_the_others_go_on():
             raise TreeError("it fell over")
 
     cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
-    records, _ = race_cases(Broken(1e-3), FakeSide(1e-3), cases, CheckOptions(), lambda _text: None)
+    records, _ = race_cases(Broken(1e-3), FakeSide(1e-3), cases, CheckOptions())
     assert [r.verdict for r in records.values()] == ["error", "error"]
     assert "fell over" in records[CASE.name].why
 
 
 def test_power_is_told_where_it_is_good_too():
     cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
-    _, said = race_cases(
-        FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions(), lambda _text: None
-    )
+    _, said = race_cases(FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions())
     assert len(said) == 1
     assert said[0].startswith("a slowdown of 10 % would have been seen with a probability of at")
 
@@ -134,7 +137,7 @@ def test_power_is_told_where_it_is_good_too():
 ])  # fmt: skip
 def test_waiting_shows_by_the_wall_clock_alone(wall, verdict, said):
     base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=wall)
-    records, _ = race_cases(base, head, [CASE], CheckOptions(), lambda _text: None)
+    records, _ = race_cases(base, head, [CASE], CheckOptions())
     record = records[CASE.name]
     assert record.verdict == verdict
     assert record.ratio == pytest.approx(1, rel=0.02)
@@ -208,3 +211,106 @@ def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     found = race(base, head, REQUEST, RULES["default"])
     assert found.alarm.verdict == found.judgement.verdict == "regressed"
     assert head.opened_times == 2 * LOOKS[0]
+
+
+def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):
+    """Log-ratios of a machine with jitter, processes that differ, and pauses on either side."""
+    found = []
+    for number in range(MORE_LOOKS[-1] * PAIRS):
+        if number % PAIRS == 0:
+            process = chance.gauss(0, process_noise)
+        jitter = chance.gauss(0, noise)
+        if chance.random() < outliers:
+            jitter += chance.choice((-1, 1)) * chance.random()
+        found.append(math.log(1 + slowdown) + process + jitter)
+    return found
+
+
+def judged(ratios, rule):
+    looks = LOOKS + MORE_LOOKS
+    for look in looks:
+        found = judge(ratios[: look * PAIRS], rule, last=look == looks[-1])
+        if found.verdict != "inconclusive":
+            break
+    return found
+
+
+def share(slowdown, rule, wanted, trials=120, **machine):
+    chance = random.Random(f"{slowdown}{rule}")
+    found = [judged(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
+    return sum(item.verdict == wanted for item in found) / trials
+
+
+@pytest.mark.parametrize("rule", ["default", "sensitive", "lenient"])
+def test_unchanged_code_raises_no_alarm(rule):
+    assert share(0.0, rule, "regressed") <= 1 / 120
+    assert share(0.0, rule, "inconclusive") <= 0.1
+
+
+@pytest.mark.parametrize(("slowdown", "rule", "least"), [
+    (0.10, "default", 0.95), (0.20, "default", 0.99), (0.05, "sensitive", 0.8),
+    (0.30, "lenient", 0.95),
+])  # fmt: skip
+def test_a_slowdown_is_caught(slowdown, rule, least):
+    assert share(slowdown, rule, "regressed") >= least
+
+
+def test_faster_code_is_improved():
+    assert share(-0.2, "default", "improved") >= 0.95
+
+
+def test_processes_that_differ_raise_no_alarm():
+    assert share(0.0, "default", "regressed", noise=0.02, process_noise=0.04) <= 1 / 120
+
+
+@pytest.mark.parametrize(("count", "alpha"), [(8, 0.004), (16, 0.004), (40, 0.05)])
+def test_bounds_are_wrong_as_seldom_as_they_say(count, alpha):
+    chance, trials = random.Random(2), 4000
+    above = 0
+    for _ in range(trials):
+        low, _high = bounds_of_median([chance.expovariate(1) for _ in range(count)], alpha)
+        above += low > math.log(2)  # the median of that distribution
+    assert above / trials <= alpha + 3 * math.sqrt(alpha / trials)
+
+
+def test_few_processes_decide_nothing():
+    assert bounds_of_median([0.1] * 7, 0.004) is None
+    assert judge([0.5] * (7 * PAIRS), RULES["default"], last=True).verdict == "inconclusive"
+    assert judge([0.5] * (8 * PAIRS), RULES["default"]).verdict == "regressed"
+
+
+def test_the_power_it_states_is_the_power_it_has():
+    chance, rule = random.Random(5), RULES["default"]
+    found = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
+    said = sum(power(item, rule, 0.05) for item in found) / len(found)
+    seen = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
+    assert said == pytest.approx(seen.count("regressed") / len(seen), abs=0.15)
+
+
+def test_more_processes_are_asked_for_smaller_slowdowns():
+    found = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
+    assert processes_for(found, RULES["default"], 0.05) >= processes_for(
+        found, RULES["default"], 0.2
+    )
+    assert processes_for(found, RULES["lenient"], 0.05) is None
+
+
+def test_rules_are_named_and_make_sense():
+    assert rule_named("default").bound == 0.02
+    with pytest.raises(RequestError, match="sensitive"):
+        rule_named("sensitiv")
+    with pytest.raises(RequestError, match="bound"):
+        Rule("odd", 0.2, 0.1)
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [
+    ([], 0), (["ok", "improved", "new", "not-comparable", "inconclusive"], 0),
+    (["ok", "regressed", "error"], 1), (["missing"], 3), (["error", "ok"], 3),
+])  # fmt: skip
+def test_exit_codes(verdicts, code):
+    assert set(verdicts) <= set(VERDICTS)
+    assert exit_code(verdicts) == code
+
+
+def test_inconclusive_fails_only_where_asked():
+    assert exit_code(["inconclusive"], inconclusive_fails=True) == 3

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnprof.errors import CannotRunError
-from attnprof.measure.tradeoff.structures import QueriesKeysValues
+from attnprof.measure.tradeoff_inputs import QueriesKeysValues
 
 #: Scores that are held at once, and in all at most: 2**34 take minutes.
 SCORES, MOST_SCORES = 1 << 24, 1 << 34
@@ -65,8 +65,8 @@ class ExactAttention:
         q, k = self.given.q[:, :, rows], self.keys[:, :, columns]
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         if self.causal:
-            row, column = (torch.arange(x.shape[2])[its] for x, its in
-                           ((self.given.q, rows), (self.keys, columns)))  # fmt: skip
+            row = torch.arange(self.given.q.shape[2])[rows]
+            column = torch.arange(self.keys.shape[2])[columns]
             scores = scores.masked_fill(column > row[:, None], -math.inf)
         return scores
 
@@ -101,9 +101,8 @@ class ExactAttention:
         group = output.shape[1] // self.given.v.shape[1]
         least = 0.0
         for columns, identity in self._identity():
-            weights = core(self.given.q, self.given.k, identity)[
-                ..., : columns.stop - columns.start
-            ]
+            weights = core(self.given.q, self.given.k, identity)
+            weights = weights[..., : columns.stop - columns.start]
             again += weights @ self.given.v[:, :, columns].repeat_interleave(group, 1)
             least = min(least, float((weights / sums).min()))
             apart += (weights / sums - self.weights(columns)).abs().sum(-1)

@@ -1,25 +1,33 @@
-"""Expand a sweep's grids into points, and measure those its journal lacks, here or on workers."""
+"""Measure many points, over hours and machines, into one file that survives interruptions.
+
+Grids become points; those that the file lacks are measured, here or on workers; in the report the
+processes of one point are joined into one record.
+"""
 
 import hashlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
-from itertools import product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
-from attnprof.measure.batch import measure_apart, plan_points, point_environment
-from attnprof.measure.environment import command_line
-from attnprof.measure.point import blank, spent_s, tried_point
+from attnprof.measure.batch import answer, measure_apart, plan_points, point_environment
+from attnprof.measure.environment import command_line, joined_conditions
+from attnprof.measure.journal import Journal, read
+from attnprof.measure.point import blank, spent_s, tried_point, with_times
 from attnprof.measure.request import Budget, PointRequest, configured, is_module
-from attnprof.measure.sweep.journal import Journal
+from attnprof.measure.statistics import estimate_over_processes
 from attnprof.processes import forks
 from attnprof.processes.pool import run_apart
+from attnprof.record import ProfileRecord, Report
+from attnprof.record.report import by_device, object_in, restored
 from attnprof.workload import Workload
 
 #: Fields that do not make a point a different one, such as how long it is measured.
@@ -68,30 +76,25 @@ def points_of(
             named = dict(zip(grid.attention, chosen, strict=True))
             for scope, device in product(grid.scope, grid.device):
                 points = plan_points(
-                    named, _workloads(grid), scope=scope, device=device, budget=budget,
+                    named, [*_workloads(grid)], scope=scope, device=device, budget=budget,
                     counts=counts, **more,
                 )  # fmt: skip
                 planned.update({key_of(point): point for point in points})
     return list(planned.values())
 
 
-def _workloads(grid: Grid) -> list[Workload]:
-    """Return all combinations of sizes, formats and phases, in the order of the grid."""
-    sizes = product(
+def _workloads(grid: Grid) -> Iterator[Workload]:
+    """Yield all combinations of sizes, formats and phases, in the order of the grid."""
+    for dtype, phase, causal, batch, width, heads, n in product(
         grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
         grid.seq_len,
-    )  # fmt: skip
-    workloads = []
-    for dtype, phase, causal, batch, width, heads, n in sizes:
+    ):  # fmt: skip
         if width % heads:
             raise RequestError(
                 f"{heads} heads do not divide d_model {width}: give grids of their own for other "
                 "widths, or heads that divide all of them"
             )
-        workloads.append(
-            Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
-        )
-    return workloads
+        yield Workload(n, heads, width // heads, batch, causal=causal, phase=phase, dtype=dtype)
 
 
 def key_of(point: PointRequest, process: int = 0) -> str:
@@ -119,7 +122,7 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
         return False
     import_module("torch")  # once, here: most modules import it
 
-    def asked() -> tuple[bool, str, str]:
+    def ask() -> tuple[bool, str, str]:
         forks.limit_memory()
         try:
             return is_module(name), "", ""
@@ -128,10 +131,10 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
                 return True, "", ""
             return True, type(error).__name__, str(error)
 
-    answer = run_apart(asked, LIMIT_S if limit_s is None else limit_s)
-    module, error, said = answer.value if answer.given else (True, "", "")
+    outcome = run_apart(ask, LIMIT_S if limit_s is None else limit_s)
+    module, error, message = outcome.value if outcome.given else (True, "", "")
     if error:
-        raise NotFoundError(said) if error == NotFoundError.__name__ else RequestError(said)
+        raise NotFoundError(message) if error == NotFoundError.__name__ else RequestError(message)
     return bool(module)
 
 
@@ -237,12 +240,8 @@ def on_workers(
             "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
         ) from error
     with _client(distributed, workers, scheduler) as client:
-        futures = {
-            client.submit(
-                measured, task, options, key=task.key, pure=False, resources={"device": 1}
-            ): task
-            for task in tasks
-        }
+        terms = {"pure": False, "resources": {"device": 1}}
+        futures = {client.submit(measured, t, options, key=t.key, **terms): t for t in tasks}
         for future in distributed.as_completed(futures):
             task = futures[future]
             try:
@@ -267,3 +266,101 @@ def _client(distributed: Any, workers: int, scheduler: str | None) -> Any:
             f"no Dask scheduler answers at {scheduler}: start one with 'dask scheduler' "
             "and workers with 'dask worker ADDRESS --nthreads 1 --resources device=1'"
         ) from error
+
+
+def load_results(path: Path) -> Report:
+    """Return the report of a results file: its environment is the first record's.
+
+    Raises :class:`RequestError` for a file that is no results file.
+    """
+    return report_of(read(path), str(path))
+
+
+def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Report:
+    """Return a journal's entries as a report, points in order; ``name`` is for messages."""
+    groups: dict[str, list[ProfileRecord]] = {}
+    places: dict[str, dict[str, Any]] = {}
+    for number, entry in enumerate(entries, 1):
+        line = f"{name} line {number}"
+        record = restored(ProfileRecord, entry.get("record"), f"{line}: record")
+        groups.setdefault(entry["key"].rpartition("/")[0], []).append(record)
+        where = object_in(entry, "environment", line)
+        places.setdefault(repr(where), where)
+    records = [joined(group) for group in groups.values()]
+    done = sum(record.skipped is None for record in records)
+    points = f"{done} point{'s' * (done != 1)} measured, {len(records) - done} skipped"
+    summary = {
+        "answer": ". ".join(filter(None, (points, answer(records).removesuffix(".")))) + ".",
+        "measured": done, "skipped": len(records) - done,
+        "processes": max((len(group) for group in groups.values()), default=0),
+        "environments": list(places.values()), "time": time_spent(records),
+    }  # fmt: skip
+    return Report("sweep", records, summary, next(iter(places.values()), {}))
+
+
+#: Fields that a point's wall time is split into.
+TIMES = ("measured_s", "compile_s", "overhead_s", "start_s")
+
+
+def time_spent(records: Sequence[ProfileRecord]) -> dict[str, float | None]:
+    """Return the seconds of the measured points by purpose, and the share of overhead.
+
+    ``overhead_share`` is of measuring and overhead, without compiling and process starts. Imports,
+    planning and writing are in none of them.
+    """
+    done = [record for record in records if record.skipped is None]
+    spent = {name: _total(done, name) or 0.0 for name in TIMES}
+    whole = spent["measured_s"] + spent["overhead_s"]
+    return {**spent, "overhead_share": spent["overhead_s"] / whole if whole else None}
+
+
+def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
+    values = [value for record in records if (value := getattr(record, name)) is not None]
+    return math.fsum(values) if values else None
+
+
+def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
+    """Return one record for a point that several processes measured: all times, one interval."""
+    timed = [record for record in records if record.skipped is None and record.times_s]
+    if len(records) == 1 or not timed:
+        return records[0]
+    failed = [record.skipped for record in records if record.skipped]
+    totals: dict[str, Any] = {name: _total(timed, name) for name in TIMES}
+    conditions = joined_conditions([record.conditions for record in timed])
+    notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
+    together = replace(
+        timed[0], times_s=[time for record in timed for time in record.times_s],
+        cpu_times_s=[time for record in timed for time in record.cpu_times_s],
+        **totals, differences=list(dict.fromkeys(notes)),
+    )  # fmt: skip
+    estimate = estimate_over_processes([record.times_s for record in timed])
+    return with_times(together, estimate, conditions)
+
+
+#: Fields in which two curves must agree to be compared.
+_SIZES = (
+    "phase", "causal", "compiled", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
+)  # fmt: skip
+
+
+def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, float, float]]:
+    """Return where median times of two mechanisms cross, at equal sizes on one device.
+
+    Each is a record of the first, the length and the time, interpolated on a log-log plot.
+    """
+    curves: dict[Any, dict[int, ProfileRecord]] = {}
+    for record in by_device(reports, ProfileRecord):
+        key = (tuple(getattr(record, n) for n in _SIZES), record.mechanism, str(record.params))
+        if record.median_s:
+            curves.setdefault(key, {})[record.seq_len] = record
+    crossings = []
+    for ((a, name, _), first), ((b, other, _), second) in combinations(curves.items(), 2):
+        for low, high in pairwise(sorted(set(first) & set(second)) if a == b else ()):
+            start, end, its_start, its_end = (
+                math.log(curve[n].median_s or 1) for curve in (first, second) for n in (low, high)
+            )
+            if (start - its_start) * (end - its_end) < 0 and name != other:
+                share = (start - its_start) / (start - its_start - end + its_end)
+                time = math.exp(start + share * (end - start))
+                crossings.append((first[low], low * (high / low) ** share, time))
+    return crossings

@@ -154,8 +154,8 @@ def parsed(data: bytes, path: Path, how: str = "") -> Iterator[dict[str, Any]]:
         except ValueError as error:
             message = f"{path} line {number} is no record of a sweep ({error}){how}"
             raise RequestError(message) from error
-        known = isinstance(entry, dict) and entry.get("schema") == SCHEMA
-        if not known or not isinstance(entry.get("key"), str):
+        ours = isinstance(entry, dict) and entry.get("schema") == SCHEMA
+        if not ours or not isinstance(entry.get("key"), str):
             raise RequestError(f"{path} line {number} is no record of a sweep{how}")
         yield entry
 

@@ -1,1 +1,0 @@
-"""Measure many points, over hours and machines, into one file that survives interruptions."""

@@ -1,1 +1,0 @@
-"""Compare mechanisms with softmax attention: their error against their cost."""

@@ -1,0 +1,328 @@
+"""Verify formulas by runs at concrete shapes, within a budget: what a run contradicts is withheld.
+
+:meth:`Runs.verify` holds a :class:`Solution` against runs; ``parting`` says at which operation and
+line a formula and a run differ first; ``compare_calls`` compares calls of one module.
+"""
+
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from math import inf, prod
+from typing import Any
+
+from attnprof.errors import AttnprofError
+from attnprof.trace.events import KINDS, Call, Trace, flops_of, totals_by_phase, trains
+from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.run.limits import Limit, TooLongError, is_patient, out_of_patience
+from attnprof.trace.run.runs import outcome
+from attnprof.trace.sizes import evaluate
+from attnprof.user_code import error_text
+
+#: Most operations of a run outside of a search, as at an asked shape.
+A_LONG_RUN = 25_000
+#: The cost of starting a run, in operations.
+_OVERHEAD = 40
+#: Shapes at which formulas are verified: at least, and where runs are quick.
+HELD_OUT, MOST = 3, 12
+#: Operations after which no more shapes are run than the least.
+_OPERATIONS = 800
+#: Calls that are compared where each changes a counter or a list: every second to sixteenth shows.
+_CALLS = 18
+#: Bytes outside of torch that are a large array.
+_BYTES = 2**21
+
+PhaseCounts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
+Wrong = dict[tuple[str, str], str]  # (phase, quantity) → how it is contradicted
+Row = tuple[Call, int]  # a call, and how much of a quantity it is
+
+
+class NoFormulaError(Exception):
+    """A strategy finds no formula: the message says why.
+
+    ``name`` is a size in which the cost is no polynomial, so that it has to be a number.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class OutOfBudgetError(NoFormulaError):
+    """All runs together would take too many operations."""
+
+
+class ContradictedError(NoFormulaError):
+    """A run at ``shape`` gave other numbers: ``wrong`` says which, by phase and quantity."""
+
+    def __init__(self, shape: Mapping[str, int], wrong: Wrong) -> None:
+        super().__init__(f"at {sizes_text(shape)} {next(iter(wrong.values()))}")
+        self.shape = dict(shape)
+        self.wrong = wrong
+
+
+def check_patience() -> None:
+    """Raise :class:`OutOfBudgetError` if no time is left."""
+    if not is_patient():
+        raise OutOfBudgetError(out_of_patience())
+
+
+@dataclass
+class Runs:
+    """Runs of a target for phases that one run shows; a shape is run once.
+
+    Runs use fake tensors; after :meth:`use_meta_if_same`, meta tensors if these do the same
+    (``swift``), which is three times as fast. ``once``: of a loop's turns that are alike one is
+    run. A run of more than ``longest`` operations raises :class:`TooLongError`, one beyond the
+    ``budget`` of all runs :class:`OutOfBudgetError`.
+    """
+
+    target: Target
+    phases: Sequence[str]
+    longest: int = A_LONG_RUN
+    budget: float = inf
+    once: bool = False
+    operations: int = 0
+    swift: bool | None = None
+    _made: int = 0
+    _seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Operations that may still be run."""
+        return self.budget - self.operations - _OVERHEAD * self._made
+
+    def use_meta_if_same(self, sizes: Mapping[str, int]) -> None:
+        """Switch to meta tensors if a run at these sizes does on them what it does on fake ones."""
+        try:
+            fake = self.at(sizes)
+        except (NoFormulaError, AttnprofError, TooLongError):
+            raise
+        except Exception as error:  # the user's code may raise anything
+            message = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
+            raise NoFormulaError(message) from error
+        swift = self._ran(sizes, swift=True)
+        self.swift = isinstance(swift, Trace) and (
+            (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
+        )
+
+    def at(self, sizes: Mapping[str, int]) -> Trace:
+        """Return the run at a shape; raise again what it raised."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._seen:
+            self._seen[key] = self._ran(sizes, swift=bool(self.swift))
+        result = self._seen[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def run_or_none(self, sizes: Mapping[str, int]) -> Trace | None:
+        """Return the run at a shape, or None if the code fails there or does too much."""
+        try:
+            return self.at(sizes)
+        except OutOfBudgetError:
+            raise
+        except Exception:  # noqa: BLE001 - the user's code may raise anything
+            return None
+
+    def makes_arrays(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the code makes large arrays outside of torch at a shape: with values."""
+        tracemalloc.start()
+        try:
+            return (
+                self.run_or_none(sizes) is not None and tracemalloc.get_traced_memory()[1] > _BYTES
+            )
+        finally:
+            tracemalloc.stop()
+
+    def verify(
+        self,
+        formulas: "Solution",
+        shapes: Iterable[Mapping[str, int]],
+        most: int = MOST,
+        *,
+        strict: bool = False,
+    ) -> list[dict[str, int]]:
+        """Return shapes at which runs give what the formulas give: ``most``, fewer of long runs.
+
+        Shapes at which the code does not run are passed over. A formula that a run contradicts is
+        withheld; raises :class:`ContradictedError` if no others are left or if ``strict``,
+        :class:`TooLongError` at a shape that takes too long.
+        """
+        agreed: list[dict[str, int]] = []
+        for shape in shapes:
+            try:
+                trace = self.at(shape)
+            except (TooLongError, OutOfBudgetError):
+                raise
+            except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
+                continue
+            if self.swift is None:
+                self.use_meta_if_same(shape)
+            if self.swift and differences(
+                formulas.forms, totals_by_phase(trace, self.phases), shape
+            ):
+                self.swift = False  # tensors of another kind may live longer
+                self._seen.pop(tuple(sorted(shape.items())))
+                trace = self.run_or_none(shape) or trace
+            formulas.check_against(trace, shape, strict=strict)
+            agreed.append(dict(shape))
+            long = self.operations > _OPERATIONS and len(agreed) >= HELD_OUT
+            if long or len(agreed) == most:
+                break
+        return agreed
+
+    def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
+        try:
+            check_patience()
+        except OutOfBudgetError as error:
+            return error
+        count, training = Limit(self.longest), trains(self.phases)
+        how = {"before_each": count, "swift": swift, "once": self.once}
+        result = outcome(self.target, sizes, training=training, **how)
+        self.operations += count.done * (1 if swift else 3)
+        self._made += 1
+        return result if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
+
+
+def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> Wrong:
+    """Return a sentence for each quantity whose formula does not give what a run counted."""
+    return {
+        (phase, quantity): f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
+        f"{evaluate(expression, sizes)}"
+        for phase, quantities in forms.items()
+        for quantity, expression in quantities.items()
+        if evaluate(expression, sizes) != counted[phase][quantity]
+    }
+
+
+# -- formulas, and where they and a run differ --------------------------------------------
+class Solution:
+    """The result of a strategy: ``forms`` by phase and quantity, and the ``trace`` they sum up.
+
+    ``withheld`` says, by phase and quantity, why a quantity has no formula although others do.
+    """
+
+    forms: dict[str, dict[str, Any]]
+    trace: Trace
+    withheld: dict[str, dict[str, str]]
+
+    def numbers(self, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        """Return what the formulas give at a shape: ``{"forward": {"flops": 4096}}``."""
+        return {
+            p: {q: evaluate(x, sizes) for q, x in quantities.items()}
+            for p, quantities in self.forms.items()
+        }
+
+    def operations(self, sizes: Sizes) -> float:
+        """Return about how many operations a run at a shape has; infinity where there is no run."""
+        try:
+            return float(sum(many * evaluate(times, sizes) for times, many in self.repeats.items()))
+        except ZeroDivisionError:
+            return inf
+
+    @cached_property
+    def repeats(self) -> Counter[Any]:
+        """How many calls are repeated how often: ``{1: 40, N/64: 12}``."""
+        return Counter(call.times for call in self.trace.calls if call.times is not None)
+
+    def check_against(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
+        """Withhold the formulas that a run at a shape contradicts.
+
+        Raises :class:`ContradictedError` if too few are left, or if any differs and ``strict``.
+        """
+        wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
+        for (phase, quantity), sentence in wrong.items():
+            wrong[phase, quantity] = sentence + parting(self.trace, run, phase, quantity, shape)
+        if wrong and strict:
+            raise ContradictedError(shape, wrong)
+        if wrong:
+            self.withhold(ContradictedError(shape, wrong))
+
+    def withhold(self, error: ContradictedError) -> None:
+        """Remove the contradicted formulas; raise the error if a phase keeps none of a count."""
+        for (phase, quantity), sentence in error.wrong.items():
+            forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
+            del forms[quantity]
+            gone[quantity] = f"at {sizes_text(error.shape)} {sentence}"
+        for phase, gone in self.withheld.items():
+            left = [kind for kind in KINDS if self.forms[phase].get(kind, 0) != 0]
+            if not left and not gone.keys().isdisjoint(KINDS):
+                raise error
+
+
+def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
+    """Return where a formula and a run differ first, or an empty string if that is not known.
+
+    Such as ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing, as
+    most views, are passed over. Where a call of the formulas stands for several operations, the
+    operations of one name at one line are summed before they are compared.
+    """
+    expected = list(_rows(formulas, phase, quantity, sizes))
+    rows = list(_rows(run, phase, quantity, {}))
+    pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, rows)
+    if any(call.times != 1 for call in formulas.calls):
+        at, there = _summed_by_line(expected), _summed_by_line(rows)
+        pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
+    for wanted, got in pairs:
+        if wanted is None or got is None:
+            what = "the run has not" if wanted else "the formula has not"
+            return f"; they part at {_named(wanted or got)}, which {what}"
+        if wanted[0].op != got[0].op:
+            return f"; they part at {_named(got)}, where the formula has {_named(wanted)}"
+        if wanted[1] != got[1]:
+            return f"; they part at {_named(got)}: {got[1]}, not {wanted[1]}"
+    return ""
+
+
+def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
+    """Yield calls and what they add to a quantity; of a peak, allocations and bytes held then."""
+    held = 0
+    for call in trace.calls:
+        takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
+        held += takes - evaluate(call.gives, sizes)
+        if quantity == "peak_bytes":
+            if takes or workspace:
+                yield call, held + workspace
+        elif phase in {"train", "decode", call.part}:
+            added = flops_of([call]) if quantity == "flops" else call.counts.get(quantity, 0)
+            if value := evaluate(call.bytes_moved if quantity == "bytes_moved" else added, sizes):
+                yield call, value
+
+
+def _summed_by_line(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
+    sums: dict[tuple[str, str, str], Row] = {}
+    for call, value in rows:
+        key = call.op, call.part, call.line
+        sums[key] = call, value + sums.get(key, (call, 0))[1]
+    return sums
+
+
+def _named(row: Any) -> str:
+    call, _ = row
+    place = f" ({call.line})" if call.line else ""
+    return f"{call.op if '::' in call.op else f'aten.{call.op}'}{place}"
+
+
+# -- other calls of the same module, which caches and counters change --------------------
+def compare_calls(
+    target: Target, phases: Sequence[str], formulas: Trace, shapes: Sequence[Sizes], asked: Sizes
+) -> list[str]:
+    """Return sentences about what the first or a later call costs otherwise.
+
+    Calls are made at the asked shape if that is among ``shapes``, or at the smallest of these. Sets
+    ``formulas.is_steady``: whether formulas hold for later calls. Decoding steps are not compared,
+    since each is one call of many, nor modules of ours, which keep nothing.
+    """
+    if target.own or not shapes or "decode" in phases:
+        return []
+    smallest = min(shapes, key=lambda sizes: prod(sizes.values()))
+    shape = asked if asked in shapes else smallest
+    how = {"training": trains(phases), "most": A_LONG_RUN, "calls": _CALLS}
+    trace = outcome(target, shape, **how)
+    if not isinstance(trace, Trace):
+        return []
+    formulas.is_steady = trace.is_steady
+    return [f"at {sizes_text(shape)} {sentence}" for sentence in trace.other_calls]
