@@ -41,9 +41,9 @@ def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
     """A tree in sympy, with ``meanings`` in place of names; FormulaError if it has no value."""
-    known = meanings or {}
+    values = meanings or {}
     return evaluate(
-        tree, lambda name: known[name] if name in known else symbol(name), rules or rules_of()
+        tree, lambda name: values[name] if name in values else symbol(name), rules or rules_of()
     )
 
 

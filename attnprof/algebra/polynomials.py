@@ -185,8 +185,8 @@ class Branches:
             made = make()
         except NotPiecewisePolynomialError as error:
             made = error
-        asked = {tuple(terms.items()): terms for terms in self.decided[before:]}
-        kept.append((made, {items: self.sign(terms) for items, terms in asked.items()}))
+        compared = {tuple(terms.items()): terms for terms in self.decided[before:]}
+        kept.append((made, {items: self.sign(terms) for items, terms in compared.items()}))
         return _raised(made)
 
     def size(self, which: int) -> "PolynomialSize":

@@ -63,6 +63,35 @@ class TokenCache(FullCache):
         return self.rows[:, : self.length]
 
 
+class BlockSums(FullCache):
+    """Sums (batch, blocks, width) of each ``block`` rows that are appended one at a time."""
+
+    def __init__(self, batch: int, width: int, like: Tensor, room: int, block: int) -> None:
+        super().__init__(batch, width, like, -(-room // block))
+        self.rows.zero_()
+        self.block, self.tokens = block, 0
+
+    def append(self, row: Tensor) -> Tensor:
+        """Add (batch, 1, width) to the last sum, or begin one; all sums, as a view."""
+        place = self.tokens // self.block
+        self._make_room(place + 1)
+        self.rows[:, place : place + 1].add_(row)
+        self.tokens, self.length = self.tokens + 1, place + 1
+        return self.filled
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty cache."""
+        self.tokens, self.length = tokens, -(-tokens // self.block)
+        self._make_room(tokens // self.block + 1)
+        self.filled.normal_()
+
+    def _make_room(self, blocks: int) -> None:
+        batch, room, width = self.rows.shape
+        if blocks > room:
+            more = self.rows.new_zeros(batch, max(blocks, 2 * room) - room, width)
+            self.rows = torch.cat([self.rows, more], 1)
+
+
 class WindowCache(FullCache):
     """Rows of shape (batch, tokens, width): the ``first`` tokens, then a ring of the latest."""
 
@@ -106,6 +135,10 @@ class Caches:
     def newest_first(self, heads: int, width: int) -> NewestFirst:
         """One of ``room`` tokens that shows the newest first."""
         return NewestFirst(self.batch_size * heads, width, self.like, self.room or 0)
+
+    def block_sums(self, heads: int, width: int, block: int) -> BlockSums:
+        """Empty sums of each ``block`` rows (batch·heads, blocks, width)."""
+        return BlockSums(self.batch_size * heads, width, self.like, self.room or 64, block)
 
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
         """One that keeps the ``first`` tokens, and the ``latest`` of the others."""

@@ -306,11 +306,11 @@ def _check_tensors(values: Mapping[str, Any]) -> None:
 
 
 def _load(core: TextCore, weights: dict[str, Tensor]) -> None:
-    known = {**dict(core.named_parameters()), **dict(core.named_buffers())}
+    entries = {**dict(core.named_parameters()), **dict(core.named_buffers())}
     for name, value in weights.items():
-        if name not in known:
+        if name not in entries:
             raise RequestError(
-                f"no weight '{name}' in {core.spec.name}; possible: {', '.join(known) or 'none'}"
+                f"no weight '{name}' in {core.spec.name}; possible: {', '.join(entries) or 'none'}"
             )
         _check_tensors({f"weight '{name}'": value})
         parent, _, leaf = name.rpartition(".")

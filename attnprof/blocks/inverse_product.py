@@ -49,21 +49,21 @@ def _run(a: Any, x: Any, scale: Any, iterations: int, kept: list[Any] | None) ->
 
 
 def _inverse_product(a: Any, x: Any, *, iterations: int, keep: bool) -> tuple[Any, tuple[Any, ...]]:
-    given, a = a, wide(a)
+    original, a = a, wide(a)
     # over the largest column sum; the largest row sum is one
     scale = a.sum(1).amax(1).view(-1, 1, 1).reciprocal()
     kept: list[Any] | None = [] if keep else None
     last = _run(a, wide(x), scale, iterations, kept)
     out = a.transpose(1, 2).bmm(last).mul_(scale)
     saved = (a, scale, out, last, *kept) if kept else ()
-    return as_format_of(out, given), saved
+    return as_format_of(out, original), saved
 
 
 def _inverse_product_grads(
     saved: tuple[Any, ...], grad: Any, *, iterations: int
 ) -> tuple[Any, ...]:
     a, scale, out, last, *kept = saved
-    given, grad = grad, wide(grad)
+    original, grad = grad, wide(grad)
     to_scale = (grad * out).sum((1, 2), keepdim=True).div_(scale)
     above = grad * scale
     to_a = last.bmm(above.transpose(1, 2))
@@ -77,7 +77,7 @@ def _inverse_product_grads(
     to_a.add_(both.mul_(scale))
     del both
     to_a.add_(_columns(a, scale, to_scale))
-    return as_format_of(to_a, given), as_format_of(to_x, given)
+    return as_format_of(to_a, original), as_format_of(to_x, original)
 
 
 def _last_step(kept: list[Any], grad: Any) -> tuple[Any, Any]:

@@ -1,12 +1,186 @@
-"""Kernel attention with a backward pass that recomputes features instead of keeping them."""
+"""Kernel attention by blocks of tokens: out_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j).
 
+Causal rows come from a chunked prefix scan: products inside a chunk, a state φ(K)ᵀ[V, 1] of
+(m, dv + 1) across chunks. Backward recomputes the features: a forward rescan for queries, a
+reverse scan for keys and values. Beside its inputs and output it saves a number or two a row.
+
+Keys of softmax features carry a logarithmic scale s_j. As in online softmax, row i holds its
+sums times exp(-max_{j≤i} s_j): a later token changes nothing before it, and the factor
+cancels in the division.
+"""
+
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks import scan
 from attnprof.ops.function import Function
-from attnprof.ops.functional import empty_like, join, square_root
+from attnprof.ops.functional import as_format_of, empty_like, join, padded, square_root, wide_zeros
 from attnprof.ops.loops import in_blocks
+
+#: Of keys and of values; or of weights and of rows.
+Pair = tuple[Any, Any]
+#: Added to a feature relative to the row's largest one, so that no row vanishes.
+EPSILON = 1e-6
+
+
+class FeatureMap:
+    """φ of rows (batch, c, d), one of three kinds.
+
+    - ``projection`` None: elu(x) + 1, written max(x, 0) + exp(min(x, 0)).
+    - ``projection`` Ω (d, m): elu(xΩ) + 1 (003, the article's Performer).
+    - Ω and ``softmax``: exp(xΩ - ‖x‖²/(2·sqrt d)), positive features of exp(q·k / sqrt d) where
+      Ω already carries d^(-1/4) (FAVOR+, Choromanski et al. 2021, Eq 5). A row is divided by its
+      own largest feature and EPSILON is added; for a query that cancels, for a key the
+      logarithm of the divisor comes back as its *scale*. No other row has a say in it.
+      Gradients hold the largest feature constant in the EPSILON term.
+    """
+
+    def __init__(self, projection: Any, softmax: bool, batch: Any) -> None:
+        self.softmax = softmax
+        self.projection = None if projection is None else projection.expand(batch, -1, -1)
+
+    def width(self, rows: Any) -> Any:
+        """Number of features m of rows (batch, c, d)."""
+        return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
+
+    def values(self, rows: Any) -> tuple[Any, Any]:
+        """(batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
+        z = self._projected(rows)
+        if self.softmax:
+            top = z.amax(-1, keepdim=True)
+            return z.sub_(top).exp_().add_(EPSILON), top
+        positive = z.clamp(min=0)
+        return positive.add_(self._falling(z)), None
+
+    def slope(self, rows: Any) -> Any:
+        """(batch, c, m): the derivative of a feature to its projected input."""
+        z = self._projected(rows)
+        if self.softmax:
+            return z.sub_(z.amax(-1, keepdim=True)).exp_()
+        return self._falling(z)
+
+    def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
+        """Both at once: features, slopes, logarithm of the divisor."""
+        z = self._projected(rows)
+        if self.softmax:
+            top = z.amax(-1, keepdim=True)
+            slope = z.sub_(top).exp_()
+            return slope + EPSILON, slope, top
+        positive = z.clamp(min=0)
+        slope = self._falling(z)
+        return positive.add_(slope), slope, None
+
+    def input_grad(self, grad: Any, slope: Any) -> Any:
+        """(batch, c, d) gradient of the rows from that of their features, which it overwrites."""
+        grad.mul_(slope)
+        if self.projection is None:
+            return grad
+        return grad.bmm(self.projection.transpose(1, 2))
+
+    def _projected(self, rows: Any) -> Any:
+        return rows if self.projection is None else rows.bmm(self.projection)
+
+    def _falling(self, z: Any) -> Any:
+        """exp(min(z, 0)), over z unless z are the rows themselves."""
+        return (z.clamp(max=0) if self.projection is None else z.clamp_(max=0)).exp_()
+
+
+def key_scale(keys: Any, top: Any) -> Any:
+    """The logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
+    norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / square_root(keys.shape[-1]))
+    return top.sub_(norm)
+
+
+@dataclass
+class State:
+    """Sums (batch, m, dv + 1) over tokens; times exp(-top), top (batch, 1, 1), if scaled."""
+
+    sums: Any
+    top: Any
+
+    def add(self, features: Any, rows: Any) -> None:
+        """Add featuresᵀ rows: (batch, c, m) and (batch, c, dv + 1)."""
+        self.sums.add_(features.transpose(1, 2).bmm(rows))
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens, from a fresh state: it does not grow."""
+        self.sums.uniform_(0.5, 1.5)
+        if self.top is not None:
+            self.top.zero_()
+
+    def like(self, rows: Any) -> Any:
+        """The sums in the number format of the rows."""
+        return as_format_of(self.sums, rows)
+
+
+def with_ones(values: Any) -> Any:
+    """(batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
+    return padded(values, after=1, value=1.0)
+
+
+def keys_of(k: Any, maps: FeatureMap) -> tuple[Any, Any]:
+    """Features of keys and their scale, None where the kind has none."""
+    features, top = maps.values(k)
+    return features, None if top is None else key_scale(k, top)
+
+
+def decay(scale: Any, tops: Any) -> Any:
+    """(batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
+    return (scale.transpose(1, 2) - tops).exp_().tril_()
+
+
+def masked(weights: Any, factors: Any) -> Any:
+    """Weights a row may see, times their factors, in place."""
+    return weights.tril_() if factors is None else weights.mul_(factors)
+
+
+def push(state: State, features: Any, rows: Any, scale: Any, top: Any) -> None:
+    """Add keys to a state whose largest scale becomes ``top``; overwrites ``rows``."""
+    if scale is not None:
+        state.sums.mul_((state.top - top).exp_())
+        rows.mul_((scale - top).exp_())
+        state.top.copy_(top)
+    state.add(features, rows)
+
+
+def absorb(state: State, k: Any, v: Any, maps: FeatureMap) -> None:
+    """Add a block of keys and values (batch, c, ·) to a state."""
+    features, scale = keys_of(k, maps)
+    top = None if scale is None else scale.amax(1, keepdim=True).maximum(state.top)
+    push(state, features, with_ones(v), scale, top)
+
+
+def read(state: State, q: Any, maps: FeatureMap) -> Any:
+    """Sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
+    queries = maps.values(q)[0]
+    return queries.bmm(state.like(queries))
+
+
+def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple[Any, Any]:
+    """Sums (batch, c, dv + 1) of a chunk's rows and their scales; moves the state past it."""
+    queries = maps.values(q)[0]
+    keys, scale = keys_of(k, maps)
+    rows = with_ones(v)
+    weights = queries.bmm(keys.transpose(1, 2))
+    sums = queries.bmm(state.like(queries))
+    del queries
+    tops = factors = None
+    if scale is not None:
+        tops = scale.cummax(1).values.maximum(state.top)
+        factors = decay(scale, tops)
+        sums.mul_((state.top - tops).exp_())
+    sums.add_(masked(weights, factors).bmm(rows))
+    del weights, factors
+    push(state, keys, rows, scale, None if tops is None else tops[:, -1:])
+    return sums, tops
+
+
+def numerators(sums: Any, floor: float) -> tuple[Any, Any]:
+    """Sums (batch, c, dv + 1) as those of values and those of weights, to which floor is added."""
+    total = sums[..., -1:]
+    if floor:
+        total.add_(floor)
+    return sums[..., :-1], total
 
 
 @dataclass
@@ -19,13 +193,19 @@ class KernelRows:
     out: Any
     totals: Any
     tops: Any
-    maps: scan.FeatureMap
+    maps: FeatureMap
     rows: int
     floor: float = 0.0
 
+    def fresh_state(self, scaled: bool) -> State:
+        """A state before the first token, long sums in float32 at least."""
+        b, v = self.q.shape[0], self.v
+        sums = wide_zeros(v, b, self.maps.width(self.q), v.shape[-1] + 1)
+        return State(sums, v.new_full((b, 1, 1), -math.inf) if scaled else None)
+
     def put(self, part: slice, sums: Any) -> None:
         """Divide sums (batch, c, dv + 1) by their last column and keep them as rows."""
-        rows, total = scan.numerators(sums, self.floor)
+        rows, total = numerators(sums, self.floor)
         if self.totals is not None:
             self.totals[:, part] = total
         self.out[:, part] = rows.div_(total)
@@ -36,10 +216,6 @@ class KernelRows:
         against = (share * self.out[:, part]).sum(-1, keepdim=True).mul_(-1.0)
         return join((share, against), -1)
 
-    def tops_of(self, part: slice) -> Any:
-        """Scales of a chunk's rows."""
-        return None if self.tops is None else self.tops[:, part]
-
     def top_before(self, part: slice, first: Any) -> Any:
         """Scale of the last row before a chunk; ``first`` before the first row."""
         if self.tops is None or part.start == 0:
@@ -49,9 +225,9 @@ class KernelRows:
 
 def causal_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows by the chunked scan, which leaves no state."""
-    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
-        sums, tops = scan.causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
+        sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
         if s.tops is not None:
             s.tops[:, part] = tops
         s.put(part, sums)
@@ -61,17 +237,15 @@ def causal_rows(s: KernelRows) -> tuple[Any, Any]:
 
 def full_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
-    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
-        scan.absorb(state, s.k[:, part], s.v[:, part], s.maps)
+        absorb(state, s.k[:, part], s.v[:, part], s.maps)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
-        s.put(part, scan.read(state, s.q[:, part], s.maps))
+        s.put(part, read(state, s.q[:, part], s.maps))
     return state.sums, state.top
 
 
-def put_key_grads(
-    s: KernelRows, part: slice, grads: tuple[Any, Any], rows: Any, into: tuple[Any, Any]
-) -> None:
+def put_key_grads(s: KernelRows, part: slice, grads: Pair, rows: Any, into: Pair) -> None:
     """Keep a block's gradients of keys and of [V, 1] rows; a key's scale pulls on it too."""
     keys_grad, rows_grad = grads
     into[1][:, part] = rows_grad[..., :-1]
@@ -85,57 +259,56 @@ def put_key_grads(
 def causal_grads(s: KernelRows, grad: Any) -> tuple[Any, Any, Any]:
     """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
     to_q = empty_like(s.q, in_rows=True)
-    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         to_q[:, part] = _causal_query_chunk(s, grad, part, state)
     del state
     into = empty_like(s.k, in_rows=True), empty_like(s.v, in_rows=True)
-    later = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    later = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows, backwards=True):
         _causal_key_chunk(s, grad, part, later, into)
     return to_q, *into
 
 
-def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: scan.State) -> Any:
-    keys, scale = scan.keys_of(s.k[:, part], s.maps)
-    rows = scan.with_ones(s.v[:, part])
+def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: State) -> Any:
+    keys, scale = keys_of(s.k[:, part], s.maps)
+    rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
-    tops = s.tops_of(part)
-    factors = None if scale is None else scan.decay(scale, tops)
-    weights_grad = scan.masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
+    tops: Any = None if s.tops is None else s.tops[:, part]
+    factors = None if scale is None else decay(scale, tops)
+    weights_grad = masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
     del factors
     features_grad = weights_grad.bmm(keys)
     del weights_grad
     if scale is not None:
         sums_grad.mul_((state.top - tops).exp_())
     features_grad.add_(sums_grad.bmm(state.like(keys).transpose(1, 2)))
-    scan.push(state, keys, rows, scale, None if scale is None else tops[:, -1:])
+    push(state, keys, rows, scale, None if scale is None else tops[:, -1:])
     del keys, rows, sums_grad
     return s.maps.input_grad(features_grad, s.maps.slope(s.q[:, part]))
 
 
-def _causal_key_chunk(
-    s: KernelRows, grad: Any, part: slice, later: scan.State, into: tuple[Any, Any]
-) -> None:
+def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into: Pair) -> None:
     queries = s.maps.values(s.q[:, part])[0]
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
-    scale = None if top is None else scan.key_scale(s.k[:, part], top)
-    rows = scan.with_ones(s.v[:, part])
+    scale = None if top is None else key_scale(s.k[:, part], top)
+    rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
-    tops, before = s.tops_of(part), s.top_before(part, later.top)
+    tops: Any = None if s.tops is None else s.tops[:, part]
+    before = s.top_before(part, later.top)
     sums = later.like(rows)
     rows_grad = keys.bmm(sums)
     factors, held = None, rows
     if scale is not None:
-        factors = scan.decay(scale, tops)
+        factors = decay(scale, tops)
         share = (scale - tops[:, -1:]).exp_()
         rows_grad.mul_(share)
         held = rows * share
-    weights = scan.masked(queries.bmm(keys.transpose(1, 2)), factors)
+    weights = masked(queries.bmm(keys.transpose(1, 2)), factors)
     del keys
     rows_grad.add_(weights.transpose(1, 2).bmm(sums_grad))
     del weights
-    weights_grad = scan.masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
+    weights_grad = masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
     del factors
     features_grad = weights_grad.transpose(1, 2).bmm(queries)
     del weights_grad
@@ -151,10 +324,10 @@ def _causal_key_chunk(
     put_key_grads(s, part, (keys_grad, rows_grad), rows, into)
 
 
-def full_grads(s: KernelRows, grad: Any, state: scan.State) -> tuple[Any, Any, Any]:
+def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
     """Gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
-    seen = scan.empty_state(s.q, s.v, s.maps, False)
+    seen = s.fresh_state(False)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         to_q[:, part] = _full_query_block(s, grad, part, state, seen)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
@@ -162,9 +335,7 @@ def full_grads(s: KernelRows, grad: Any, state: scan.State) -> tuple[Any, Any, A
     return to_q, to_k, to_v
 
 
-def _full_query_block(
-    s: KernelRows, grad: Any, part: slice, state: scan.State, seen: scan.State
-) -> Any:
+def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, seen: State) -> Any:
     queries, slope = s.maps.values_and_slope(s.q[:, part])[:2]
     sums_grad = s.sums_grad(grad, part)
     seen.add(queries, sums_grad)
@@ -174,17 +345,15 @@ def _full_query_block(
     return s.maps.input_grad(features_grad, slope)
 
 
-def _full_key_block(
-    s: KernelRows, part: slice, state: scan.State, seen: scan.State, into: tuple[Any, Any]
-) -> None:
+def _full_key_block(s: KernelRows, part: slice, state: State, seen: State, into: Pair) -> None:
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
-    rows = scan.with_ones(s.v[:, part])
+    rows = with_ones(s.v[:, part])
     sums = seen.like(rows)
     rows_grad = keys.bmm(sums)
     del keys
     held = rows
     if top is not None:
-        share = (scan.key_scale(s.k[:, part], top) - state.top).exp_()
+        share = (key_scale(s.k[:, part], top) - state.top).exp_()
         rows_grad.mul_(share)
         held = rows * share
     features_grad = held.bmm(sums.transpose(1, 2))
@@ -198,7 +367,7 @@ def _forward(
     q: Any, k: Any, v: Any, projection: Any, *,
     softmax: bool = False, causal: bool = False, rows: int = 128, floor: float = 0.0, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    maps, (b, n, _) = scan.FeatureMap(projection, softmax, q.shape[0]), q.shape
+    maps, (b, n, _) = FeatureMap(projection, softmax, q.shape[0]), q.shape
     out = v.new_empty(b, n, v.shape[-1])
     totals = v.new_empty(b, n, 1) if keep else None
     scales = keep and softmax and causal
@@ -214,9 +383,9 @@ def _grads(
     softmax: bool = False, causal: bool = False, rows: int = 128, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     q, k, v, projection, out, totals, tops, sums, top = saved
-    maps = scan.FeatureMap(projection, softmax, q.shape[0])
+    maps = FeatureMap(projection, softmax, q.shape[0])
     s = KernelRows(q, k, v, out, totals, tops, maps, rows)
-    grads = causal_grads(s, grad) if causal else full_grads(s, grad, scan.State(sums, top))
+    grads = causal_grads(s, grad) if causal else full_grads(s, grad, State(sums, top))
     return *grads, None
 
 

@@ -160,8 +160,8 @@ def _attended_grads(
     return *first, sums.second, sums.second_bias
 
 
-def _attend_grads(given: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
-    terms, net, v, grad, delta, lse, mask = given
+def _attend_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
+    terms, net, v, grad, delta, lse, mask = tensors
     heads, rows, seen = chunk
     layers = net.layers(terms, chunk)
     weights = net.scores(layers[-1], chunk, mask).sub_(lse[heads, rows]).exp_()

@@ -1,11 +1,12 @@
-"""Softmax attention over tokens that were picked for each row, and how an indexer picks them."""
+"""Softmax attention over tokens or blocks that were picked for each row, and how they are."""
 
 from typing import Any
 
 from attnprof.blocks.softmax import causal_mask
-from attnprof.costs import Cost, Number, exact_div, minimum
+from attnprof.costs import Cost, Number, ceil_div, exact_div, floor_div, minimum
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
+    arange,
     copy_in_rows,
     empty_int32,
     softmax_,
@@ -52,6 +53,47 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
     return places
 
 
+def block_sums(k: Any, block: int) -> Any:
+    """Sums (b, blocks, d) of each ``block`` tokens of k (b, m, d); the last may have fewer."""
+    b, m, d = k.shape
+    sums = k.new_empty(b, ceil_div(m, block), d)
+    for rows in in_blocks(k, m, block):
+        sums[:, rows.start // block] = k[:, rows].sum(1)
+    return sums
+
+
+def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
+    """The ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
+
+    The row's own block comes first, then those before it of the highest products with the sums
+    (b·g, blocks, d) of keys; equal ones in the order of tokens. Of a row with fewer blocks before
+    it, the last ones are of tokens after it. The first row is token number ``start``, from 0.
+    """
+    (many, n, _), (groups, blocks, d) = q.shape, sums.shape
+    picked = empty_int32(q, many, n, minimum(top, blocks))
+    for rows in in_blocks(q, n, ROWS):
+        count = rows.stop - rows.start
+        asked = copy_in_rows(q[:, rows]).view(groups, -1, d)
+        scores = asked.bmm(sums.transpose(1, 2)).view(many, count, blocks)
+        token = (arange(q, count) + (rows.start + start)).unsqueeze(1)
+        own = token - token % block
+        first = arange(q, blocks, block)
+        scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
+        order = scores.sort(dim=-1, descending=True, stable=True).indices
+        picked[:, rows] = order[..., : minimum(top, blocks)]
+        del asked, scores, token, own, first, order
+    return picked
+
+
+def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[Any, Any]:
+    """Places of all tokens of picked blocks (r, top); where they come after a row's own, (r, ·)."""
+    count = rows.stop - rows.start
+    places = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
+    places = places.view(count, -1)
+    own = (arange(picked, count) + (rows.start + start)).unsqueeze(1)
+    return places, places > own
+
+
 def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
     """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
@@ -81,17 +123,25 @@ def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) ->
 
 
 def _block(
-    q: Any, k: Any, v: Any, places: Any, rows: slice, *, causal: bool, width: Any
-) -> tuple[Any, ...]:
+    q: Any, k: Any, v: Any, places: Any, rows: slice, *,
+    causal: bool, width: Any, block: int | None, start: Any,
+) -> tuple[Any, ...]:  # fmt: skip
     """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
-    (h, _, d), g, count, top = q.shape, k.shape[0], rows.stop - rows.start, places.shape[1]
-    chosen = places[rows].reshape(-1)
+    (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
+    chosen = places[rows]
+    if block is not None:
+        chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
+        chosen.clamp_(max=k.shape[1] - 1)
+    top = chosen.shape[1]
+    chosen = chosen.reshape(-1)
     keys = k.index_select(1, chosen).view(g * count, top, d)
     values = v.index_select(1, chosen).view(g * count, top, -1)
     asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
-    if causal:
-        hidden = _later(rows, top, q).unsqueeze(1)
+    if causal and hidden is None:
+        hidden = _later(rows, top, q)
+    if hidden is not None:
+        hidden = hidden.unsqueeze(1)
         weights.view(g, count, exact_div(h, g), top).masked_fill_(hidden, float("-inf"))
         del hidden
     softmax_(weights)
@@ -116,43 +166,45 @@ def _rows(top: int) -> int:
 
 
 def _attended(
-    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool, width: Any = None
-) -> tuple[Any, tuple[Any, ...]]:
+    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool, width: Any = None,
+    block: int | None = None, start: Any = 0, share: Any = 1,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     (b, h, n, _), g = q.shape, k.shape[1]
+    how = {"causal": causal, "width": width, "block": block, "start": start}
     out = q.new_empty(b, h, n, v.shape[-1])
     for sample in each(q, 0, b):
-        heads = out[sample].view(g, exact_div(h, g), n, -1)
+        heads, of = out[sample].view(g, exact_div(h, g), n, -1), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
-            block = _block(
-                q[sample], k[sample], v[sample], places[sample], rows, causal=causal, width=width
-            )
-            heads[:, :, rows] = _by_head(block[1].bmm(block[3]), g)
-            del block
+            parts = _block(q[sample], k[of], v[of], places[sample], rows, **how)
+            heads[:, :, rows] = _by_head(parts[1].bmm(parts[3]), g)
+            del parts
     return out, (q, k, v, places)
 
 
 def _attended_grads(
-    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None
-) -> tuple[Any, ...]:
+    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
+    block: int | None = None, start: Any = 0, share: Any = 1,
+) -> tuple[Any, ...]:  # fmt: skip
     """Weights again, then five products' worth of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
+    how = {"causal": causal, "width": width, "block": block, "start": start}
     to_q = q.new_empty(q.shape)
     to_k, to_v = (zeros_like(x, in_rows=True) for x in (k, v))
     for sample in each(q, 0, b):
-        heads = to_q[sample].view(g, exact_div(h, g), n, d)
+        heads, of = to_q[sample].view(g, exact_div(h, g), n, d), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
             queries, weights, keys, values, chosen = _block(
-                q[sample], k[sample], v[sample], places[sample], rows, causal=causal, width=width
+                q[sample], k[of], v[of], places[sample], rows, **how
             )
             above = _by_row(grad[sample][:, rows], g)
             of_values = weights.transpose(1, 2).bmm(above)
-            to_v[sample].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
+            to_v[of].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
             scores = above.bmm(values.transpose(1, 2))
             softmax_grad_(scores, weights)
             heads[:, :, rows] = _by_head(scores.bmm(keys), g)
             of_keys = scores.transpose(1, 2).bmm(queries)
-            to_k[sample].index_add_(1, chosen, of_keys.view(g, -1, d))
+            to_k[of].index_add_(1, chosen, of_keys.view(g, -1, d))
             del queries, weights, keys, values, chosen, above, of_values, scores, of_keys
     return to_q.div_(square_root(d if width is None else width)), to_k, to_v, None
 
@@ -160,6 +212,7 @@ def _attended_grads(
 #: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
 #:
 #: → (b, h, n, dv), scaled by the root of d, or of ``width``. Places are those of :func:`picks`, the
-#: same for all heads. A block of rows copies the keys and values that it picked, and computes
-#: weights again for gradients: memory is linear.
+#: same for all heads; or those of :func:`block_picks`, blocks of ``block`` tokens, with each head
+#: a sample and ``share`` of them on the same keys. A block of rows copies the keys and values that
+#: it picked, and computes weights again for gradients: memory is linear.
 picked_attention = Function(_attended, _attended_grads)

@@ -166,16 +166,16 @@ def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) ->
     parts = tuple(None if x is None else x[:, part] for x in operands)
     rows = out[:, part]
     for at in in_blocks(out, rows.shape[1], 1):
-        given = (None if x is None else wide(x[:, at]) for x in parts)
-        rows[:, at] = token_row(state, *given)
+        token = (None if x is None else wide(x[:, at]) for x in parts)
+        rows[:, at] = token_row(state, *token)
 
 
 def _grads(
     saved: tuple[Any, ...], grad: Any, *,
     rows: int, by_channel: bool = False, needs: tuple[bool, ...], **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    *given, states = saved
-    operands = tuple(given)
+    *inputs, states = saved
+    operands = tuple(inputs)
     q, v = operands[0], operands[2]
     b, n, dk = q.shape
     into = [

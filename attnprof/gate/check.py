@@ -33,7 +33,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.progress import tell
 from attnprof.record import CheckRecord, Report, SelfTestRecord
-from attnprof.trace.request.alternatives import UNTRIED
+from attnprof.trace.request.lookup import UNTRIED
 from attnprof.units import plural
 
 

@@ -16,7 +16,7 @@ from attnprof.errors import AttnprofError, CannotRunError, NotFoundError, Reques
 from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, flops_of, grouped, totals
-from attnprof.trace.request.alternatives import first_guesses_alone
+from attnprof.trace.request.lookup import first_guesses_alone
 from attnprof.units import setting_text
 from attnprof.user_code import error_text, is_place
 

@@ -1,14 +1,16 @@
-"""The gated delta rule: DeltaNet, Gated DeltaNet, and Kimi Delta Attention's gate by channel."""
+"""Linear recurrences with short convolutions; the gated delta rule, and Kimi's gate by channel."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from attnprof.blocks.kernel_attention import State
+from attnprof.blocks.layer_rows import ConvolvedState, convolved_step, short_convolution
 from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
-from attnprof.blocks.scan import State
 from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities
-from attnprof.mechanisms.convolved import SILU, Convolved
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.published import Published
@@ -21,14 +23,16 @@ SOLVE_RULE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recurrence(Convolved):
+class Recurrence(Mechanism):
     """A state (dk, dv) a head that decays, takes k_t u_tᵀ of every token, and is read by q_t.
 
     Causal by nature, so ``causal`` changes nothing. ``chunkwise`` takes ``chunk`` tokens at once,
     ``recurrent`` one: it counts fewest FLOPs and takes a turn a token. ``auto`` is the first for
-    a prompt. Decoding is one turn of the recurrence whatever the form.
+    a prompt. Decoding is one turn of the recurrence whatever the form. A layer may convolve
+    ``conv`` tokens of queries, keys and values, channel by channel, before they are mixed.
     """
 
+    conv: ClassVar[int | None] = None  # a parameter, the first one, of those that convolve
     impl: str = "auto"
     chunk: int = 64
 
@@ -38,22 +42,16 @@ class Recurrence(Convolved):
     same_as = ("", {"impl": "recurrent"})
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
     gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
+    #: whether a token writes what the state does not know of it, or its value as it is
+    delta: ClassVar[bool] = False
+    #: what has a decay of its own: a ``token``, a ``channel`` of the keys; or ``none``
+    gated_by: ClassVar[str] = "token"
 
     # -- sizes ---------------------------------------------------------------------------
     @property
     def form(self) -> str:
         """The form that runs for a prompt; Mamba-2 calls the parallel one quadratic."""
         return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
-
-    @property
-    def delta(self) -> bool:
-        """Whether a token writes what the state does not know of it, or its value as it is."""
-        return False
-
-    @property
-    def gated_by(self) -> str:
-        """What has a decay of its own: a ``token``, a ``channel``; or ``none``."""
-        return "token"
 
     def decay_width(self, head_dim: Number) -> Number:
         """Decays of a head and token: one for each channel, or one."""
@@ -68,18 +66,8 @@ class Recurrence(Convolved):
         """The width of a map of gates between two factors; None for one whole map."""
         return None
 
-    def factors_of_gates(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of the maps of gates, or of their two factors, by name."""
-        maps: dict[str, tuple[Number, Number]] = {}
-        for name in self.gate_maps:
-            inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
-            if rank is not None:
-                maps[f"{name}_down"], inner = (inner, rank), rank
-            maps[name] = inner, sizes.num_heads * self.gate_width(name, sizes)
-        return maps
-
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values, gates, output."""
+        """Queries, keys, values; each gate's map, or its two factors; output."""
         maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
         out = {"o_proj": maps.pop("o_proj")}
         if fewer is not None:
@@ -89,8 +77,30 @@ class Recurrence(Convolved):
                     f"num_heads={sizes.num_heads}; each of them serves as many heads of values"
                 )
             maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, fewer * sizes.head_dim))
-        gates = {f"{name}_proj": widths for name, widths in self.factors_of_gates(sizes).items()}
-        return {**maps, **gates, **out}
+        for name in self.gate_maps:
+            inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
+            if rank is not None:
+                maps[f"{name}_down_proj"], inner = (inner, rank), rank
+            maps[f"{name}_proj"] = inner, sizes.num_heads * self.gate_width(name, sizes)
+        return {**maps, **out}
+
+    def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
+        """Channels of each convolution, by letter: of queries, keys, values; {} without any."""
+        if self.conv is None:
+            return {}
+        channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
+        for letter, width in channels.items():
+            fewer = self.projected_heads(letter)
+            channels[letter] = width * (sizes.num_heads if fewer is None else fewer)
+        return channels
+
+    def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A filter a channel of each convolution."""
+        bound = math.sqrt(self.conv or 1)
+        return {
+            f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
+            for letter, width in self.convolved(sizes).items()
+        }
 
     # -- what is executed ------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -104,13 +114,25 @@ class Recurrence(Convolved):
                 notes.append(SOLVE_RULE)
         return replace(table, notes=(*table.notes, *notes))
 
+    def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
+        """Convolved, then SiLU, where the layer has filters for them."""
+        taps = getattr(layer, f"{letter}_taps", None)
+        if taps is None:
+            return y
+        if state is None:
+            y = short_convolution(y, taps)
+        else:
+            y = convolved_step(y, taps, state.tails[letter])
+        shift = getattr(layer, f"{letter}_shift", None)
+        return silu(y if shift is None else y + shift)
+
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """The maps' results, (b, h, n, width) each."""
-        found = {}
+        gates = {}
         for name in self.gate_maps:
             down = getattr(layer, f"{name}_down_proj", None)
-            found[name] = layer.heads(name, x if down is None else down(x))
-        return {"gates": found}
+            gates[name] = layer.heads(name, x if down is None else down(x))
+        return {"gates": gates}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.
@@ -121,9 +143,9 @@ class Recurrence(Convolved):
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
         """All tokens, by the chosen form."""
-        given = self.operands(q, k, v, weights, gates)
+        operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
-            *given, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
+            *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
         )
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
@@ -131,17 +153,27 @@ class Recurrence(Convolved):
         """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
         return y
 
+    # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
         """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
         shape = sizes.head_dim, sizes.value_head_dim
         return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
 
+    def layer_state(self, sizes: LayerSizes, cache: Any) -> State:
+        """The same, and the latest rows of each convolution."""
+        state, conv = self.init_state(sizes, cache), self.conv
+        if conv is None:
+            return state
+        widths = self.convolved(sizes)
+        tails = {letter: cache.zeros(1, conv - 1, width) for letter, width in widths.items()}
+        return ConvolvedState(state.sums, state.top, tails)
+
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
         """The new token enters the state, in place, and reads it."""
-        given = self.operands(q, k, v, weights, gates)
-        row = token_row(state.sums, *(None if x is None else wide(x) for x in given))
+        operands = self.operands(q, k, v, weights, gates)
+        row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
         return self.finished(row, weights, gates), state
 
@@ -150,22 +182,26 @@ class Recurrence(Convolved):
         w = workload
         return w.batch_size * w.num_heads * w.head_dim * w.value_width
 
-    def wide_entries(self, workload: Workload) -> Number:
-        """The states of all heads."""
-        return self.state_entries(workload)
+    wide_entries = state_entries
+
+    def layer_entries(self, workload: Workload) -> Number:
+        """The latest rows of each convolution."""
+        if self.conv is None:
+            return 0
+        widths = self.convolved(LayerSizes.of(workload)).values()
+        return workload.batch_size * (self.conv - 1) * sum(widths)
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections, gates, the recurrence token by token."""
-        w = workload
+        """Projections, gates, convolutions, the recurrence token by token."""
+        w, sizes = workload, LayerSizes.of(workload)
         tokens = w.batch_size * rows(w)
-        sizes = LayerSizes.of(w)
-        maps = self.layer_maps(sizes) if scope == "layer" else {}
-        for name, (inner, outer) in maps.items():
-            if name != "o_proj":
-                writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
         if scope == "layer":
-            self.define_convolutions(writer, sizes, tokens)
+            writer.maps(self.layer_maps(sizes), tokens)
+            for width in self.convolved(sizes).values():
+                entries = tokens * width
+                writer.dots("convolution", entries, entries * (self.conv or 1))
+                writer.stage("SiLU", SIGMOID * entries, entries)  # x / (1 + exp(-x))
         self.define_core(writer, w)
         if scope == "layer":
             self.define_finish(writer, tokens, w.num_heads, w.value_width)
@@ -182,7 +218,7 @@ class Recurrence(Convolved):
         tokens = w.batch_size * w.num_heads * rows(w)
         values, entries = tokens * w.value_width, tokens * w.head_dim * w.value_width
         if self.gated_by != "none":
-            decays = tokens * (w.head_dim if self.gated_by == "channel" else 1)
+            decays = tokens * self.decay_width(w.head_dim)
             writer.stage("decays", Cost(exponentials=decays), decays)
             writer.stage("decayed state", Cost(multiplications=entries), entries)
         if self.delta:
@@ -212,19 +248,14 @@ class DeltaRule(Recurrence):
         "impl": ("auto", "chunkwise", "inverse", "recurrent"),
         "conv": 2,
     }
-
     to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
+    delta = True
 
     @property
     def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]
         """``a`` for decays, ``b`` for β, ``g`` for outputs."""
         decays = () if self.gated_by == "none" else ("a",)
         return (*decays, "b", *(("g",) if self.output_gate else ()))
-
-    @property
-    def delta(self) -> bool:
-        """It is."""
-        return True
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """A, a number a head, and c, one for each decay."""
@@ -260,7 +291,7 @@ class DeltaRule(Recurrence):
         writer.dots("squared norms", count, entries)
         writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
         writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
-        writer.stage("output gate", (SILU + Cost(multiplications=1)) * entries, entries)
+        writer.stage("output gate", (SIGMOID + Cost(multiplications=1)) * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Unit queries over sqrt d, unit keys, values, log α, β."""
@@ -297,7 +328,7 @@ class GatedDeltaNet(DeltaRule):
     }
 
     @property
-    def gated_by(self) -> str:
+    def gated_by(self) -> str:  # type: ignore[override]
         """A token, unless ungated."""
         return "none" if self.gate == "none" else "token"
 
@@ -306,13 +337,9 @@ class GatedDeltaNet(DeltaRule):
         return self.key_heads if letter in ("q", "k") else None
 
 
-#: Tokens of a chunk in the article's equations.
-_KIMI_CHUNK = 64
-
-
 def _kimi_flops(w: Workload) -> Number:
-    """6 T d² + 3 T C d + T C² a head."""
-    d, c = w.head_dim, _KIMI_CHUNK
+    """6 T d² + 3 T C d + T C² a head, with chunks of C = 64 tokens."""
+    d, c = w.head_dim, 64
     return w.num_heads * w.seq_len * (6 * d * d + 3 * c * d + c * c)
 
 
@@ -337,11 +364,7 @@ class KimiDelta(DeltaRule):
         ),
     )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {**DeltaRule.allowed, "rank": 1}
-
-    @property
-    def gated_by(self) -> str:
-        """A channel of the keys."""
-        return "channel"
+    gated_by = "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
         """Of the maps of decays and of output gates."""

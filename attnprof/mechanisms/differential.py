@@ -4,18 +4,19 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import define_norm, normed
-from attnprof.blocks.softmax import KeyValueState, causal_mask, score_products
+from attnprof.blocks.layer_rows import define_norm, normed
+from attnprof.blocks.softmax import score_products
 from attnprof.costs import Cost, Number, ceil_div, is_plain
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import repeat_rows, square_root
-from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.mechanism import Abilities
+from attnprof.mechanisms.standard import SoftmaxAttention
+from attnprof.ops.functional import square_root
+from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differential(Mechanism):
+class Differential(SoftmaxAttention):
     """(softmax(Q₁ K₁ᵀ / sqrt d₁) - λ softmax(Q₂ K₂ᵀ / sqrt d₂)) V, normed a head, times 1 - λ₀.
 
     A head's queries and keys are cut in two (an odd entry goes to the first part), its values are
@@ -24,6 +25,7 @@ class Differential(Mechanism):
     the maps, ``separate`` multiplies each by the values first, as two calls of a kernel do.
     """
 
+    bias: bool = False
     depth: int = 0
     impl: str = "subtracted"
 
@@ -31,7 +33,6 @@ class Differential(Mechanism):
     title: ClassVar[str] = "Differential attention"
     document: ClassVar[str] = "arXiv:2410.05258"
     family: ClassVar[str] = "softmax"
-    time_order = memory_order = "N^2"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
     same_as = ("", {"impl": "separate"})
     to_softmax = ("another", "a second map is subtracted from the first")
@@ -55,18 +56,8 @@ class Differential(Mechanism):
         widths = {"a1": first, "b1": first, "a2": second, "b2": second}
         return {name: Weight((width,), "uniform", 10.0) for name, width in widths.items()}
 
-    # -- what runs -----------------------------------------------------------------------
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Two maps, with grouped heads as rows of one; then values and the norm."""
-        b, h, n, _ = q.shape
-        mask = causal_mask(n, q) if causal else None
-        if mask is not None:
-            mask = repeat_rows(mask, weights.sizes.group)
-        rows = q.reshape(b * k.shape[1], -1, q.shape[-1])
-        return self._mixed(rows, flat(k), flat(v), weights, mask).view(b, h, n, -1)
-
-    def _mixed(self, q: Any, k: Any, v: Any, weights: Any, mask: Any = None) -> Any:
-        """Rows (b·g, r·n, dv) of q (b·g, r·n, d), k (b·g, m, d), v (b·g, m, dv)."""
+    def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
+        """Two maps, then values and the norm."""
         widths = self.parts(q.shape[-1])
         one, two = map(_map, q.split(widths, -1), k.split(widths, -1), (mask, mask))
         share = _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start
@@ -75,19 +66,8 @@ class Differential(Mechanism):
         else:
             out = (one - two * share).bmm(v)
         del one, two
-        return normed(out, None) * (1 - self.start)
-
-    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
-        heads = sizes.num_kv_heads
-        return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over every token so far."""
-        b, h, _, d = q.shape
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        rows = q.reshape(b * k.shape[1], -1, d)
-        return self._mixed(rows, keys, values, weights).view(b, h, 1, -1), state
+        mixed = normed(out, None) * (1 - self.start)
+        return mixed  # noqa: RET504 - the stage is called so
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import define_norm, normed
+from attnprof.blocks.layer_rows import define_norm, normed
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import Sdpa
+from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.ops.pointwise import SIGMOID
 from attnprof.published import Published
 from attnprof.workload import Workload, rows
 
@@ -61,10 +61,10 @@ class GroupedQuery(Sdpa):
         return self.num_kv_heads
 
     def _fitted(self, workload: Workload) -> Workload:
-        asked = workload.num_kv_heads
-        if asked is not None and self.num_kv_heads not in (None, asked):
+        groups = workload.num_kv_heads
+        if groups is not None and self.num_kv_heads not in (None, groups):
             raise RequestError(
-                f"{self.name} has num_kv_heads={self.num_kv_heads}, and the workload {asked}: "
+                f"{self.name} has num_kv_heads={self.num_kv_heads}, and the workload {groups}: "
                 "leave one of them out"
             )
         return super()._fitted(workload)

@@ -42,17 +42,17 @@ class Hybrid(Mechanism):
 
     def with_params(self, params: dict[str, Any]) -> Self:
         """The same with each parameter set in all that have it, or in one: ``gqa.gate``."""
-        known = [*self.parameter_names(), *self.params]
+        names = [*self.parameter_names(), *self.params]
         for name in params:
-            if name not in known:
-                raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, known)}")
+            if name not in names:
+                raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, names)}")
 
-        def given(part: Mechanism) -> dict[str, Any]:
-            names = {n: n for n in part.parameter_names()}
-            names |= {f"{part.name}.{n}": n for n in names}
-            return {names[n]: x for n, x in params.items() if n in names}
+        def of_part(part: Mechanism) -> dict[str, Any]:
+            own = {n: n for n in part.parameter_names()}
+            own |= {f"{part.name}.{n}": n for n in own}
+            return {own[n]: x for n, x in params.items() if n in own}
 
-        return replace(self, parts=tuple(part.with_params(given(part)) for part in self.parts))
+        return replace(self, parts=tuple(part.with_params(of_part(part)) for part in self.parts))
 
     @property
     def params(self) -> dict[str, Any]:

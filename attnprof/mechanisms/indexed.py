@@ -1,17 +1,157 @@
-"""Latent attention over the tokens that an indexer picks (DeepSeek-V3.2, 2025)."""
+"""Attention over the tokens that an indexer ranks highest (DeepSeek-V3.2, 2025): plain, latent."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import angles, normed
+from attnprof.blocks.layer_rows import angles, normed
 from attnprof.blocks.picked import define_indexer, picked_attention, picked_pairs, picks, unpicked
+from attnprof.blocks.softmax import KeyValueState, weighted_values
 from attnprof.costs import Number, minimum
 from attnprof.errors import RequestError
-from attnprof.mechanism import Variant
+from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
 from attnprof.ops.functional import join, wide_positions
-from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.workload import Workload, pairs
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads, split_heads
+from attnprof.workload import Workload, pairs, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed:
+    """What mechanisms share whose rows attend to the tokens that an indexer ranks highest."""
+
+    top: int = 2048
+    index_heads: int = 64
+    index_dim: int = 128
+    impl: str = "gathered"
+
+    document: ClassVar[str] = "arXiv:2512.02556"
+    family: ClassVar[str] = "sparse"
+    time_order: ClassVar[str] = "N^2"
+    memory_order: ClassVar[str] = "N"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
+    )
+    allowed: ClassVar[dict[str, Any]] = {
+        "top": 1,
+        "index_heads": 1,
+        "index_dim": 1,
+        "impl": ("gathered", "dense-mask"),
+    }
+
+    def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
+        """Queries of the indexer, from rows of ``source`` entries; its key; its heads' shares."""
+        return {
+            "index_q": (source, self.index_heads * self.index_dim),
+            "index_k": (sizes.d_model, self.index_dim),
+            "index_shares": (sizes.d_model, self.index_heads),
+        }
+
+    def places(self, layer: Any, x: Any, source: Any, keys: Any, causal: bool) -> Any:
+        """Places (b, n, top) in keys (b, m, index_dim); ``source`` is what queries are maps of."""
+        b, n, _ = x.shape
+        q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
+        shares = layer.index_shares(x)
+        return picks(q.detach(), keys.detach(), shares.detach(), top=self.top, causal=causal)
+
+    def define_index(self, writer: Definition, workload: Workload) -> None:
+        """Write the operations of the scores of all pairs."""
+        ranked = workload.batch_size * pairs(workload)
+        define_indexer(writer, ranked, self.index_heads, self.index_dim)
+
+    def picked_traffic(self, w: Workload, width: Number) -> Number:
+        """Bytes of a step: picked rows of ``width`` entries, and a key of the indexer a token."""
+        entries = minimum(self.top, w.seq_len) * width + w.seq_len * self.index_dim
+        return w.batch_size * w.item_size * entries
+
+
+@dataclass
+class IndexedState(KeyValueState):
+    """Keys and values of every token so far, and the keys of the indexer, (b, t, d)."""
+
+    indexed: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Indexed, Mechanism):
+    """A row attends to the ``top`` tokens of highest score, the same ones for all heads.
+
+    Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k),
+    of q, k and w mapped from x. Equal scores go to the earlier token. ``impl=gathered`` copies the
+    picked keys and multiplies only these, ``dense-mask`` masks the products of all. Choosing has no
+    gradient, so the indexer is trained by a loss of its own. Norms, turns and latents of the
+    published layer are not in it.
+    """
+
+    name: ClassVar[str] = "topk"
+    title: ClassVar[str] = "Top-k attention over an indexer (DSA)"
+    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, attend=False)
+    same_as = ("", {"impl": "dense-mask"})
+    to_softmax = ("untrained", "softmax over the tokens that an indexer picks, once it is trained")
+
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Queries, keys and values; those of the indexer; output."""
+        maps = sizes.maps("qkvo")
+        out = {"o_proj": maps.pop("o_proj")}
+        return {**maps, **self.index_maps(sizes, sizes.d_model), **out}
+
+    # -- what runs -----------------------------------------------------------------------
+    def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
+        """Tokens are picked for every row, then attended to."""
+        places = self.places(layer, x, x, layer.index_k(x), causal)
+        q, k, v = self._heads(layer, x)
+        y = self._attended(q, k, v, places, causal)
+        return layer.o_proj(merge_heads(y))
+
+    def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
+        """Queries (b, h, n, d), keys and values (b, g, n, ·)."""
+        g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
+        heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
+        return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
+
+    def _attended(self, q: Any, k: Any, v: Any, places: Any, causal: bool) -> Any:
+        """(b, h, n, dv)."""
+        if self.impl == "gathered":
+            return picked_attention(q, k, v, places, top=self.top, causal=causal)
+        (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
+        hidden = unpicked(places, h, m, q, causal=causal, share=g)
+        out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden)
+        return out.view(b, h, n, -1)
+
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """Empty caches."""
+        g = sizes.num_kv_heads
+        keys, values = cache(g, sizes.head_dim), cache(g, sizes.value_head_dim)
+        return IndexedState(keys, values, cache(1, self.index_dim))
+
+    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
+        """The new token over those that it picks of all so far."""
+        b, g = x.shape[0], layer.sizes.num_kv_heads
+        places = self.places(layer, x, x, state.indexed.append(layer.index_k(x)), causal=False)
+        q, k, v = self._heads(layer, x)
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        k_all, v_all = (seen.view(b, g, -1, seen.shape[-1]) for seen in (keys, values))
+        y = self._attended(q, k_all, v_all, places, causal=False)
+        return layer.o_proj(merge_heads(y)), state
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys, values, and a key of the indexer, of every token."""
+        w = workload
+        width = w.kv_heads * (w.head_dim + w.value_width) + self.index_dim
+        return w.batch_size * w.seq_len * width
+
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """The indexer reads a key of every token, attention the rows that are picked."""
+        w = workload
+        return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
+
+    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
+        """Maps, scores of the indexer for all pairs, softmax attention over the picked ones."""
+        w = workload
+        writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
+        self.define_index(writer, w)
+        writer.softmax_attention(w, picked_pairs(w, self.top), rows(w))
+        writer.projections("o", w)
 
 
 @dataclass
@@ -23,7 +163,7 @@ class IndexedRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedLatent(Latent):
+class IndexedLatent(Indexed, Latent):
     """Absorbed latent attention of a row to the ``top`` latents that an indexer ranks highest.
 
     Its queries are maps of what the others' are, its one key a token a layer-normed map of x, the
@@ -32,28 +172,11 @@ class IndexedLatent(Latent):
     products of all. The indexer has no gradient here.
     """
 
-    top: int = 2048
-    index_heads: int = 64
-    index_dim: int = 128
-    impl: str = "gathered"
-
     name: ClassVar[str] = "dsa"
     title: ClassVar[str] = "Top-k latent attention over an indexer (DeepSeek sparse attention)"
-    document: ClassVar[str] = "arXiv:2512.02556"
-    family: ClassVar[str] = "sparse"
-    memory_order: ClassVar[str] = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (
-        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
-    )
     same_as = ("", {"impl": "dense-mask"})
     to_softmax = ("untrained", "keys and values are made from latents, that an indexer picks")
-    allowed: ClassVar[dict[str, Any]] = {
-        **Latent.allowed,
-        "top": 1,
-        "index_heads": 1,
-        "index_dim": 1,
-        "impl": ("gathered", "dense-mask"),
-    }
+    allowed: ClassVar[dict[str, Any]] = {**Latent.allowed, **Indexed.allowed}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,16 +193,13 @@ class IndexedLatent(Latent):
         """The base's, and the indexer's."""
         maps = super().layer_maps(sizes)
         out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
-        maps["index_q"] = source, self.index_heads * self.index_dim
-        maps["index_k"] = sizes.d_model, self.index_dim
-        maps["index_shares"] = sizes.d_model, self.index_heads
-        return {**maps, "o_proj": out}
+        return {**maps, **self.index_maps(sizes, source), "o_proj": out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """A prompt."""
         source = self._source(layer, x)
-        places = self._places(layer, x, source, self._index_keys(layer, x), causal)
+        places = self.places(layer, x, source, self._index_keys(layer, x), causal)
         turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, source, turns)
         rows = latent if rotary is None else join([latent, rotary], -1)
@@ -91,23 +211,16 @@ class IndexedLatent(Latent):
         centred = keys - keys.mean(-1, keepdim=True)
         return normed(centred, layer.index_norm) + layer.index_shift
 
-    def _places(self, layer: Any, x: Any, source: Any, keys: Any, causal: bool) -> Any:
-        """Places (b, n, top) in keys (b, m, index_dim)."""
-        b, n, _ = x.shape
-        q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
-        shares = layer.index_shares(x)
-        return picks(q.detach(), keys.detach(), shares.detach(), top=self.top, causal=causal)
-
     def _picked(
-        self, layer: Any, asked: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
+        self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
     ) -> Any:
         """The heads' outputs of queries over the rows (b, m, c + shared) at their places."""
-        h, width = asked[0].shape[1], asked[0].shape[-1] + self.rope_dim
+        h, width = q[0].shape[1], q[0].shape[-1] + self.rope_dim
         if self.impl == "dense-mask":
             mask = unpicked(places, h, rows.shape[1], rows, causal=causal)
-            return self._absorbed(layer, *asked, rows, latent, mask)
+            return self._absorbed(layer, *q, rows, latent, mask)
         mixed = picked_attention(
-            self._absorbing(layer, *asked), rows.unsqueeze(1), latent.unsqueeze(1), places,
+            self._absorbing(layer, *q), rows.unsqueeze(1), latent.unsqueeze(1), places,
             top=self.top, causal=causal, width=width,
         )  # fmt: skip
         return self._outputs(layer, mixed)
@@ -122,7 +235,7 @@ class IndexedLatent(Latent):
         place, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
         source = self._source(layer, x)
         indexed = state.indexed.append(self._index_keys(layer, x))
-        places = self._places(layer, x, source, indexed, causal=False)
+        places = self.places(layer, x, source, indexed, causal=False)
         turns = angles(x, place, self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, source, turns)
         rows = state.rows.append(latent if rotary is None else join([latent, rotary], -1))
@@ -141,21 +254,17 @@ class IndexedLatent(Latent):
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """The indexer reads a key of every token, attention the latents that are picked."""
-        w = workload
-        width = self.widths(w.head_dim)[0] + self.rope_dim
-        entries = minimum(self.top, w.seq_len) * width + w.seq_len * self.index_dim
-        return w.batch_size * w.item_size * entries
+        width = self.widths(workload.head_dim)[0] + self.rope_dim
+        return self.picked_traffic(workload, width)
 
-    # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """The base's over the picked pairs, and the indexer's scores of all."""
         super().define(writer, workload, scope)
-        ranked = workload.batch_size * pairs(workload)
-        define_indexer(writer, ranked, self.index_heads, self.index_dim)
+        self.define_index(writer, workload)
 
     def _pairs(self, w: Workload) -> Number:
         """Pairs of a row and one that it picks."""
         return picked_pairs(w, self.top)
 
 
-MECHANISMS = (IndexedLatent,)
+MECHANISMS = (TopK, IndexedLatent)

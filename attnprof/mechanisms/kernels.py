@@ -5,8 +5,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.kernel_attention import kernel_attention
-from attnprof.blocks.scan import FeatureMap, State, absorb, numerators, read
+from attnprof.blocks.kernel_attention import (
+    FeatureMap,
+    State,
+    absorb,
+    kernel_attention,
+    numerators,
+    read,
+)
 from attnprof.costs import Cost, Number, is_plain, more_than_one
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
@@ -28,16 +34,8 @@ class KernelAttention(Mechanism):
     family: ClassVar[str] = "kernel"
     time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(value_width=True, cross=True)
-
-    @property
-    def softmax(self) -> bool:
-        """Whether features approximate the exponential kernel."""
-        return False
-
-    @property
-    def floor(self) -> float:
-        """What is added to each denominator."""
-        return 0.0
+    softmax: ClassVar[bool] = False  #: whether features approximate the exponential kernel
+    floor: ClassVar[float] = 0.0  #: what is added to each denominator
 
     def width(self, head_dim: Number) -> Number:
         """Number of features m of a head."""
@@ -136,12 +134,12 @@ class Performer(KernelAttention):
     allowed: ClassVar[dict[str, Any]] = {"features": ("softmax", "elu"), "num_features": 1}
 
     @property
-    def softmax(self) -> bool:
+    def softmax(self) -> bool:  # type: ignore[override]
         """Whether features approximate the exponential kernel."""
         return self.features == "softmax"
 
     @property
-    def floor(self) -> float:
+    def floor(self) -> float:  # type: ignore[override]
         """The article adds 1e-6 to its denominators."""
         return 0.0 if self.softmax else 1e-6
 

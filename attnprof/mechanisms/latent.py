@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.norms import angles, define_norm, normed, turned
+from attnprof.blocks.layer_rows import angles, define_norm, normed, turned
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
 from attnprof.errors import RequestError
@@ -64,9 +64,9 @@ class Latent(Mechanism):
     # -- sizes ---------------------------------------------------------------------------
     def widths(self, head_dim: Number) -> tuple[Number, Number, Number]:
         """Entries of a latent, of a key without its shared part, and of a value."""
-        given = self.kv_rank, self.nope_dim, self.value_dim
-        usual = 4 * head_dim, head_dim, head_dim
-        c, key, value = (u if g is None else g for g, u in zip(given, usual, strict=True))
+        chosen = self.kv_rank, self.nope_dim, self.value_dim
+        defaults = 4 * head_dim, head_dim, head_dim
+        c, key, value = (d if w is None else w for w, d in zip(chosen, defaults, strict=True))
         return c, key, value
 
     def form(self, head_dim: Number, phase: str) -> str:
@@ -215,11 +215,11 @@ class Latent(Mechanism):
             return layer.o_proj(merge_heads(y.view(b, h, s, value))), state
         rows = state.append(latent if rotary is None else join([latent, rotary], -1))
         del latent, rotary
-        known, mask = rows[..., :c], self._later(x, rows)
+        latents, mask = rows[..., :c], self._later(x, rows)
         if self.form(layer.sizes.head_dim, "decode") == "absorbed":
-            return layer.o_proj(self._absorbed(layer, key, shared, rows, known, mask)), state
+            return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
         # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
-        made = known.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+        made = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
         keys, values = self._heads(layer, made, rows[..., c:] if self.rope_dim else None)
         return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
 
@@ -264,10 +264,8 @@ class Latent(Mechanism):
         new = self.step_tokens if w.phase == "decode" else rows(w)
         tokens, (c, key, value) = w.batch_size * new, self.widths(w.head_dim)
         maps = self.layer_maps(sizes)
-        last = maps.pop("o_proj")
-        maps["up"] = c, w.num_heads * (key + value)
-        for name, (inner, outer) in maps.items():
-            writer.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
+        last = maps["o_proj"]
+        writer.maps({**maps, "up": (c, w.num_heads * (key + value))}, tokens)
         for width in (c, *([] if self.q_rank is None else [self.q_rank])):
             define_norm(writer, tokens, width)
         if self._turns:

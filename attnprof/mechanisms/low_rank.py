@@ -1,10 +1,17 @@
-"""Low-rank factorised scores (003: S is approximated by U Vᵀ directly)."""
+"""The low-rank family of 003: factorised scores U Vᵀ, and Nystromformer's landmarks."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from attnprof.blocks.gathered import band_convolution
+from attnprof.blocks.inverse_product import inverse_product
+from attnprof.blocks.softmax import row_attention
+from attnprof.costs import Cost, Number, floor_div, minimum
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import square_root
+from attnprof.ops.function import Function
+from attnprof.ops.functional import join, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload
 
@@ -74,4 +81,136 @@ def _factor(x: Any, weight: Any, over: int) -> Any:
     return scores.softmax(over)
 
 
-MECHANISMS = (LowRank,)
+@dataclass(frozen=True, kw_only=True)
+class Nystromformer(Mechanism):
+    """softmax(Q K̃ᵀ) pinv(softmax(Q̃ K̃ᵀ)) softmax(Q̃ Kᵀ) V with m landmarks Q̃, K̃.
+
+    A landmark is the mean of a segment; segments differ by one token where m does not divide N,
+    and there are never more landmarks than tokens. ``iterations`` of the pseudo-inverse's cubic
+    iteration start from the transpose over its own norms: no sample reads another's. The inverse
+    is never made: its polynomials multiply softmax(Q̃ Kᵀ) V, and only A times it is squared. An odd
+    ``conv_kernel`` adds a depthwise convolution of the values along the tokens, one kernel a head.
+    """
+
+    num_landmarks: int = 64
+    iterations: int = 6
+    conv_kernel: int | None = None
+
+    name: ClassVar[str] = "nystromformer"
+    title: ClassVar[str] = "Nystromformer"
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "low-rank"
+    time_order = memory_order = "N"
+    flat: ClassVar[bool] = False
+    tuned = ("num_landmarks",)
+    not_split: ClassVar[str] = (
+        "takes its landmarks from all tokens, and an inverse of them: no ring, no state"
+    )
+    to_softmax = (
+        "approximates", "with as many landmarks as tokens the same, but for its iterated inverse",
+    )  # fmt: skip
+    allowed: ClassVar[dict[str, Any]] = {"num_landmarks": 1, "iterations": 1}
+    abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False)
+    reasons: ClassVar[dict[str, str]] = {
+        "causal": "takes its landmarks as means over all tokens, so a row would see later ones; "
+        "leave --causal out",
+        "decode": "takes its landmarks from a whole sequence and has no step; use --phase forward",
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.conv_kernel is not None and (self.conv_kernel < 1 or self.conv_kernel % 2 == 0):
+            raise RequestError(f"conv_kernel={self.conv_kernel}: odd, so that it has a middle")
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """The convolution's kernel, one a head."""
+        size = self.conv_kernel
+        if size is None:
+            return {}
+        return {"kernel": Weight((sizes.num_heads, size), "normal", math.sqrt(size))}
+
+    def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
+        """Attention through landmarks, plus the convolution of the values."""
+        out = self._through_landmarks(q, k, v)
+        if self.conv_kernel is not None:
+            out.add_(band_convolution(v, weights.kernel))
+        return out
+
+    def _through_landmarks(self, q: Any, k: Any, v: Any) -> Any:
+        """Means, three softmaxes, the pseudo-inverse's product, from the right."""
+        m, scale = minimum(self.num_landmarks, q.shape[2]), square_root(q.shape[3])
+        q, q_mean = with_means(q, m=m)
+        k, k_mean = with_means(k, m=m)
+        q_mean = q_mean / scale
+        inner = flat(q_mean).bmm(flat(k_mean).transpose(1, 2)).softmax(-1)
+        context = row_attention(q_mean, k, v)
+        short = inverse_product(inner, flat(context), iterations=self.iterations)
+        del inner, context
+        return row_attention(q, k_mean / scale, short.view(q_mean.shape))
+
+    def reads(self, n: Number) -> Number:
+        """Rows read by all taps of the convolution together: borders are not padded."""
+        size = self.conv_kernel or 1
+        half = minimum(size // 2, n - 1)
+        # taps beyond the sequence reach no row; a shift by s reaches n - s
+        return n + 2 * half * n - half * (half + 1)
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Means, three softmaxes, four products an iteration, three products outwards."""
+        w = workload
+        m = minimum(self.num_landmarks, w.seq_len)
+        heads, d, n = w.batch_size * w.num_heads, w.head_dim, w.seq_len
+        for name in ("query", "key"):
+            writer.sums(f"{name} segments", heads * m * d, heads * n * d)
+            writer.stage(f"{name} means", Cost(divisions=heads * m * d), heads, m, d)
+        for name, rows, columns in (("left", n, m), ("inner", m, m), ("right", m, n)):
+            entries = heads * rows * columns
+            writer.dots(f"{name} scores", entries, entries * d)
+            writer.softmax(entries, heads * rows, of=f"{name} ")
+        square, step = heads * m * m, self.iterations
+        writer.sums("column sums", heads * m, square)
+        writer.stage("start", Cost(divisions=square), square)
+        writer.dots("iterations", 4 * step * square, 4 * step * square * m)
+        writer.stage("identities", Cost(additions=3 * step * square), square)
+        writer.stage("quarters", Cost(divisions=step * square), square)
+        for name, rows, columns in (("right", m, n), ("inner", m, m), ("left", n, m)):
+            results = heads * rows * d
+            writer.dots(f"{name} context", results, results * columns)
+        if self.conv_kernel is not None:
+            writer.dots("convolution", heads * n * d, heads * d * self.reads(n))
+            writer.stage("add convolution", Cost(additions=heads * n * d), heads, n, d)
+
+
+def _with_means(x: Any, *, m: Any) -> tuple[Any, tuple[Any, ...]]:
+    longer, shorter = _segments(x, m)
+    longer_means, shorter_means = longer.mean(3), shorter.mean(3)
+    return (x.view(x.shape), join([longer_means, shorter_means], 2)), ()
+
+
+def _with_means_grads(_saved: Any, grad: Any, to_means: Any, *, m: Any) -> tuple[Any, ...]:
+    """A mean's gradient is added to that of its rows, where the latter lies."""
+    longer, shorter = _segments(grad, m)
+    more = longer.shape[2]
+    shares = to_means[:, :, :more] / longer.shape[3]
+    longer.add_(shares.unsqueeze(3))
+    shares = to_means[:, :, more:] / shorter.shape[3]
+    shorter.add_(shares.unsqueeze(3))
+    return (grad,)
+
+
+def _segments(x: Any, m: Any) -> tuple[Any, Any]:
+    """(b, h, n, d) as (b, h, n mod m, ⌊n/m⌋ + 1, d) and (b, h, the others, ⌊n/m⌋, d), views."""
+    b, h, n, d = x.shape
+    size = floor_div(n, m)
+    more = n - m * size
+    longer, shorter = x.split([more * (size + 1), (m - more) * size], 2)
+    return longer.view(b, h, more, size + 1, d), shorter.view(b, h, m - more, size, d)
+
+
+#: (b, h, n, d) → itself and (b, h, m, d): means of m segments, the first ones one token longer.
+#:
+#: The rows may have one other reader, which leaves its gradient to nobody else, as
+#: :func:`row_attention` does: the gradient of the means is added there.
+with_means = Function(_with_means, _with_means_grads)
+
+MECHANISMS = (LowRank, Nystromformer)

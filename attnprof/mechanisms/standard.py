@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks import softmax
-from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import CostTable, Number, exact_div
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
@@ -65,12 +64,16 @@ class SoftmaxAttention(Mechanism):
         """Scaled queries, scores, softmax, values; grouped heads share their keys."""
         b, h, n, d = q.shape
         group = exact_div(h, k.shape[1])
-        mask = softmax.causal_mask(n, q) if causal else None
+        mask = causal_mask(n, q) if causal else None
         if mask is not None:  # repeated, for masking a view would make autograd copy it
             mask = repeat_rows(mask, group)
         rows = q.reshape(b * k.shape[1], -1, d)
-        out = weighted_values(rows, flat(k), flat(v), mask)
+        out = self.attended(rows, flat(k), flat(v), mask, weights)
         return out.view(b, h, n, -1)
+
+    def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
+        """Rows (b·g, r·n, dv) of q (b·g, r·n, d), k (b·g, m, d), v (b·g, m, dv)."""
+        return weighted_values(q, k, v, mask)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """Empty caches."""
@@ -82,7 +85,7 @@ class SoftmaxAttention(Mechanism):
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         rows = q.reshape(b * k.shape[1], -1, d)
-        return weighted_values(rows, keys, values).view(b, h, 1, -1), state
+        return self.attended(rows, keys, values, None, weights).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of every token; counted once where they are the same rows."""

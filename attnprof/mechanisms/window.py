@@ -1,13 +1,197 @@
-"""A sliding window of latest tokens, with first tokens that are kept and a learned sink a head."""
+"""A window around each token: Longformer (003) with global tokens, and sliding windows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
-from attnprof.costs import Number
-from attnprof.mechanism import Abilities
-from attnprof.mechanisms.longformer import Neighbours
-from attnprof.ops.layer import Definition, LayerSizes, Weight
+from attnprof.blocks.gathered import (
+    Block,
+    band_mask,
+    gathered_attention,
+    hidden,
+    in_band,
+    sink_attention,
+)
+from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
+from attnprof.costs import Number, exact_div, maximum, minimum
+from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.ops.caches import in_sight
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, repeat_heads
 from attnprof.workload import Workload, rows
+
+#: Rows of a block: small windows still make products worth their start-up.
+SMALLEST_BLOCK = 64
+
+
+def block_rows(window: int) -> int:
+    """Rows of a block: a quarter of the window; few of its keys lie outside a row's own band."""
+    return max(-(-window // 4), SMALLEST_BLOCK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Mechanism):
+    """Row i sees the tokens at most ``reach`` away, and the ``first`` tokens, which see everything.
+
+    Blocks of rows meet a slice of the keys; ``impl=dense-mask`` masks the whole N×N product.
+    """
+
+    impl: ClassVar[str] = "blocks"
+
+    family: ClassVar[str] = "sparse"
+    time_order = memory_order = "N"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
+    )
+    same_as = ("", {"impl": "dense-mask"})
+    tuned = ("window",)
+
+    @property
+    def reach(self) -> Any:
+        """How far away a token is seen."""
+        raise NotImplementedError
+
+    @property
+    def first(self) -> Any:
+        """Tokens that are seen from everywhere."""
+        return 0
+
+    # -- what runs -----------------------------------------------------------------------
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Rows of global tokens over everything, the others block by block; or a masked product."""
+        n, operands, sink = q.shape[2], (flat(q), flat(k), flat(v)), self.sinks(q, weights)
+        shape = *q.shape[:3], v.shape[-1]
+        if self.impl == "dense-mask":
+            mask = self._dense_mask(n, causal, q)
+            # gradients lie as those of the blocks do
+            return weighted_values(*operands, mask, row_products, sink).view(shape)
+        masks, pattern = [], partial(self._blocks, causal)
+        if causal and self.first:  # that of the global rows
+            masks.append(hidden(causal_mask(minimum(self.first, n), q), q))
+        rows = minimum(block_rows(self.reach), self._others(n))
+        masks.append(band_mask(rows, self.reach, self._after(causal), q))  # shared by all blocks
+        if sink is not None:
+            return sink_attention(*operands, sink, *masks, pattern=pattern).view(shape)
+        return gathered_attention(*operands, *masks, pattern=pattern, merges=False).view(shape)
+
+    def sinks(self, q: Any, weights: Any) -> Any:
+        """Logits (b·h, 1, 1) of what takes a share of a row's softmax and gives none; or None."""
+        return None
+
+    def _others(self, n: Any) -> Any:
+        """Tokens that are not global."""
+        return maximum(0, n - self.first)
+
+    def _after(self, causal: bool) -> int:
+        return 0 if causal else self.reach
+
+    def _blocks(self, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
+        """The rows of global tokens; the others in blocks, which see neighbours and globals."""
+        n = q.shape[1]
+        g = minimum(self.first, n) if self.first else 0
+        front = [slice(0, g)] if self.first else []
+        if front and causal:
+            yield Block(front[0], (front[0],), masks[0])
+        elif front:
+            yield Block(front[0], (slice(0, n),))
+        rows, after = block_rows(self.reach), self._after(causal)
+        for block, seen, columns in in_band(q, self._others(n), rows, self.reach, after, g):
+            mask = masks[-1][: block.stop - block.start, columns]
+            yield Block(block, (*front, seen), mask, g)
+
+    def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
+        """The document's listing, (n, n): True where a row must not look."""
+        window, g, seen = self.reach, self.first, minimum(self.first, n)
+        mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
+        mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
+        if g:
+            mask[:seen] = False
+            mask[:, :seen] = False
+        if g and causal:
+            mask[:seen, :seen] = causal_mask(g, like)[:seen, :seen]
+            mask[:seen, seen:] = True
+        return mask
+
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """Room for the global tokens and one window; older tokens are forgotten."""
+        widths = sizes.head_dim, sizes.value_head_dim
+        heads, first, latest = sizes.num_kv_heads, self.first, self.reach + 1
+        return KeyValueState(*(cache.window(heads, width, first, latest) for width in widths))
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The new token over what is still in sight; the order of keys does not matter."""
+        b, h, _, d = q.shape
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        sink, heads = self.sinks(q, weights), b * k.shape[1]
+        sink = None if sink is None else sink.view(heads, -1, 1)
+        rows = q.reshape(heads, -1, d)
+        return weighted_values(rows, keys, values, sink=sink).view(b, h, 1, -1), state
+
+    def seen(self, t: Number) -> Number:
+        """Tokens the new token number t sees: globals, and the window before it."""
+        return in_sight(t, self.first, self.reach + 1)
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values of the tokens that can still be seen."""
+        w = workload
+        return w.batch_size * w.kv_heads * self.seen(w.seq_len) * (w.head_dim + w.value_width)
+
+    # -- the definition ------------------------------------------------------------------
+    def pairs(self, w: Workload) -> Number:
+        """Query-key pairs of the definition: band, global columns, global rows."""
+        if w.phase == "decode":
+            return self.seen(w.seq_len)
+        g = minimum(self.first, w.seq_len)
+        n, reach = w.seq_len - g, minimum(self.reach, maximum(0, w.seq_len - g - 1))
+        side = n * reach - exact_div(reach * (reach + 1), 2)
+        if w.causal:
+            return n + side + n * g + exact_div(g * (g + 1), 2)
+        return n + 2 * side + n * g + g * w.seq_len
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Softmax attention over the pairs a row sees."""
+        writer.softmax_attention(workload, self.pairs(workload), rows(workload))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longformer(Neighbours):
+    """Row i sees the tokens at most ``window`` away, and the first ``global_tokens`` tokens.
+
+    Global tokens see everything. Blocks of rows meet a slice of the keys, so memory is linear in
+    the length. ``impl=dense-mask`` is the document's own listing: the whole N×N product, then a
+    mask (window only in the listing; here with the same global tokens).
+    """
+
+    window: int = 256
+    global_tokens: int = 0
+    impl: str = "blocks"  # type: ignore[misc]  # a parameter of what is one
+
+    name: ClassVar[str] = "longformer"
+    title: ClassVar[str] = "Longformer"
+    document: ClassVar[str] = "003"
+    counted: ClassVar[dict[str, str]] = {
+        "window": "tokens a side; sliding_window of a configuration counts all that a token sees, "
+        "itself included: window + 1 if causal",
+    }
+    to_softmax = (
+        "approximates", "softmax over the pairs in its window: all of them from N - 1 tokens on",
+    )  # fmt: skip
+    allowed: ClassVar[dict[str, Any]] = {
+        "window": 1,
+        "global_tokens": 0,
+        "impl": ("blocks", "dense-mask"),
+    }
+
+    @property
+    def reach(self) -> Any:
+        """The window is one side."""
+        return self.window
+
+    @property
+    def first(self) -> Any:
+        """Global tokens."""
+        return self.global_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +249,7 @@ class SlidingWindow(Neighbours):
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Keys and values that heads share are repeated for each: still linear in the length."""
-        b, h, _, _ = q.shape
-        group = weights.sizes.group
-        k, v = (
-            x.unsqueeze(2).expand(b, x.shape[1], group, *x.shape[2:]).reshape(b, h, *x.shape[2:])
-            for x in (k, v)
-        )
+        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
         return super().core(q, k, v, causal, weights)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
@@ -82,4 +261,4 @@ class SlidingWindow(Neighbours):
             writer.softmax(more, 0, of="sink: ")
 
 
-MECHANISMS = (SlidingWindow,)
+MECHANISMS = (Longformer, SlidingWindow)

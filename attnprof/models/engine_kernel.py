@@ -3,7 +3,7 @@
 Serving engines and trainers compute attention by one kernel over the pairs that the mask leaves,
 without a matrix of scores in memory. :func:`fused_attention` is such an operation: on real tensors
 plain arithmetic gives its result, on tensors without values it gives shapes. Its costs are those of
-:mod:`attnprof.trace.rules.fused`.
+:mod:`attnprof.trace.rules.engine`.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
 One operation computes all rows of a prompt and the state after it, another one token, in place of
 the state. On real tensors the texts of :mod:`attnprof.blocks.mixers` give their results, on tensors
-without values they give shapes. Their costs are those of :mod:`attnprof.trace.rules.mixers`.
+without values they give shapes. Their costs are those of :mod:`attnprof.trace.rules.engine`.
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 Transformers' files define a fallback in Python for each kernel that engines have: loops over chunks
 or tokens, by the same names in every file. While a model runs, :func:`as_kernels` puts operations
 of ours in their place, which compute by the texts of :mod:`attnprof.blocks.mixers` and are counted
-by them, too (:mod:`attnprof.trace.rules.mixers`). Lightning attention has its loop in the module
+by them, too (:mod:`attnprof.trace.rules.engine`). Lightning attention has its loop in the module
 itself, which :func:`fuse_lightning` replaces.
 """
 

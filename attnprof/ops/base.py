@@ -43,10 +43,10 @@ class Node:
         self.backward = backward
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
-        """The operands' gradients, given the results' by place; what was saved is let go."""
+        """The operands' gradients, from the results' by place; what was saved is let go."""
         backward, self.backward = self.backward, None
-        given = [grads.pop(place) for place in sorted(grads)]
-        return backward(*given) if backward else ()
+        ordered = [grads.pop(place) for place in sorted(grads)]
+        return backward(*ordered) if backward else ()
 
 
 class Leaf(Node):
@@ -78,11 +78,11 @@ def play(root: Node, grad: "Base") -> None:
     waiting = Multiset(edge[0] for node in _reachable(root) for edge in node.inputs if edge)
     arrived: dict[Node, dict[int, Base]] = defaultdict(dict, {root: {0: grad}})
     ready: list[tuple[int, int, Node]] = [(-root.order, 0, root)]
-    given: list[Base | None] = []
+    passed: list[Base | None] = []
     count = 0
 
     def shared(part: "Base") -> bool:
-        held = chain([grad], given, *(grads.values() for grads in arrived.values()))
+        held = chain([grad], passed, *(grads.values() for grads in arrived.values()))
         return any(other is part for other in held)
 
     while ready:
@@ -90,12 +90,12 @@ def play(root: Node, grad: "Base") -> None:
         grads = arrived.pop(node)
         if isinstance(node, Leaf):
             node.taken = shared(grads[0])
-        given = list(node.run(grads))
+        passed = list(node.run(grads))
         for position, edge in enumerate(node.inputs):
             if edge is None:
                 continue
             target, place = edge
-            part, given[position] = given[position], None
+            part, passed[position] = passed[position], None
             waiting[target] -= 1
             if part is not None:
                 before = arrived[target].pop(place, None)

@@ -1,8 +1,8 @@
-"""What a decoder keeps, for the counter: rows of earlier tokens, sums, and what a step moves."""
+"""What a decoder keeps, for the counter: rows of earlier tokens and sums."""
 
 from dataclasses import dataclass, field
 
-from attnprof.costs import Cost, Number, maximum, minimum
+from attnprof.costs import Cost, Number, ceil_div, maximum, minimum
 from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
@@ -20,62 +20,54 @@ class Cache:
     latest: Number | None = None
 
     def append(self, row: Tensor) -> Tensor:
-        """The row is stored; all rows in sight are memory the decoder holds already.
-
-        The ``first`` tokens and the ``latest`` of the others; all of them where that is None.
-        """
+        """The row is stored; all rows in sight are memory the decoder holds already."""
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
         self.length = self.length + row.shape[1]
-        seen = self.length
-        if self.latest is not None:
-            others = maximum(0, self.length - self.first)
-            seen = minimum(self.length, self.first) + minimum(others, self.latest)
+        seen = in_sight(self.length, self.first, self.latest)
         return Tensor.given(self.counter, (self.batch, seen, self.width))
+
+
+@dataclass
+class CountedSums:
+    """Sums of each ``block`` rows that a decoder was given: what one more row adds."""
+
+    counter: Counter
+    batch: Number
+    width: Number
+    length: Number
+    block: int
+
+    def append(self, row: Tensor) -> Tensor:
+        """The row is added to the last sum, or begins one; all sums."""
+        cost = Cost(additions=row.count, bytes_moved=3 * row.size_bytes)
+        self.counter.operations += 1
+        self.counter.record("add to block", row.shape, cost)
+        self.length = self.length + row.shape[1]
+        return Tensor.given(
+            self.counter, (self.batch, ceil_div(self.length, self.block), self.width)
+        )
+
+
+def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
+    """The ``first`` of so many tokens and the ``latest`` others; all of them where that is None."""
+    if latest is None:
+        return tokens
+    return minimum(tokens, first) + minimum(maximum(0, tokens - first), latest)
 
 
 @dataclass(frozen=True)
 class CountedCaches:
-    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch."""
+    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch.
+
+    ``bytes`` are those that a step moves of each: cached rows once (the newest is written, the
+    others are read), sums twice.
+    """
 
     counter: Counter
     workload: Workload
     step_tokens: int = 1
-
-    def __call__(
-        self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
-    ) -> Cache:
-        """Rows of these tokens; or of the first of them, and the latest of the others."""
-        w = self.workload
-        before = w.seq_len - self.step_tokens
-        return Cache(self.counter, w.batch_size * heads, width, before, first, latest)
-
-    window = newest_first = __call__
-
-    def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Sums of these tokens, in float32 at least if ``wide``."""
-        size = self.counter.item_size
-        held = Tensor.given(self.counter, (self.workload.batch_size * heads, *shape))
-        held.item_size = 4 if wide and size == 2 else size
-        return held
-
-    lowest = zeros
-
-    def counts(self, heads: Number) -> Tensor:
-        """A whole number each."""
-        held = self.zeros(heads)
-        held.item_size, held.whole = self.counter.bytes_of(8), True
-        return held
-
-
-@dataclass(frozen=True)
-class StateTraffic(CountedCaches):
-    """What a step moves of a decoder's state, in ``bytes``: cached rows once, sums twice.
-
-    Of cached rows all but the newest are read, and that one is written; sums are read and written.
-    """
-
     bytes: list[Number] = field(default_factory=list)
 
     @property
@@ -86,20 +78,31 @@ class StateTraffic(CountedCaches):
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
-        """Rows as :class:`CountedCaches` has them."""
-        rows: Number = self.workload.seq_len
-        if latest is not None:
-            rows = minimum(rows, first) + minimum(maximum(0, rows - first), latest)
-        entries = self.workload.batch_size * heads * width * rows
-        self.bytes.append(entries * self.counter.item_size)
-        return super().__call__(heads, width, first, latest)
+        """Rows of these tokens; or of the first of them, and the latest of the others."""
+        w, heads = self.workload, self.workload.batch_size * heads
+        seen = in_sight(w.seq_len, first, latest)
+        self.bytes.append(heads * width * seen * self.counter.item_size)
+        return Cache(self.counter, heads, width, w.seq_len - self.step_tokens, first, latest)
 
     window = newest_first = __call__
 
+    def block_sums(self, heads: Number, width: Number, block: int) -> CountedSums:
+        """Sums of each ``block`` rows of these tokens."""
+        before = self.workload.seq_len - self.step_tokens
+        return CountedSums(self.counter, self.batch_size * heads, width, before, block)
+
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Sums."""
-        held = super().zeros(heads, *shape, wide=wide)
+        """Sums of these tokens, in float32 at least if ``wide``."""
+        size = self.counter.item_size
+        held = Tensor.given(self.counter, (self.batch_size * heads, *shape))
+        held.item_size = 4 if wide and size == 2 else size
         self.bytes.append(2 * held.size_bytes)
         return held
 
     lowest = zeros
+
+    def counts(self, heads: Number) -> Tensor:
+        """A whole number each."""
+        held = self.zeros(heads)
+        held.item_size, held.whole = self.counter.bytes_of(8), True
+        return held

@@ -49,8 +49,8 @@ class Function:
     def _counted(self, operands: tuple[Tensor | None, ...], settings: dict[str, Any]) -> Any:
         recording = [x for x in operands if x is not None and x.requires_grad]
         keep = bool(recording) and recording[0].counter.grad
-        given = [None if x is None else x.detach() for x in operands]
-        results, kept = self.run(*given, keep=keep, **settings)
+        detached = [None if x is None else x.detach() for x in operands]
+        results, kept = self.run(*detached, keep=keep, **settings)
         if keep:
             saved = tuple(None if x is None else x.detach() for x in kept)
             run = self.run_back

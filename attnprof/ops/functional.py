@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from attnprof.costs import Cost, Number, exact_div, is_plain, more_than_one
-from attnprof.ops import pointwise, products, shapes
+from attnprof.ops import arithmetic, shapes
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout, product
 from attnprof.ops.tensor import Tensor
@@ -22,8 +22,8 @@ def square_root(size: Any, over: Any = 1) -> float:
 
     What a tensor is scaled by changes no count.
     """
-    known = isinstance(size, int | float) and isinstance(over, int | float)
-    return math.sqrt(size / over) if known else 1.0
+    plain = isinstance(size, int | float) and isinstance(over, int | float)
+    return math.sqrt(size / over) if plain else 1.0
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if isinstance(q, Tensor):
-        return products.fused_attention(variable("fused attention"), q, k, v, causal)
+        return arithmetic.fused_attention(variable("fused attention"), q, k, v, causal)
     run = _torch().nn.functional.scaled_dot_product_attention
     return run(q, k, v, is_causal=causal, enable_gqa=group != 1)
 
@@ -80,9 +80,7 @@ def empty_like(x: Any, *, in_rows: bool = False) -> Any:
     """Memory for as many entries, laid out as they are or row by row."""
     if isinstance(x, Tensor):
         return shapes.empty(variable("empty"), x, x.shape, None if in_rows else x.layout)
-    torch = _torch()
-    kept = torch.contiguous_format if in_rows else torch.preserve_format
-    return torch.empty_like(x, memory_format=kept)
+    return _torch().empty_like(x, memory_format=_memory_format(in_rows))
 
 
 def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
@@ -90,15 +88,18 @@ def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
     if isinstance(x, Tensor):
         layout = None if in_rows else x.layout
         return x.result(variable("zeros"), x.shape, Cost(), [], layout=layout)
+    return _torch().zeros_like(x, memory_format=_memory_format(in_rows))
+
+
+def _memory_format(in_rows: bool) -> Any:
     torch = _torch()
-    kept = torch.contiguous_format if in_rows else torch.preserve_format
-    return torch.zeros_like(x, memory_format=kept)
+    return torch.contiguous_format if in_rows else torch.preserve_format
 
 
 def put_product(to: Any, a: Any, b: Any) -> None:
     """The products of (batch, m, k) and (batch, k, n) where ``to`` lies."""
     if isinstance(to, Tensor):
-        products.into(variable("product"), to, a, b)
+        arithmetic.put_product(variable("product"), to, a, b)
     else:
         _put(to, "bmm", a, b)
 
@@ -107,7 +108,7 @@ def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -
     """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
         factors = (abs(beta) != 1) + (abs(alpha) != 1)
-        products.into(variable("product"), to, a, b, add=True, factors=factors)
+        arithmetic.put_product(variable("product"), to, a, b, add=True, factors=factors)
     elif _reaches_into_next(to):
         # oneDNN refuses such batches, and torch then does without it for the rest of the process
         for one, first, second in zip(to, a, b, strict=True):
@@ -125,18 +126,18 @@ def _reaches_into_next(to: Any) -> bool:
 def add_row_(x: Any, row: Any) -> Any:
     """(b, n, d) plus one row (b, 1, d), in place."""
     return (
-        pointwise.row_added(variable("add row"), x, row) if isinstance(x, Tensor) else x.add_(row)
+        arithmetic.row_added(variable("add row"), x, row) if isinstance(x, Tensor) else x.add_(row)
     )
 
 
-_PER_ENTRY = {"mul": pointwise.TIMES, "div": pointwise.OVER, "add": pointwise.ADD}
+_PER_ENTRY = {"mul": arithmetic.TIMES, "div": arithmetic.OVER, "add": arithmetic.ADD}
 
 
 def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
     """``mul``, ``div`` or ``add`` of a and b, which may be a number, where ``to`` lies."""
     if isinstance(to, Tensor):
         operands = (a, b) if isinstance(b, Tensor) else (a,)
-        pointwise.entrywise(variable(operation), _PER_ENTRY[operation], *operands, into=to)
+        arithmetic.entrywise(variable(operation), _PER_ENTRY[operation], *operands, into=to)
     else:
         _put(to, operation, a, b)
 
@@ -193,7 +194,7 @@ def silu(x: Any) -> Any:
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)) of every entry."""
     if isinstance(x, Tensor):
-        return pointwise.softplus(variable("softplus"), x)
+        return arithmetic.softplus(variable("softplus"), x)
     return _torch().nn.functional.softplus(x)
 
 
@@ -224,7 +225,7 @@ def plain_size(size: Any) -> Any:
 def softmax_(scores: Any) -> None:
     """Softmax over the last axis of contiguous scores, in their own memory."""
     if isinstance(scores, Tensor):
-        pointwise.softmax(variable("softmax"), scores, into=scores)
+        arithmetic.softmax(variable("softmax"), scores, into=scores)
         return
     _torch().softmax(scores, -1, out=scores)
 
@@ -232,7 +233,7 @@ def softmax_(scores: Any) -> None:
 def softmax_grad_(grad: Any, weights: Any) -> None:
     """Gradient of the scores from that of the weights, in the memory of the latter."""
     if isinstance(grad, Tensor):
-        cost = pointwise.SOFTMAX_BACKWARD * grad.count
+        cost = arithmetic.SOFTMAX_BACKWARD * grad.count
         grad.result(variable("softmax: grad"), grad.shape, cost, [grad, weights], into=grad)
         return
     run = _torch().ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
@@ -303,14 +304,14 @@ def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> An
 def wide(x: Any) -> Any:
     """In float32 where the format has fewer digits; else itself."""
     if isinstance(x, Tensor):
-        return pointwise.cast(variable("wide"), x, max(x.item_size, 4) if x.item_size > 1 else 1)
+        return arithmetic.cast(variable("wide"), x, max(x.item_size, 4) if x.item_size > 1 else 1)
     return x.float() if x.element_size() < 4 else x
 
 
 def as_format_of(x: Any, like: Any) -> Any:
     """In another tensor's number format: a copy where that differs; else itself."""
     if isinstance(x, Tensor):
-        return pointwise.cast(variable("cast"), x, like.item_size)
+        return arithmetic.cast(variable("cast"), x, like.item_size)
     return x.to(like.dtype)
 
 
@@ -330,7 +331,7 @@ class Spectrum(Tensor):
 
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Spectrum":
         """The sum over some axes: two additions an entry."""
-        shape, count = pointwise.without(self.shape, dim, keepdim), self.count
+        shape, count = arithmetic.without(self.shape, dim, keepdim), self.count
         cost = Cost(additions=2 * count, reduction_outputs=2 * product(shape))
         return self.result(variable("sum"), shape, cost, [self])
 
@@ -342,9 +343,7 @@ def rfft(x: Any) -> Any:
         shape, cost = (*before, exact_div(points, 2) + 1), _cost(product(before), points)
         out = x.result(variable("FFT"), shape, cost, [x], item_size=2 * x.item_size)
         return Spectrum(x.counter, shape, out.layout, out.held, out.item_size)
-    import torch
-
-    return torch.fft.rfft(x)
+    return _torch().fft.rfft(x)
 
 
 def irfft(x: Any, points: Any) -> Any:
@@ -354,9 +353,7 @@ def irfft(x: Any, points: Any) -> Any:
         cost, size = _cost(product(shape[:-1]), points), x.item_size // 2
         out = x.result(variable("inverse FFT"), shape, cost, [x], item_size=size)
         return Tensor(x.counter, shape, out.layout, out.held, size)
-    import torch
-
-    return torch.fft.irfft(x, n=points)
+    return _torch().fft.irfft(x, n=points)
 
 
 def _cost(rows: Number, points: Number) -> Cost:

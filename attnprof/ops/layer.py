@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost, CostTable, Number, Stage, exact_div, is_symbolic
-from attnprof.ops.caches import CountedCaches, StateTraffic
+from attnprof.ops.caches import CountedCaches
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import in_rows_for
 from attnprof.ops.layout import product
@@ -99,6 +99,12 @@ class Definition:
             multiplications=terms, additions=terms, matmul_flops=2 * terms, dot_outputs=outputs
         )
         self.stage(name, cost, *(shape or (outputs,)))
+
+    def maps(self, maps: dict[str, tuple[Number, Number]], tokens: Number) -> None:
+        """Linear maps of so many tokens, but for that of the output."""
+        for name, (inner, outer) in maps.items():
+            if name != "o_proj":
+                self.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
 
     def sums(self, name: str, outputs: Number, terms: Number) -> None:
         """``terms`` values summed to ``outputs`` results."""
@@ -253,7 +259,7 @@ class Weights:
 
 def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
     """Bytes of its state that a mechanism moves in a step, each once."""
-    caches = StateTraffic(Counter(w.item_size), w)
+    caches = CountedCaches(Counter(w.item_size), w)
     _first_state(spec, LayerSizes.of(w), caches, scope)
     return sum(caches.bytes)
 
@@ -324,10 +330,10 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
         state = _first_state(spec, host.sizes, CountedCaches(counter, w, tokens), scope)
         out, _ = host.step(*_inputs(counter, w, scope, tokens, tokens), state)
     else:
-        given = _inputs(counter, w, scope, w.seq_len, w.keys)
+        inputs = _inputs(counter, w, scope, w.seq_len, w.keys)
         first = 3 if scope == "core" else 1  # what stands before the mask
-        out = host.forward(*given[:first], w.causal, *given[first:])
-        del given
+        out = host.forward(*inputs[:first], w.causal, *inputs[first:])
+        del inputs
     if not counter.grad:
         return (counter.table(weights.count),)
     out.backward()

@@ -226,16 +226,16 @@ class Shaped(Base):
             name, self.shape, Cost(), [self], layout=self.layout, item_size=size, whole=True
         )
 
-    def _places(self, name: str, shape: Any) -> Self:
+    def _places(self, name: str, shape: Any, workspace: Any = 0) -> Self:
         size = self.counter.bytes_of(PLACE)
-        return self.result(name, shape, Cost(), [], item_size=size, whole=True)
+        return self.result(name, shape, Cost(), [], item_size=size, whole=True, workspace=workspace)
 
     def sort(self, *, dim: int, stable: bool = False, descending: bool = False) -> Ordered:
         """Numbers in order along an axis, and where they stood: comparisons, no FLOPs."""
-        line = self.shape[dim] * self.counter.bytes_of(PLACE) if self.whole else 0
+        line = self.shape[dim] * self.counter.bytes_of(PLACE)
         name = variable("sort")
-        values = self.result(name, self.shape, Cost(), [self], workspace=line)
-        return Ordered(values, self._places(f"{name}: places", self.shape))
+        values = self.result(name, self.shape, Cost(), [self])
+        return Ordered(values, self._places(f"{name}: places", self.shape, line))
 
     def max(self, dim: int, keepdim: bool = False) -> Ordered:
         """The largest entry along an axis, and where it stands."""

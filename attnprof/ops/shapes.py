@@ -16,10 +16,10 @@ def _same(one: costs.Number, size: costs.Number) -> bool:
     return one is size or (hasattr(one, "dtype") and costs.same_size(one, size))
 
 
-def _left(shape: Shape, known: Sequence[costs.Number]) -> costs.Number:
+def _left(shape: Shape, fixed: Sequence[costs.Number]) -> costs.Number:
     """One more size beside those told; an array of lengths over itself is left out, no 1."""
     sizes, by = list(shape), list[costs.Number]()
-    for size in known:
+    for size in fixed:
         same = next((place for place, other in enumerate(sizes) if _same(other, size)), None)
         if same is None:
             by.append(size)
@@ -28,10 +28,10 @@ def _left(shape: Shape, known: Sequence[costs.Number]) -> costs.Number:
     return costs.exact_div(product(sizes), product(by))
 
 
-def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
-    """Sizes given one by one, or as one sequence."""
-    only = given[0] if len(given) == 1 else None
-    return tuple(only) if isinstance(only, tuple | list) else tuple(given)
+def sizes(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes one by one, or as one sequence."""
+    only = arguments[0] if len(arguments) == 1 else None
+    return tuple(only) if isinstance(only, tuple | list) else tuple(arguments)
 
 
 def stretched(*shapes: Shape) -> Shape:
@@ -66,8 +66,8 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     """
     name = f"{x.label} in rows" if x.label else name
     old = x.shape
-    given = [size for size in shape if not is_literally(size, -1)]
-    new = tuple(_left(old, given) if is_literally(size, -1) else size for size in shape)
+    fixed = [size for size in shape if not is_literally(size, -1)]
+    new = tuple(_left(old, fixed) if is_literally(size, -1) else size for size in shape)
     empty = costs.same_size(x.count, 0)
     flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
     return x.where(

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnprof.costs import Cost
 from attnprof.errors import RequestError
-from attnprof.ops import pointwise, products
+from attnprof.ops import arithmetic
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import product
 from attnprof.ops.shaped import Ordered, Shaped
@@ -26,11 +26,11 @@ def _function(
         kept: list[Tensor] = []
 
         def backward(grad: "Tensor") -> "list[Tensor]":
-            return [pointwise.entrywise(f"{stage}: grad", grad_cost or Cost(), grad, *kept)]
+            return [arithmetic.entrywise(f"{stage}: grad", grad_cost or Cost(), grad, *kept)]
 
         operands = [self, *(x for x in others if isinstance(x, Tensor))]
         into, run = self if in_place else None, backward if grad_cost else None
-        out = pointwise.entrywise(stage, cost, *operands, into=into, backward=run, **made)
+        out = arithmetic.entrywise(stage, cost, *operands, into=into, backward=run, **made)
         if out.requires_grad and saves:
             kept.append(out.detach() if saves == "result" else self)
         return out
@@ -71,8 +71,8 @@ class Tensor(Shaped):
                 f"the counter has no torch.{function.__name__}; it has the methods of "
                 "attnprof.ops.tensor.Tensor"
             )
-        given = {key: value for key, value in (named or {}).items() if key not in _WITHOUT}
-        return getattr(cls, name)(*args, **given)
+        options = {key: value for key, value in (named or {}).items() if key not in _WITHOUT}
+        return getattr(cls, name)(*args, **options)
 
     @staticmethod
     def join(parts: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
@@ -89,74 +89,74 @@ class Tensor(Shaped):
         )  # fmt: skip
 
     # -- products --------------------------------------------------------------------------
-    bmm = _operation("bmm", products.product_of)
-    mm = _operation("mm", products.product_of)
-    matmul = __matmul__ = _operation("matmul", products.matmul)
+    bmm = _operation("bmm", arithmetic.product_of)
+    mm = _operation("mm", arithmetic.product_of)
+    matmul = __matmul__ = _operation("matmul", arithmetic.matmul)
 
     def baddbmm(self, a: "Tensor", b: "Tensor") -> "Tensor":
         """The same of two others, added to itself, which broadcasts; no gradient."""
-        shape, cost = products.product_cost(a.shape, b.shape)
+        shape, cost = arithmetic.product_cost(a.shape, b.shape)
         cost = cost + Cost(additions=product(shape))
         return self.result(variable("baddbmm"), shape, cost, [self, a, b])
 
     def linear(self, weight: "Tensor", bias: "Tensor | None" = None, name: str = "") -> "Tensor":
         """(…, k) times weight (n, k) transposed, plus bias."""
-        return products.linear(name or variable("linear"), self, weight, bias)
+        return arithmetic.linear(name or variable("linear"), self, weight, bias)
 
     # -- arithmetic ------------------------------------------------------------------------
-    add = _operation("add", pointwise.added)
-    add_ = _operation("add", pointwise.added, in_place=True)
-    sub = _operation("subtract", pointwise.added, minus=True)
-    sub_ = _operation("subtract", pointwise.added, in_place=True, minus=True)
-    mul_ = _operation("multiply", pointwise.multiplied, in_place=True)
-    div_ = _operation("divide", pointwise.divided, in_place=True)
-    __mul__ = __rmul__ = _operation("multiply", pointwise.multiplied)
-    __truediv__ = _operation("divide", pointwise.divided)
+    add = _operation("add", arithmetic.added)
+    add_ = _operation("add", arithmetic.added, in_place=True)
+    sub = _operation("subtract", arithmetic.added, minus=True)
+    sub_ = _operation("subtract", arithmetic.added, in_place=True, minus=True)
+    mul_ = _operation("multiply", arithmetic.multiplied, in_place=True)
+    div_ = _operation("divide", arithmetic.divided, in_place=True)
+    __mul__ = __rmul__ = _operation("multiply", arithmetic.multiplied)
+    __truediv__ = _operation("divide", arithmetic.divided)
     __add__ = __radd__ = add
     __sub__ = sub
-    masked_fill = _operation("masked fill", pointwise.masked)
-    masked_fill_ = _operation("masked fill", pointwise.masked, in_place=True)
-    tril = _operation("lower triangle", pointwise.triangle)
-    tril_ = _operation("lower triangle", pointwise.triangle, in_place=True)
-    triu_ = _operation("upper triangle", pointwise.triangle, in_place=True)
-    softmax = _operation("softmax", pointwise.softmax)
+    masked_fill = _operation("masked fill", arithmetic.masked)
+    masked_fill_ = _operation("masked fill", arithmetic.masked, in_place=True)
+    tril = _operation("lower triangle", arithmetic.triangle)
+    tril_ = _operation("lower triangle", arithmetic.triangle, in_place=True)
+    triu_ = _operation("upper triangle", arithmetic.triangle, in_place=True)
+    softmax = _operation("softmax", arithmetic.softmax)
 
     # -- functions of an entry ---------------------------------------------------------------
-    __rsub__ = _function("subtract", pointwise.ADD)  # a number less every entry
-    lerp = _function("lerp", pointwise.LERP)  # itself plus weight times what the end exceeds it by
+    __rsub__ = _function("subtract", arithmetic.ADD)  # a number less every entry
+    lerp = _function("lerp", arithmetic.LERP)  # itself plus weight times what the end exceeds it by
     # plus a product, or minus one
-    addcmul_ = _function("add product", pointwise.ADD + pointwise.TIMES, in_place=True)
-    minimum = _function("minimum", pointwise.OTHER)
-    maximum = _function("maximum", pointwise.OTHER)
-    remainder = __mod__ = _function("remainder", pointwise.OVER)
-    remainder_ = _function("remainder", pointwise.OVER, in_place=True)
-    eq = _function("equal", pointwise.OTHER, item_size=1, whole=True)
-    __lt__ = _function("smaller", pointwise.OTHER, item_size=1, whole=True)
-    __gt__ = _function("larger", pointwise.OTHER, item_size=1, whole=True)
+    addcmul_ = _function("add product", arithmetic.ADD + arithmetic.TIMES, in_place=True)
+    minimum = _function("minimum", arithmetic.OTHER)
+    maximum = _function("maximum", arithmetic.OTHER)
+    remainder = __mod__ = _function("remainder", arithmetic.OVER)
+    remainder_ = _function("remainder", arithmetic.OVER, in_place=True)
+    eq = _function("equal", arithmetic.OTHER, item_size=1, whole=True)
+    __lt__ = _function("smaller", arithmetic.OTHER, item_size=1, whole=True)
+    __gt__ = _function("larger", arithmetic.OTHER, item_size=1, whole=True)
     logical_or_ = _function("either", Cost(), in_place=True)
-    __neg__ = _function("negative", pointwise.OTHER, pointwise.OTHER, saves="")
-    neg_ = _function("negative", pointwise.OTHER, pointwise.OTHER, saves="", in_place=True)
-    exp = _function("exponential", pointwise.EXP, pointwise.TIMES)
-    exp_ = _function("exponential", pointwise.EXP, pointwise.TIMES, in_place=True)
-    sigmoid = _function("sigmoid", pointwise.SIGMOID, pointwise.SQUASHED)
-    cos = _function("cosine", pointwise.OTHER)
-    sin = _function("sine", pointwise.OTHER)
-    tanh = _function("tanh", pointwise.OTHER, pointwise.SQUASHED)
-    relu = _function("relu", pointwise.OTHER, pointwise.OTHER)
-    relu_ = _function("relu", pointwise.OTHER, pointwise.OTHER, in_place=True)
-    silu = _function("silu", pointwise.SIGMOID, pointwise.SILU_BACKWARD, saves="operand")
-    reciprocal = _function("reciprocal", pointwise.OVER)
-    reciprocal_ = _function("reciprocal", pointwise.OVER, in_place=True)
-    abs = _function("absolute", pointwise.OTHER)
-    log_ = _function("logarithm", pointwise.OTHER, in_place=True)
-    sqrt_ = _function("root", pointwise.OTHER, in_place=True)
-    clamp = _function("clamp", pointwise.OTHER)  # min= or max=, a number
-    clamp_ = _function("clamp", pointwise.OTHER, in_place=True)
-    gt_ = _function("is larger", pointwise.OTHER, in_place=True)  # than a number: 1, else 0
+    __neg__ = _function("negative", arithmetic.OTHER, arithmetic.OTHER, saves="")
+    neg_ = _function("negative", arithmetic.OTHER, arithmetic.OTHER, saves="", in_place=True)
+    exp = _function("exponential", arithmetic.EXP, arithmetic.TIMES)
+    exp_ = _function("exponential", arithmetic.EXP, arithmetic.TIMES, in_place=True)
+    sigmoid = _function("sigmoid", arithmetic.SIGMOID, arithmetic.SQUASHED)
+    cos = _function("cosine", arithmetic.OTHER)
+    sin = _function("sine", arithmetic.OTHER)
+    tanh = _function("tanh", arithmetic.OTHER, arithmetic.SQUASHED)
+    relu = _function("relu", arithmetic.OTHER, arithmetic.OTHER)
+    relu_ = _function("relu", arithmetic.OTHER, arithmetic.OTHER, in_place=True)
+    silu = _function("silu", arithmetic.SIGMOID, arithmetic.SILU_BACKWARD, saves="operand")
+    reciprocal = _function("reciprocal", arithmetic.OVER)
+    reciprocal_ = _function("reciprocal", arithmetic.OVER, in_place=True)
+    abs = _function("absolute", arithmetic.OTHER)
+    log_ = _function("logarithm", arithmetic.OTHER, in_place=True)
+    sqrt_ = _function("root", arithmetic.OTHER, in_place=True)
+    clamp = _function("clamp", arithmetic.OTHER)  # min= or max=, a number
+    clamp_ = _function("clamp", arithmetic.OTHER, in_place=True)
+    gt_ = _function("is larger", arithmetic.OTHER, in_place=True)  # than a number: 1, else 0
 
     def norm(self, *, dim: int, keepdim: bool = False) -> "Tensor":
         """The root of the sum of squares along an axis; no gradient."""
-        shape, count = pointwise.without(self.shape, dim, keepdim), self.count
+        shape, count = arithmetic.without(self.shape, dim, keepdim), self.count
         rows = product(shape)
         cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
         return self.result(variable("norm"), shape, cost, [self])
@@ -165,18 +165,18 @@ class Tensor(Shaped):
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Tensor":
         """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
         if dtype is int:
-            shape, name = pointwise.without(self.shape, dim, keepdim), variable("count")
-            size = self.counter.bytes_of(pointwise.NUMBER)
+            shape, name = arithmetic.without(self.shape, dim, keepdim), variable("count")
+            size = self.counter.bytes_of(arithmetic.NUMBER)
             return self.result(name, shape, Cost(), [self], item_size=size, whole=True)
-        return pointwise.summed(variable("sum"), self, dim, keepdim)
+        return arithmetic.summed(variable("sum"), self, dim, keepdim)
 
     def mean(self, dim: Any, keepdim: bool = False) -> "Tensor":
         """The mean over an axis, or over several."""
-        return pointwise.summed(variable("mean"), self, dim, keepdim, mean=True)
+        return arithmetic.summed(variable("mean"), self, dim, keepdim, mean=True)
 
     def amax(self, dim: Any, keepdim: bool = False) -> "Tensor":
         """The largest entry along an axis: a comparison an entry; no gradient."""
-        shape = pointwise.without(self.shape, dim, keepdim)
+        shape = arithmetic.without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
     def cumsum(self, dim: int) -> "Tensor":

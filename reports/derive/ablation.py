@@ -37,17 +37,17 @@ REQUEST = HERE.parents[1] / "attnprof" / "trace" / "request"
 #: Functions that guess by a name, an annotation or code, by where they are looked up; with what
 #: they return of their arguments where they know nothing.
 GUESSES: dict[str, dict[str, Callable[..., Any]]] = {
-    "given": {
+    "guesses": {
         "compared": lambda *_: "", "may_be_none": lambda *_: False,
         "module_of": lambda *_: None, "_with_grid": lambda *args: args[2],
         "form_of_several": lambda *_: "",
+        "rotary_input": lambda *args: f"(B, N, {args[2]}), (B, N, {args[2]})",
     },
     "signatures": {
         "documented": lambda *_: {}, "sizes_at_default": lambda *_: {}, "_picture": lambda *_: "",
         "_words": lambda *_: "",
     },
     "configurations": {"_state_space_sizes": lambda *_: {}, "_best_class": lambda *_: None},
-    "modules": {"rotary_input": lambda *args: f"(B, N, {args[2]}), (B, N, {args[2]})"},
     "repairs": {"_of_another_width": lambda *args: args[2]},
 }  # fmt: skip
 #: Guesses that went, with their lines and the targets that they served; those now ask for more.
@@ -134,7 +134,7 @@ class Watch:
     def begin(self) -> None:
         """Patch the functions of this process."""
         from attnprof.trace.request import repairs
-        from attnprof.trace.request.tries import Tries
+        from attnprof.trace.request.repairs import Tries
 
         repairs.REPAIRS = tuple((said, self._watched(one)) for said, one in repairs.REPAIRS)
         for where, guesses in GUESSES.items():

@@ -21,6 +21,7 @@ PARAMS = {
     "longformer": {"window": 2},
     "topk": {"top": 3, "index_heads": 16, "index_dim": 4},
     "mla": {"rope_dim": 2},
+    "moba": {"top": 2, "block": 2},
     "dsa": {"rope_dim": 2, "top": 3, "index_heads": 16, "index_dim": 4},
     "sliding-window": {"window": 3},
     "reformer": {"num_hashes": 2, "bucket_size": 2, "num_buckets": 4},

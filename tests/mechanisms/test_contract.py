@@ -1,4 +1,4 @@
-"""What every mechanism promises, whatever it computes."""
+"""What every mechanism promises, whatever it computes, for prompts and token by token."""
 
 import numpy as np
 import pytest
@@ -13,42 +13,29 @@ from tests.mechanisms.cases import (
     SHAPES,
     WORKSPACE,
     built,
+    causals,
     inputs,
     names,
     params,
     phases,
     workload,
 )
+from tests.mechanisms.checks import check_peak, check_steps, close, decoded, held, split
 from tests.oracles.evaluate import Evaluator
 from tests.oracles.memory import allocator_peak
 
-SYMBOLS = dict(
-    zip(
-        ("seq_len", "num_heads", "head_dim", "batch_size"),
-        sympy.symbols("n h d b", positive=True),
-        strict=True,
-    )
-)
-#: bytes of Python numbers that torch wraps on the way, 4 or 8 each; nothing relative on top
-SCALARS = 16
+SIZES = ("seq_len", "num_heads", "head_dim", "batch_size")
+SYMBOLS = dict(zip(SIZES, sympy.symbols("n h d b", positive=True), strict=True))
 
 
 def scopes(name):
     return ("core", "layer") if registry.get(name).abilities.attend else ("layer",)
 
 
-def requests(name):
-    """(causal, phase, scope) triples, decoding included."""
-    asked = [(c, p, scope) for c, p in phases(name) for scope in scopes(name)]
-    if registry.get(name).abilities.decode:
-        asked += [(False, "decode", scope) for scope in scopes(name)]
-    return asked
-
-
 def telling_requests(name):
-    """Every mask with every phase, by turns of the core and of the layer around it."""
+    """Every mask with every phase, decoding too, by turns of the core and the layer around it."""
     of = scopes(name)
-    pairs = dict.fromkeys((causal, phase) for causal, phase, _ in requests(name))
+    pairs = phases(name) + [(False, "decode")] * registry.get(name).abilities.decode
     return [(*pair, of[place % len(of)]) for place, pair in enumerate(pairs)]
 
 
@@ -110,7 +97,7 @@ def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
 
 @pytest.mark.parametrize("name", registry.names())
 def test_training_is_forward_and_backward_together(name):
-    for causal in {causal for causal, _ in phases(name)}:
+    for causal in causals(name):
         forward, backward, train = (
             attnprof.cost(name, workload(SHAPES[1], causal=causal, phase=phase), **params(name))
             for phase in ("forward", "backward", "train")
@@ -119,52 +106,26 @@ def test_training_is_forward_and_backward_together(name):
         assert train.peak() >= max(forward.peak(), backward.live_before)
 
 
-def held(run):
-    run()
-    return allocator_peak(run)
-
-
-@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (1, 129, 2, 16), (2, 64, 1, 32)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "phase"),
+    [((1, 129, 2, 16), "forward"),
+     *((shape, phase) for shape in ((3, 65, 4, 8), (2, 64, 1, 32))
+       for phase in ("forward", "train"))],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
-def test_the_forward_peak_is_the_allocators(name, shape):
+def test_the_peak_is_the_allocators(name, shape, phase):
     layer, x = built(name, shape), inputs(shape)
-    for causal in {causal for causal, _ in phases(name)}:
-        with torch.no_grad():
-            seen = held(lambda causal=causal: layer(x, causal=causal))
-        cost = attnprof.cost(name, workload(shape, causal=causal), **params(name))
-        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
-
-
-@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
-@pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
-def test_the_training_peak_is_the_allocators(name, shape):
-    layer, x = built(name, shape), inputs(shape).requires_grad_()
-    ones = torch.ones_like(x)
-
-    def step(causal):
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        y = layer(x, causal=causal)
-        y.backward(ones)
-        return y
-
-    for causal in {causal for causal, _ in phases(name)}:
-        step(causal)
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        seen = allocator_peak(lambda causal=causal: step(causal))
-        cost = attnprof.cost(name, workload(shape, causal=causal, phase="train"), **params(name))
-        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
+    for causal in causals(name):
+        cost = attnprof.cost(name, workload(shape, causal=causal, phase=phase), **params(name))
+        check_peak(cost, layer, x, phase, causal=causal)
 
 
 @pytest.mark.parametrize("name", WORKSPACE)
 def test_a_peak_that_leaves_out_a_workspace_says_so_and_is_below(name):
     shape = (2, 65, 4, 8)
-    layer, x = built(name, shape), inputs(shape)
-    with torch.no_grad():
-        seen = held(lambda: layer(x))
     table = attnprof.cost(name, workload(shape))
-    assert table.peak() <= seen
+    assert table.peak() <= held(built(name, shape), inputs(shape))
     assert any("workspace" in note for note in table.notes)
 
 
@@ -177,7 +138,7 @@ def test_no_row_moves_when_a_later_token_changes(name):
         changed[:, t:] = torch.randn_like(changed[:, t:])
         with torch.no_grad():
             before, after = layer(x, causal=True), layer(changed, causal=True)
-        torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-12)
+        close(after[:, :t], before[:, :t])
         assert not torch.allclose(after[:, t], before[:, t])
 
 
@@ -189,7 +150,7 @@ def test_no_sample_moves_when_another_sample_changes(name):
     changed[1] = torch.randn_like(changed[1])
     with torch.no_grad():
         before, after = layer(x), layer(changed)
-    torch.testing.assert_close(after[::2], before[::2], rtol=0, atol=1e-12)
+    close(after[::2], before[::2])
     assert not torch.allclose(after[1], before[1])
 
 
@@ -215,3 +176,68 @@ def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
     for name in names(**{ability: False}):
         with pytest.raises(RequestError, match=name):
             attnprof.cost(name, workload((1, 5, 4, 4), **ask), **params(name))
+
+
+# -- token by token ---------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 70, 2, 4)], ids=str)
+@pytest.mark.parametrize("name", names(decode=True))
+def test_steps_are_the_rows_of_the_causal_forward_pass(name, shape):
+    check_steps(built(name, shape, torch.float64), inputs(shape, torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("name", names(decode=True))
+def test_a_token_keeps_its_shape(name):
+    layer, x = built(name, SHAPES[1]), inputs(SHAPES[1])
+    with torch.no_grad():
+        flat, _ = layer.step(x[:, 0], layer.init_state(3))
+        kept, _ = layer.step(x[:, :1], layer.init_state(3))
+    assert flat.shape == (3, 16)
+    assert kept.shape == (3, 1, 16)
+    assert torch.equal(flat, kept[:, 0])
+
+
+@pytest.mark.parametrize("name", names(decode=True, grouped_kv=True))
+def test_grouped_key_heads_decode_too(name):
+    shape = (3, 6, 4, 4)
+    layer = built(name, shape, torch.float64, num_kv_heads=2)
+    check_steps(layer, inputs(shape, torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 1, 16), (3, 33, 4, 8)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [*((n, {}) for n in ("standard", "optimised", "efficient", "super")),
+     ("super", {"per_head": True}), ("standard", {"num_kv_heads": 1})],
+)  # fmt: skip
+def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
+    layer, x = built(name, shape, **more), inputs(shape).transpose(0, 1).contiguous()
+    state = layer.init_state(shape[0])
+    sizes, own = split(more)
+    with torch.no_grad():
+        for token in x[:-1]:
+            layer.step(token, state)
+        seen = allocator_peak(lambda: layer.step(x[-1], state))
+    asked = workload(shape, phase="decode", **sizes)
+    assert attnprof.cost(name, asked, **own).peak() == seen
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
+@pytest.mark.parametrize("name", ["standard", "sdpa", "optimised", "efficient", "super"])
+def test_state_entries_are_what_the_caches_hold(name, shape):
+    _, state = decoded(built(name, shape), inputs(shape))
+    expected = attnprof.cost(name, workload(shape, phase="decode")).state_entries
+    caches = {id(cache): cache for cache in vars(state).values()}.values()
+    assert sum(cache.seen.numel() for cache in caches) == expected
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("name", names(decode=True))
+def test_operations_of_all_steps_are_those_of_the_causal_forward_pass(name, heads):
+    spec = registry.get(name, **params(name))
+    shape = (2, 12, heads, 4)
+    whole = spec.definition(workload(shape, causal=True)).operations
+    steps = [
+        spec.definition(workload((2, t, heads, 4), phase="decode")).operations
+        for t in range(1, shape[1] + 1)
+    ]
+    assert sum(steps) == whole

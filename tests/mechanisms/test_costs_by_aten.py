@@ -6,31 +6,14 @@ import torch
 import attnprof
 from attnprof import registry
 from tests.mechanisms.cases import SHAPES, built, causals, inputs, names, params, workload
-from tests.oracles.aten import KINDS, count, count_core, count_layer, count_training
-
-
-def kinds(cost):
-    return {kind: int(getattr(cost, kind)) for kind in KINDS}
-
-
-def seen_by_phase(name, module, *given):
-    """With a mask and without: what each phase dispatches."""
-    for causal in causals(name):
-        yield causal, "forward", count_core(module, given, "forward", causal=causal)
-        for phase, seen in count_training(module, given, causal=causal).items():
-            yield causal, phase, seen
+from tests.mechanisms.checks import check_executed, check_phases, executed, kinds
+from tests.oracles.aten import count, count_layer
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", registry.names())
 def test_flops_and_bytes_of_a_layer_are_those_dispatched(name, shape):
-    layer, x = built(name, shape), inputs(shape)
-    for causal, phase, seen in seen_by_phase(name, layer, x):
-        asked = workload(shape, causal=causal, phase=phase)
-        cost = attnprof.cost(name, asked, **params(name)).total
-        assert not seen.unknown
-        assert (phase, causal, kinds(cost)) == (phase, causal, seen.by_kind())
-        assert (phase, causal, cost.bytes_moved) == (phase, causal, seen.bytes_moved)
+    check_phases(name, shape, params(name), causals=causals(name))
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
@@ -39,7 +22,7 @@ def test_flops_of_a_core_are_those_dispatched(name, shape):
     layer = built(name, shape)
     b, n, h, d = shape
     q, k, v = (torch.randn(b, h, n, d) for _ in range(3))
-    for causal, phase, seen in seen_by_phase(name, layer.core, q, k, v):
+    for causal, phase, seen in executed(layer.core, q, k, v, causals=causals(name)):
         asked = workload(shape, causal=causal, phase=phase)
         cost = attnprof.cost(name, asked, "core", **params(name)).total
         assert not seen.unknown
@@ -56,19 +39,10 @@ def test_bias_counts_as_executed(name, bias):
     assert kinds(cost) == seen.by_kind()
 
 
-@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 1), (3, 3)])
 @pytest.mark.parametrize("name", names(grouped_kv=True))
-def test_grouped_key_heads_count_as_executed(name, heads, kv_heads, causal):
-    shape = (3, 5, heads, 4)
-    layer = built(name, shape, num_kv_heads=kv_heads)
-    for phase in ("forward", "train"):
-        seen = count_layer(layer, inputs(shape), phase, causal=causal)
-        asked = workload(shape, num_kv_heads=kv_heads, causal=causal, phase=phase)
-        cost = attnprof.cost(name, asked, **params(name)).total
-        assert not seen.unknown
-        assert kinds(cost) == seen.by_kind()
-        assert cost.bytes_moved == seen.bytes_moved
+def test_grouped_key_heads_count_as_executed(name, heads, kv_heads):
+    check_phases(name, (3, 5, heads, 4), params(name), {"num_kv_heads": kv_heads})
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
@@ -80,9 +54,7 @@ def test_cross_attention_counts_as_executed(name, shape):
         seen = count_layer(layer, inputs(shape), phase, context=context)
         context.grad = None
         asked = workload(shape, kv_seq_len=9, phase=phase)
-        cost = attnprof.cost(name, asked, **params(name)).total
-        assert kinds(cost) == seen.by_kind()
-        assert cost.bytes_moved == seen.bytes_moved
+        check_executed(attnprof.cost(name, asked, **params(name)), seen, phase)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
@@ -94,7 +66,4 @@ def test_a_decoding_step_counts_as_executed(name, shape):
         with torch.no_grad():
             seen = count(lambda token=token: layer.step(token, state))
         asked = workload(shape, phase="decode").with_(seq_len=t + 1)
-        cost = attnprof.cost(name, asked, **params(name)).total
-        assert not seen.unknown
-        assert (t, kinds(cost)) == (t, seen.by_kind())
-        assert (t, cost.bytes_moved) == (t, seen.bytes_moved)
+        check_executed(attnprof.cost(name, asked, **params(name)), seen, t)

@@ -8,9 +8,8 @@ import torch
 import attnprof
 from attnprof import Workload
 from attnprof.errors import RequestError
-from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.test_costs_by_aten import kinds
-from tests.oracles.aten import count, count_core, count_training
+from tests.mechanisms.cases import built, inputs
+from tests.mechanisms.checks import check_counts, check_steps, close
 
 FORMS = ("subtracted", "separate")
 
@@ -40,52 +39,23 @@ def loops(q, k, v, causal, depth, a1, b1, a2, b2):
 @pytest.mark.parametrize(("d", "kv_heads", "depth"), [(4, 4, 0), (5, 2, 3), (6, 1, 11)])
 @pytest.mark.parametrize("impl", FORMS)
 def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
-    q = torch.randn(2, 4, 6, d, dtype=torch.float64)
-    k = torch.randn(2, kv_heads, 6, d, dtype=torch.float64)
-    v = torch.randn(2, kv_heads, 6, 3, dtype=torch.float64)
+    shapes = (2, 4, 6, d), (2, kv_heads, 6, d), (2, kv_heads, 6, 3)
+    q, k, v = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     first, second = (torch.randn(2, w).double() / 2 for w in (-(-d // 2), d // 2))
     weights = dict(zip(("a1", "b1", "a2", "b2"), (*first, *second), strict=True))
     got = attnprof.attend(
         "differential", q, k, v, causal=causal, weights=weights, impl=impl, depth=depth
     )
-    expected = loops(q, k, v, causal, depth, **weights)
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    close(got, loops(q, k, v, causal, depth, **weights))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"num_kv_heads": 2, "value_head_dim": 5}], ids=str)
 @pytest.mark.parametrize("impl", FORMS)
 def test_forms_count_as_executed_and_decode_as_the_prompt(impl, sizes):
-    shape = (2, 5, 4, 6)
-    layer, x = built("differential", shape, impl=impl, **sizes), inputs(shape)
-    for causal in (False, True):
-        seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
-        for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
-            asked = workload(shape, causal=causal, phase=phase, **sizes)
-            cost = attnprof.cost("differential", asked, impl=impl).total
-            assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
-            assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
-    layer, x = layer.double(), x.double()
-    state, rows = layer.init_state(2), layer(x, causal=True)
-    for t, token in enumerate(x.transpose(0, 1).contiguous()):
-        asked = workload(shape, phase="decode", **sizes).with_(seq_len=t + 1)
-        table, found = attnprof.cost("differential", asked, impl=impl), []
-        with torch.no_grad():
-            seen = count(lambda token=token, found=found: found.append(layer.step(token, state)))
-        torch.testing.assert_close(found[0][0], rows[:, t], rtol=0, atol=1e-12)
-        assert (t, kinds(table.total)) == (t, seen.by_kind())
-        assert table.state_entries == state.keys.seen.numel() + state.values.seen.numel()
-
-
-@pytest.mark.parametrize(("b", "n", "heads", "d"), [(1, 96, 12, 64), (2, 33, 3, 5)])
-def test_products_are_the_known_formulas(b, n, heads, d):
-    """The article's head width d is half of ours."""
-    asked = Workload(n, heads, 2 * d, b)
-    forms = {impl: attnprof.cost("differential", asked, "core", impl=impl) for impl in FORMS}
-    assert forms["subtracted"].matmul_flops == 8 * b * heads * n * n * d
-    assert forms["separate"].matmul_flops == 12 * b * heads * n * n * d
-    assert forms["subtracted"].parameters == 4 * d
-    step = attnprof.cost("differential", asked.with_(phase="decode"), "core")
-    assert (step.matmul_flops, step.state_entries) == (8 * b * heads * n * d, 4 * b * heads * d * n)
+    shape, params = (2, 5, 4, 6), {"impl": impl}
+    check_counts("differential", shape, params, lambda state: vars(state).values(), sizes)
+    layer = built("differential", shape, torch.float64, **params, **sizes)
+    check_steps(layer, inputs(shape, torch.float64))
 
 
 def test_a_head_of_one_entry_is_refused():
@@ -117,4 +87,4 @@ def test_it_is_the_attention_of_diffllama(kv_heads):
         expected, _ = theirs(x, (torch.ones(1, 9, 8), torch.zeros(1, 9, 8)), mask)
         for impl in FORMS:
             ours.spec = ours.core.spec = ours.spec.with_params({"impl": impl})
-            torch.testing.assert_close(ours(x, causal=True), expected, rtol=0, atol=1e-5)
+            close(ours(x, causal=True), expected, 1e-5)

@@ -12,6 +12,7 @@ import attnprof
 from attnprof import registry
 from attnprof.measure.clocks import onednn_restored
 from tests.mechanisms.cases import HASHES, built, causals, inputs, names, params
+from tests.mechanisms.checks import check_gradients
 
 SHAPE = (2, 7, 2, 4)
 
@@ -92,17 +93,7 @@ def test_the_seed_of_attend_decides(name):
 def test_gradients_of_input_and_parameters_are_numerical_ones(name):
     shape = (1, 5, 2, 2)
     layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
-    for causal in causals(name):
-        weights = dict(layer.named_parameters())
-        keys = list(weights)
-
-        def run(x, *values, causal=causal, keys=keys, layer=layer):
-            named = dict(zip(keys, values, strict=True))
-            return torch.func.functional_call(layer, named, (x, causal))
-
-        values = [w.detach().clone().requires_grad_() for w in weights.values()]
-        asked = (x.clone().requires_grad_(), *values)
-        assert torch.autograd.gradcheck(run, asked, fast_mode=True)
+    check_gradients(layer, x, causals(name), parameters=True, fast_mode=True)
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -14,8 +14,8 @@ from attnprof.blocks.causal_convolution import causal_convolution
 from attnprof.errors import RequestError
 from attnprof.mechanisms.extractors import FFT_FROM
 from attnprof.ops.functional import padded_length
+from tests.mechanisms.checks import check_executed, check_gradients, close, held
 from tests.oracles.aten import count_layer
-from tests.oracles.memory import allocator_peak
 
 NAMES = ("she", "he", "we", "me")
 IMPLS = [(name, impl) for name in NAMES for impl in registry.get(name).allowed["impl"]]
@@ -45,31 +45,24 @@ def definition(layer, x):
 
 
 # -- the function -------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "shape", [(3, 7, 4), (1, 1, 1), (2, 1, 3), (1, 17, 1), (3, 67, 2)], ids=str
-)
-@pytest.mark.parametrize(("name", "impl"), IMPLS)
-def test_each_implementation_is_the_definition(name, impl, shape):
-    layer, x = built(name, *shape, impl=impl)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), definition(layer, x), rtol=0, atol=1e-10)
+#: names, parameters, sizes (the window may be longer than the input)
+CASES = [
+    *((name, {"impl": impl}, shape) for name, impl in IMPLS for shape in (
+        (3, 7, 4), (1, 1, 1), (2, 1, 3), (1, 17, 1), (3, 67, 2), (2, 5, 3, 9),
+    )),
+    *((name, {part: True}, (2, 9, 3)) for name in ("she", "he", "we")
+      for part in ("extract_only", "bias")),
+    *((name, {"output": False}, (2, 9, 3)) for name in ("she", "he", "we")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("params", [{"output": False}, {"extract_only": True}, {"bias": True}])
-@pytest.mark.parametrize("name", ["she", "he", "we"])
-def test_variants_leave_parts_out_or_add_biases(name, params):
-    layer, x = built(name, 2, 9, 3, **params)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), definition(layer, x), rtol=0, atol=1e-10)
-    spec = registry.get(name, **params)
-    assert spec.parameters(Workload(9, 1, 3)) == sum(p.numel() for p in layer.parameters())
-
-
-@pytest.mark.parametrize(("name", "impl"), IMPLS)
-def test_an_input_shorter_than_the_window_uses_the_first_weights(name, impl):
-    layer, x = built(name, 2, 5, 3, window=9, impl=impl)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), definition(layer, x), rtol=0, atol=1e-10)
+@pytest.mark.parametrize(("name", "params", "sizes"), CASES, ids=str)
+def test_each_implementation_is_the_definition(name, params, sizes):
+    layer, x = built(name, *sizes, **params)
+    close(layer(x), definition(layer, x), 1e-10)
+    asked = Workload(len(layer.weight), 1, x.shape[-1])
+    entries = sum(p.numel() for p in layer.parameters())
+    assert registry.get(name, **params).parameters(asked) == entries
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,20 +94,13 @@ def test_no_row_sees_later_tokens_or_other_samples(name, impl, n):
         y, z = layer(x), layer(other)
         assert torch.equal(y, layer(x, causal=True))
     for a, b in ((y[1, : n // 2], z[1, : n // 2]), (y[0], z[0]), (y[2], z[2])):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+        close(a, b)
     assert (y[1, n // 2 :] - z[1, n // 2 :]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(("name", "impl"), IMPLS)
 def test_gradients_are_those_of_the_function(name, impl):
-    layer, x = built(name, 2, 5, 2, impl=impl)
-    weights = {key: value.detach().requires_grad_() for key, value in layer.named_parameters()}
-
-    def run(x, *values):
-        named = dict(zip(weights, values, strict=True))
-        return torch.func.functional_call(layer, named, (x,))
-
-    assert torch.autograd.gradcheck(run, (x.requires_grad_(), *weights.values()))
+    check_gradients(*built(name, 2, 5, 2, impl=impl), (False,), parameters=True)
 
 
 @pytest.mark.parametrize("n", [19, 70])
@@ -127,7 +113,7 @@ def test_gradients_over_several_chunks_are_autograds_own(name, impl, n):
     )
     got = torch.autograd.grad(layer(x), [x, *layer.parameters()], grad)
     for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+        close(a, b, 1e-10)
 
 
 @pytest.mark.parametrize(("name", "impl"), IMPLS)
@@ -154,7 +140,7 @@ def test_steps_are_the_rows_of_the_forward_pass_with_a_state_that_does_not_grow(
     with torch.no_grad():
         for t, row in enumerate(layer(x).unbind(1)):
             y, state = layer.step(x[:, t], state)
-            torch.testing.assert_close(y, row, rtol=0, atol=1e-10)
+            close(y, row, 1e-10)
             assert state.rows.shape == (3, 66, 4)
             entries = attnprof.cost(name, Workload(t + 1, 1, 4, 3, phase="decode")).state_entries
             assert entries == state.rows[:, -state.length :].numel()
@@ -215,29 +201,19 @@ def test_decoding_sums_to_training(name):
 @pytest.mark.parametrize(("name", "impl"), IMPLS)
 def test_counts_bytes_and_peaks_are_what_torch_runs(name, impl, shape):
     b, n, d = shape
-    layer, x = built(name, *shape, impl=impl)
-    layer, x = layer.float(), x.float()
+    layer, x = (part.float() for part in built(name, *shape, impl=impl))
     for phase in ("forward", "train"):
-        seen = count_layer(layer, x, phase)
-        cost = attnprof.cost(name, Workload(n, 1, d, b, phase=phase), impl=impl).total
-        assert not seen.unknown
-        assert {kind: getattr(cost, kind) for kind in seen.by_kind()} == seen.by_kind()
-        assert cost.bytes_moved == seen.bytes_moved
-    with torch.no_grad():
-        layer(x)
-        seen = allocator_peak(lambda: layer(x))
-    assert attnprof.cost(name, Workload(n, 1, d, b), impl=impl).peak() == seen
+        cost = attnprof.cost(name, Workload(n, 1, d, b, phase=phase), impl=impl)
+        check_executed(cost, count_layer(layer, x, phase), phase)
+    assert attnprof.cost(name, Workload(n, 1, d, b), impl=impl).peak() == held(layer, x)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize(("name", "impl"), IMPLS)
 def test_peaks_of_other_formats_are_the_allocators(name, impl, dtype):
-    layer, x = built(name, 2, 70, 4, impl=impl)
-    layer, x = layer.to(getattr(torch, dtype)), x.to(getattr(torch, dtype))
-    with torch.no_grad():
-        layer(x)
-        seen = allocator_peak(lambda: layer(x))
-    assert attnprof.cost(name, Workload(70, 1, 4, 2, dtype=dtype), impl=impl).peak() == seen
+    layer, x = (part.to(getattr(torch, dtype)) for part in built(name, 2, 70, 4, impl=impl))
+    cost = attnprof.cost(name, Workload(70, 1, 4, 2, dtype=dtype), impl=impl)
+    assert cost.peak() == held(layer, x)
 
 
 @pytest.mark.parametrize("n", [33, 1025, 8193])

@@ -10,10 +10,15 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.test_contract import SCALARS
-from tests.mechanisms.test_costs_by_aten import kinds
-from tests.oracles.aten import count, count_core, count_training
-from tests.oracles.memory import allocator_peak
+from tests.mechanisms.checks import (
+    check_counts,
+    check_executed,
+    check_gradients,
+    check_peak,
+    check_steps,
+    close,
+)
+from tests.oracles.aten import count
 
 FORMS = ("expanded", "absorbed", "reexpanded")
 SIZES = [
@@ -78,31 +83,8 @@ def test_every_form_is_the_definition_for_a_prompt_and_token_by_token(impl, para
     with torch.no_grad():
         for causal in (False, True):
             expected = torch.stack([loops(layer, sample, causal) for sample in x])
-            torch.testing.assert_close(layer(x, causal=causal), expected, rtol=0, atol=1e-12)
-        state = layer.init_state(2)
-        for t, token in enumerate(x.unbind(1)):
-            row, state = layer.step(token, state)
-            torch.testing.assert_close(row, expected[:, t], rtol=0, atol=1e-12)
-
-
-def check_counts(name, shape, params, caches):
-    """All phases and steps execute what the closed form counts; ``caches`` are those of a state."""
-    layer, x = built(name, shape, **params), inputs(shape)
-    for causal in (False, True):
-        seen = {"forward": count_core(layer, (x,), "forward", causal=causal)}
-        for phase, counts in {**seen, **count_training(layer, (x,), causal=causal)}.items():
-            cost = attnprof.cost(name, workload(shape, causal=causal, phase=phase), **params).total
-            assert not counts.unknown
-            assert (causal, phase, kinds(cost)) == (causal, phase, counts.by_kind())
-            assert (causal, phase, cost.bytes_moved) == (causal, phase, counts.bytes_moved)
-    state = layer.init_state(2)
-    for t, token in enumerate(x.transpose(0, 1).contiguous()):
-        with torch.no_grad():
-            counts = count(lambda token=token: layer.step(token, state))
-        table = attnprof.cost(name, workload(shape, phase="decode").with_(seq_len=t + 1), **params)
-        assert (t, kinds(table.total)) == (t, counts.by_kind())
-        assert (t, table.total.bytes_moved) == (t, counts.bytes_moved)
-        assert (t, table.state_entries) == (t, sum(c.seen.numel() for c in caches(state)))
+            close(layer(x, causal=causal), expected)
+    check_steps(layer, x)
 
 
 @pytest.mark.parametrize("params", SIZES, ids=str)
@@ -119,11 +101,8 @@ def test_every_form_counts_as_executed(impl, params):
 @pytest.mark.parametrize("impl", FORMS)
 def test_the_peak_of_every_form_is_the_allocators(impl, shape):
     layer, x = built("mla", shape, impl=impl, rope_dim=4), inputs(shape)
-    with torch.no_grad():
-        layer(x, causal=True)
-        seen = allocator_peak(lambda: layer(x, causal=True))
     cost = attnprof.cost("mla", workload(shape, causal=True), impl=impl, rope_dim=4)
-    assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=0)
+    check_peak(cost, layer, x, causal=True)
 
 
 @pytest.mark.parametrize("params", SIZES, ids=str)
@@ -131,14 +110,7 @@ def test_the_peak_of_every_form_is_the_allocators(impl, shape):
 def test_gradients_of_every_form_are_numerical_ones(impl, params):
     shape = (1, 4, 2, 2)
     layer = built("mla", shape, torch.float64, impl=impl, **params)
-    x = inputs(shape, torch.float64).requires_grad_()
-    names = list(dict(layer.named_parameters()))
-
-    def run(x, *values):
-        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x, True))
-
-    values = [w.detach().clone().requires_grad_() for w in layer.parameters()]
-    assert torch.autograd.gradcheck(run, (x, *values), fast_mode=True)
+    check_gradients(layer, inputs(shape, torch.float64), parameters=True, fast_mode=True)
 
 
 #: h, d_model / h, q_rank, c, rope, key, value: DeepSeek-V3, Kimi-Linear, and an odd one
@@ -236,10 +208,10 @@ def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
             counts = count(lambda step=step, state=state: few.step(step, state))
             asked = workload(shape, phase="decode", dtype="float64").with_(seq_len=first + 3)
             table = attnprof.cost("mla", asked, **params, step_tokens=3)
-            assert (first, kinds(table.total)) == (first, counts.by_kind())
+            check_executed(table, counts, first)
         state = few.init_state(2)
         both = [few.step(x[:, first : first + 3], state)[0] for first in (0, 3)]
-        torch.testing.assert_close(torch.cat(both, 1), torch.stack(rows[:6], 1), rtol=0, atol=1e-12)
+        close(torch.cat(both, 1), torch.stack(rows[:6], 1))
 
 
 def test_auto_makes_latents_again_for_many_tokens_of_a_step():
@@ -278,4 +250,4 @@ def test_it_is_the_attention_of_deepseek_v3(q_rank):
                      "q_up.weight": "q_b_proj.weight"}  # fmt: skip
             known = dict(theirs.named_parameters())
             ours.load_state_dict({a: known[b] for a, b in named.items() if b in known})
-            torch.testing.assert_close(ours(x, causal=True), expected, rtol=0, atol=1e-5)
+            close(ours(x, causal=True), expected, 1e-5)

@@ -73,7 +73,10 @@ FORMULAS = {
     },
     **{
         f"{name} impl=recurrent": (prompt(0, of[1]), step(0, of[1]))
-        for name, of in (("retnet", DECAY), ("gated-deltanet", DELTA), ("kimi-delta", DELTA))
+        for name, of in (
+            *((name, DECAY) for name in ("retnet", "lightning", "gla", "mamba2")),
+            ("gated-deltanet", DELTA), ("kimi-delta", DELTA),
+        )
     },
     **{
         f"{name} impl=inverse chunk={C}": (prompt(0, DELTA[0]), step(0, DELTA[1]))

@@ -10,8 +10,8 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from attnprof.mechanisms import neural as neural_spec
-from tests.oracles.aten import KINDS, count, count_layer
-from tests.oracles.memory import allocator_peak
+from tests.mechanisms.checks import check_counts, check_executed, check_steps, close, drawn, held
+from tests.oracles.aten import count_layer
 
 VARIANTS = [
     {},
@@ -75,10 +75,10 @@ def loops(q, k, v, weights, causal):
 def made(shape, **params):
     """A core's weights, away from their start, and q, k, v."""
     torch.manual_seed(1)
-    b, h, n, d = shape
+    _, h, n, d = shape
     core = attnprof.build("neural", h * d, h, n, **params).core.double()
     weights = {name: w.detach() + 0.3 * torch.randn_like(w) for name, w in core.named_parameters()}
-    return weights, [torch.randn(b, h, n, d, dtype=torch.float64) for _ in range(3)]
+    return weights, drawn(shape)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -92,7 +92,7 @@ def test_attend_is_the_definition(shape, params, impl, causal):
     for i in range(shape[0]):
         for j in range(shape[1]):
             expected = loops(q[i, j], k[i, j], v[i, j], weights, causal)
-            torch.testing.assert_close(got[i, j], expected, rtol=0, atol=1e-10)
+            close(got[i, j], expected, 1e-10)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,7 +110,7 @@ def test_both_forms_have_the_same_gradients(params, causal):
         )
         grads.append(torch.autograd.grad(out, leaves, torch.sin(out.detach() * 50)))
     for ours, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+        close(ours, theirs, 1e-10)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -149,55 +149,27 @@ def test_costs_are_what_is_dispatched(shape, params, impl):
         for phase in ("forward", "train"):
             seen = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
             work = Workload(n, h, d, b, causal=causal, phase=phase)
-            cost = attnprof.cost("neural", work, impl=impl, **params).total
-            assert not seen.unknown
-            assert {kind: getattr(cost, kind) for kind in KINDS} == seen.by_kind()
-            assert cost.bytes_moved == seen.bytes_moved
+            check_executed(attnprof.cost("neural", work, impl=impl, **params), seen, phase)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("params", VARIANTS, ids=str)
 def test_peaks_are_the_allocators(params, impl, causal):
-    shape = b, n, h, d = (2, 129, 2, 8)
-    layer = attnprof.build("neural", h * d, h, n, impl=impl, **params)
-    x = torch.randn(b, n, h * d, requires_grad=True)
-
-    def train():
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        layer(x, causal=causal).backward(torch.ones(b, n, h * d))
-
-    def forward():
-        with torch.no_grad():
-            return layer(x, causal=causal)
-
-    for phase, run in (("forward", forward), ("train", train)):
-        run()
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
+    b, n, h, d = 2, 129, 2, 8
+    layer, x = attnprof.build("neural", h * d, h, n, impl=impl, **params), torch.randn(b, n, h * d)
+    for phase in ("forward", "train"):
         work = Workload(n, h, d, b, causal=causal, phase=phase)
-        extra = 0 if phase == "forward" else 4 * b * n * h * d  # the ones
         peak = attnprof.cost("neural", work, impl=impl, **params).peak()
-        assert peak == pytest.approx(allocator_peak(run) - extra, abs=64, rel=1e-3), shape
+        seen = held(layer, x, phase, causal=causal)
+        assert peak == pytest.approx(seen, abs=64, rel=1e-3), phase
 
 
 @pytest.mark.parametrize("params", VARIANTS, ids=str)
 def test_a_step_is_the_causal_forwards_row_and_costs_what_it_runs(params):
+    check_counts("neural", (3, 9, 2, 4), params, lambda state: [state])
     layer = attnprof.build("neural", 8, 2, **params).double()
-    x = torch.randn(3, 9, 8, dtype=torch.float64)
-    state, rows = layer.init_state(3), []
-    with torch.no_grad():
-        for t in range(9):
-            taken = []
-            seen = count(lambda t=t, taken=taken: taken.append(layer.step(x[:, t], state)))
-            rows.append(taken[0][0])
-            work = Workload(t + 1, 2, 4, 3, phase="decode", dtype="float64")
-            table = attnprof.cost("neural", work, **params)
-            assert {kind: getattr(table.total, kind) for kind in KINDS} == seen.by_kind()
-            assert table.state_entries == state.seen.numel()
-        expected = layer(x, causal=True)
-    torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=0, atol=1e-10)
+    check_steps(layer, *drawn((3, 9, 8), 1), 1e-10)
 
 
 @pytest.mark.parametrize("n", [33, 1_000, 4_097, 32_769])

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from tests.oracles.memory import allocator_peak
+from tests.mechanisms.checks import check_gradients, check_steps, close, drawn, held
 
 SMALL = {"num_hashes": 2, "bucket_size": 3, "num_buckets": 4}
 
@@ -54,10 +54,6 @@ def loops(q, v, rotations, size, causal, with_itself):
     return out
 
 
-def random(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("with_itself", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
@@ -67,44 +63,44 @@ def random(*shape):
 )  # fmt: skip
 def test_attend_is_the_definition(shape, rounds, size, buckets, causal, with_itself):
     torch.manual_seed(0)
-    q, v = random(*shape), random(*shape)
+    q, v = drawn(shape, 2)
     half = (buckets or 2 * math.ceil(shape[2] / 2 / size)) // 2
-    rotations = random(rounds, half, shape[3])
+    (rotations,) = drawn((rounds, half, shape[3]), 1)
     got = attnprof.attend(
         "reformer", q, q, v, causal=causal, weights={"rotations": rotations}, num_hashes=rounds,
         bucket_size=size, num_buckets=buckets, self_attention=with_itself,
     )  # fmt: skip
     last = loops(q[-1, -1], v[-1, -1], rotations, size, causal, with_itself)
-    torch.testing.assert_close(got[-1, -1], last, rtol=0, atol=1e-10)
+    close(got[-1, -1], last, 1e-10)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [1, 23, 80])
 def test_one_bucket_of_all_tokens_is_standard_attention_over_normalised_keys(n, causal):
-    q, v = random(2, 2, n, 4), random(2, 2, n, 4)
+    q, v = drawn((2, 2, n, 4), 2)
     how = {"num_buckets": 1, "bucket_size": 80, "self_attention": True}
     got = attnprof.attend("reformer", q, q, v, causal=causal, **how)
     keys = q / q.norm(dim=-1, keepdim=True)
     expected = attnprof.attend("standard", q, keys, v, causal=causal)
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    close(got, expected)
 
 
 @pytest.mark.parametrize("params", [SMALL, {"bucket_size": 4}], ids=str)
 def test_no_row_moves_when_a_later_token_changes(params):
     layer = attnprof.build("reformer", 8, 2, 140, **params).double()
-    x = random(2, 140, 8)
+    (x,) = drawn((2, 140, 8), 1)
     with torch.no_grad():
         before = layer(x, causal=True)
         for t in (1, 33, 64, 100):
             changed = x.clone()
-            changed[:, t:] = 3 * random(2, 140 - t, 8)
+            changed[:, t:] = 3 * torch.randn(2, 140 - t, 8)
             after = layer(changed, causal=True)
-            torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-12)
+            close(after[:, :t], before[:, :t])
             assert not torch.allclose(after[:, t:], before[:, t:])
 
 
 def test_keys_are_the_queries_and_k_is_not_read():
-    q, k, v = (random(1, 2, 20, 4) for _ in range(3))
+    q, k, v = drawn((1, 2, 20, 4))
     one, other = (attnprof.attend("reformer", q, keys, v, **SMALL) for keys in (q, k))
     assert torch.equal(one, other)
     layer = attnprof.build("reformer", 8, 2)
@@ -133,8 +129,7 @@ def test_rotations_are_the_same_in_training_and_after_loading_and_change_when_re
 def test_gradients_are_those_of_the_function(causal, with_itself):
     torch.manual_seed(1)
     layer = attnprof.build("reformer", 4, 2, self_attention=with_itself, **SMALL).double()
-    x = random(2, 70, 4).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: layer(x, causal=causal), (x,), fast_mode=True)
+    check_gradients(layer, *drawn((2, 70, 4), 1), (causal,), fast_mode=True)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -156,14 +151,7 @@ def test_float32_gradients_are_those_of_float64(causal):
 @pytest.mark.parametrize("more", [{}, {"num_buckets": 1}, {"self_attention": True}], ids=str)
 def test_a_step_is_the_causal_forwards_row(more):
     layer = attnprof.build("reformer", 8, 2, **{**SMALL, **more}).double()
-    x = random(2, 50, 8)
-    with torch.no_grad():
-        state, rows = layer.init_state(2), []
-        for token in x.unbind(1):
-            row, state = layer.step(token, state)
-            rows.append(row)
-        expected = layer(x, causal=True)
-    torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=0, atol=1e-12)
+    state = check_steps(layer, *drawn((2, 50, 8), 1))
     entries = state.rows.numel() + state.counts.numel()
     spec = registry.get("reformer", **{**SMALL, **more})
     work = Workload(50, 2, 4, 2, phase="decode")
@@ -212,10 +200,7 @@ def test_symbols_are_the_numbers_where_buckets_follow_the_length(phase, causal):
 
 @pytest.mark.parametrize("n", [700, 2200])
 def test_the_forward_peak_is_the_allocators(n):
-    layer, x = attnprof.build("reformer", 32, 2, n), torch.randn(1, n, 32)
-    with torch.no_grad():
-        layer(x)
-        seen = allocator_peak(lambda: layer(x))
+    seen = held(attnprof.build("reformer", 32, 2, n), torch.randn(1, n, 32))
     assert attnprof.cost("reformer", Workload(n, 2, 16)).peak() == pytest.approx(seen, rel=1e-3)
 
 
@@ -247,15 +232,15 @@ def test_the_definitions_pairs_are_those_of_evenly_filled_buckets(n, size, bucke
     assert steps == pairs
 
 
-def test_what_cannot_be_is_refused_with_what_to_type():
-    with pytest.raises(RequestError, match="num_buckets=64"):
-        attnprof.cost("reformer", Workload(9, 1, 4, phase="decode"))
-    with pytest.raises(RequestError, match="num_buckets=64"):
-        attnprof.build("reformer", 8, 2).init_state(1)
-    with pytest.raises(RequestError, match="even"):
-        registry.get("reformer", num_buckets=3)
-    with pytest.raises(RequestError, match="at least 1"):
-        registry.get("reformer", bucket_size=0)
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [({}, "num_buckets=64"), ({"num_buckets": 3}, "even"), ({"bucket_size": 0}, "at least 1")],
+)
+def test_what_cannot_be_is_refused_with_what_to_type(params, says):
+    with pytest.raises(RequestError, match=says):
+        attnprof.cost("reformer", Workload(9, 1, 4, phase="decode"), **params)
+    with pytest.raises(RequestError, match=says):
+        attnprof.build("reformer", 8, 2, **params).init_state(1)
 
 
 def test_a_saved_layer_has_the_same_rotations_in_every_format():

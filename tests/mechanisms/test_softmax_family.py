@@ -10,7 +10,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import SHAPES, built, inputs, workload
-from tests.oracles.aten import KINDS, count_layer
+from tests.mechanisms.checks import check_phases, check_steps, close, drawn
 
 FAMILY = ("standard", "optimised", "efficient", "super")
 
@@ -68,7 +68,7 @@ def defined(layer, x, causal):
 def test_a_layer_is_its_definition(name, params, shape, causal):
     layer, x = built(name, shape, torch.float64, **params), inputs(shape, torch.float64)
     expected = torch.tensor([defined(layer, rows, causal) for rows in x.tolist()], dtype=x.dtype)
-    torch.testing.assert_close(layer(x, causal=causal), expected, rtol=0, atol=1e-10)
+    close(layer(x, causal=causal), expected, 1e-10)
 
 
 # -- parameters: every row of tables 5, 6, 8, 9 and 10 prints one of these ------------------------
@@ -137,19 +137,18 @@ def test_operations_of_standard_attention_are_those_of_document_002(heads, total
 
 
 # -- the fused kernel ---------------------------------------------------------------------------
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sdpa_and_its_gradients_are_those_of_standard(causal, kv_heads, dtype, close):
+def test_sdpa_and_its_gradients_are_those_of_standard(causal, kv_heads, dtype, off):
     shape = (3, 33, 4, 8)
     written = built("standard", shape, dtype, num_kv_heads=kv_heads)
     fused = built("sdpa", shape, dtype, num_kv_heads=kv_heads)
     fused.load_state_dict(written.state_dict())
     x = inputs(shape, dtype).requires_grad_()
     outputs = [layer(x, causal=causal) for layer in (written, fused)]
-    torch.testing.assert_close(*outputs, rtol=0, atol=close)
-    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in outputs]
-    torch.testing.assert_close(*gradients, rtol=0, atol=20 * close)
+    close(*outputs, off)
+    close(*(torch.autograd.grad(y.square().sum(), x)[0] for y in outputs), 20 * off)
 
 
 def test_causal_sdpa_counts_the_pairs_it_sees_and_five_products_backward():
@@ -179,17 +178,16 @@ def test_for_one_head_the_slices_are_standard_with_identity_maps():
             projection.bias.zero_()
     standard.load_state_dict(efficient.state_dict(), strict=False)
     x = inputs(shape, torch.float64)
-    torch.testing.assert_close(standard(x), efficient(x), rtol=0, atol=1e-12)
+    close(standard(x), efficient(x))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attend_takes_the_mixing_map_by_name(causal):
-    q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
+    q, k, v = drawn((2, 3, 5, 4))
     mixing = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
     got = attnprof.attend("super", q, k, v, causal, weights={"mixing": mixing})
     mixed = (mixing.tril() if causal else mixing) @ v
-    expected = attnprof.attend("standard", q, k, mixed, causal)
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    close(got, attnprof.attend("standard", q, k, mixed, causal))
     (gradient,) = torch.autograd.grad(got.sum(), mixing)
     above = gradient.triu(1).abs().sum()
     assert (above == 0) == causal
@@ -209,19 +207,11 @@ def test_super_refuses_a_length_it_was_not_built_for():
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_map_per_head_counts_and_decodes_as_executed(shape, causal):
-    layer, x = built("super", shape, per_head=True), inputs(shape)
-    for phase in ("forward", "backward", "train"):
-        seen = count_layer(layer, x, phase, causal=causal)
-        asked = workload(shape, causal=causal, phase=phase)
-        table = attnprof.cost("super", asked, per_head=True)
-        assert {kind: getattr(table.total, kind) for kind in KINDS} == seen.by_kind()
-        assert table.total.bytes_moved == seen.bytes_moved
-        assert table.parameters == sum(p.numel() for p in layer.parameters())
-    state = layer.init_state(shape[0])
-    rows = torch.stack([layer.step(token, state)[0] for token in x.unbind(1)], 1)
-    torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-5)
+def test_a_map_per_head_counts_and_decodes_as_executed(shape):
+    layer, x = check_phases("super", shape, {"per_head": True})
+    table = attnprof.cost("super", workload(shape), per_head=True)
+    assert table.parameters == sum(p.numel() for p in layer.parameters())
+    check_steps(layer, x, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["optimised", "efficient"])

@@ -8,9 +8,9 @@ import attnprof
 from attnprof import Workload
 from attnprof.blocks.taylor import SYMMETRIC, scan, sums
 from attnprof.errors import RequestError
-from tests.oracles.aten import KINDS, count, count_layer
+from tests.mechanisms.checks import check_executed, held
+from tests.oracles.aten import count, count_layer
 from tests.oracles.evaluate import Evaluator
-from tests.oracles.memory import allocator_peak
 
 NAME = "taylor-efficient"
 SHAPES = ((3, 9, 2, 4), (1, 70, 3, 5), (2, 8, 1, 3), (2, 7, 1, 1), (1, 33, 2, 2), (2, 1, 2, 6))
@@ -30,10 +30,6 @@ def built(shape):
 
 def cost(shape, **more):
     return attnprof.cost(NAME, asked(shape, **more), **PARAMS)
-
-
-def kinds(table):
-    return {kind: getattr(table.total, kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
@@ -70,23 +66,10 @@ RUNS = [
 @pytest.mark.parametrize(("shape", "causal", "phase"), RUNS, ids=str)
 def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
     layer, x = built(shape)
-    seen, table = (
-        count_layer(layer, x, phase, causal=causal),
-        cost(shape, causal=causal, phase=phase),
-    )
-    assert not seen.unknown
-    assert kinds(table) == seen.by_kind()
-    assert table.total.bytes_moved == seen.bytes_moved
-    layer.zero_grad(set_to_none=True)
-    x, ones = x.clone().requires_grad_(phase == "train"), torch.ones_like(x)
-
-    def run():
-        with torch.set_grad_enabled(phase == "train"):
-            y = layer(x, causal=causal)
-        return y.backward(ones) if phase == "train" else y
-
-    held = allocator_peak(run)
-    assert abs(held - table.peak()) <= 1e-3 * held + 64
+    table = cost(shape, causal=causal, phase=phase)
+    check_executed(table, count_layer(layer, x, phase, causal=causal))
+    seen = held(layer, x, phase, causal=causal)
+    assert abs(seen - table.peak()) <= 1e-3 * seen + 64
 
 
 def test_a_compiled_layer_is_the_layer():
@@ -111,8 +94,7 @@ def test_steps_are_the_causal_rows_and_count_as_dispatched(shape):
             token = x[:, t].contiguous()
             seen = count(lambda token=token: rows.append(layer.step(token, state)[0]))
     d, table = shape[3], cost(shape, phase="decode")
-    assert kinds(table) == seen.by_kind()
-    assert table.total.bytes_moved == seen.bytes_moved
+    check_executed(table, seen)
     features = d * (d + 1) // 2 + d + 1
     assert table.state_entries == state.sums.numel() == shape[0] * shape[2] * features * (d + 1)
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=1e-4, atol=1e-4)
@@ -144,13 +126,13 @@ def test_nothing_of_n_by_d_squared_is_held(causal):
 
 
 def test_it_crosses_earlier_and_says_its_parameters():
-    found = {}
+    first = {}
     for impl in ("boxed", "symmetric"):
         report = attnprof.crossover("taylor-direct", NAME, 16, kinds=["formula"], impl=impl)
-        found[impl] = [record.first_seq_len for record in report.records]
+        first[impl] = [record.first_seq_len for record in report.records]
         assert report.records[0].params_b["impl"] == impl
         assert "impl" not in report.records[0].params_a
-    assert all(a < b for a, b in zip(found["symmetric"], found["boxed"], strict=True))
+    assert all(a < b for a, b in zip(first["symmetric"], first["boxed"], strict=True))
 
 
 def test_an_unknown_impl_is_refused():

@@ -10,7 +10,7 @@ from attnprof.models.engine import engine_subject
 from attnprof.models.engine_mixer_kernel import mixer, mixer_backward, mixer_step
 from attnprof.models.hub import hub_subject
 from attnprof.models.phases import run_of
-from attnprof.trace.rules.mixers import played
+from attnprof.trace.rules.engine import played
 from attnprof.trace.rules.units import flops_in
 from attnprof.trace.solve.count import counted
 from tests.oracles.aten import OperationCounter, count

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.trace.request.given import Request
+from attnprof.trace.request.guesses import Request
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.parents import uses
 from attnprof.trace.solve.derive import derived

@@ -1,8 +1,13 @@
-"""Products in every spelling, against torch's own formulas and against each other."""
+"""Products in every spelling, against torch's own formulas and against each other.
+
+Triangular solves and decompositions: against textbook loops that count each operation.
+"""
 
 import itertools
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -238,3 +243,136 @@ def test_products_of_groups_count_and_lie_as_on_real_tensors(kind, dtype):
     run(torch.randn(a, dtype=dtype), torch.randn(b, dtype=dtype))
     assert counted(run, a, b, dtype=dtype)["P"] == sum(2 * m * k * n for m, k, n in parts)
     assert lies[0] == lies[1]
+
+
+class Number:
+    """A real number that counts what is done with it."""
+
+    def __init__(self, value, seen):
+        self.value, self.seen = float(value), seen
+
+    def _new(self, letter, value):
+        self.seen[letter] += 1
+        return Number(value, self.seen)
+
+    def __mul__(self, other):
+        return self._new("M", self.value * other.value)
+
+    def __sub__(self, other):
+        return self._new("A", self.value - other.value)
+
+    def __truediv__(self, other):
+        return self._new("D", self.value / other.value)
+
+    def __gt__(self, other):
+        self.seen["O"] += 1
+        return abs(self.value) > abs(other.value)
+
+    def root(self):
+        return self._new("O", self.value**0.5)
+
+
+def matrix(rows, columns, seen, *, dominant=False):
+    values = np.random.default_rng(rows).normal(size=(rows, columns))
+    if dominant:
+        values = values @ values.T + rows * np.eye(rows)
+    return [[Number(x, seen) for x in row] for row in values]
+
+
+def solved(a, b, *, ones=False):
+    """Forward substitution, in place, for each column of b."""
+    for column in range(len(b[0])):
+        for i in range(len(a)):
+            for j in range(i):
+                b[i][column] = b[i][column] - a[i][j] * b[j][column]
+            if not ones:
+                b[i][column] = b[i][column] / a[i][i]
+
+
+def choleskied(a):
+    for j in range(len(a)):
+        for i in range(j, len(a)):
+            for k in range(j):
+                a[i][j] = a[i][j] - a[i][k] * a[j][k]
+            a[i][j] = a[j][j].root() if i == j else a[i][j] / a[j][j]
+
+
+def eliminated(a):
+    rows, columns = len(a), len(a[0])
+    for j in range(min(rows, columns)):
+        best = j
+        for i in range(j + 1, rows):
+            if a[i][j] > a[best][j]:
+                best = i
+        a[j], a[best] = a[best], a[j]
+        for i in range(j + 1, rows):
+            a[i][j] = a[i][j] / a[j][j]
+            for k in range(j + 1, columns):
+                a[i][k] = a[i][k] - a[i][j] * a[j][k]
+
+
+def loops(a, b, steps, times):
+    """Counts of loops over a matrix and its right hand sides, for so many matrices."""
+    seen = Counter()
+    for step in steps:
+        left = matrix(*a[-2:], seen, dominant=step is choleskied)
+        step(*([left] if step in (choleskied, eliminated) else [left, matrix(*b[-2:], seen)]))
+    return {letter: times * count for letter, count in seen.items() if count}
+
+
+def unit(a, b):
+    solved(a, b, ones=True)
+
+
+def lower(a, b):
+    return torch.linalg.solve_triangular(a, b, upper=False)
+
+
+#: By elimination, and two substitutions.
+SYSTEM = [eliminated, unit, solved]
+SOLVES = {
+    "solve_triangular": (lower, 3, (5, 5), (5, 4), [solved]),
+    "batches": (lower, 6, (2, 3, 5, 5), (2, 3, 5, 4), [solved]),
+    "a matrix for all": (lower, 3, (5, 5), (3, 5, 4), [solved]),
+    "ones on the diagonal": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=True, unitriangular=True),
+        3, (5, 5), (5, 4), [unit],
+    ),
+    "from the right": (
+        lambda a, b: torch.linalg.solve_triangular(a, b.mT, upper=True, left=False),
+        3, (5, 5), (5, 4), [solved],
+    ),
+    "cholesky": (lambda a, _: torch.linalg.cholesky(a), 3, (7, 7), (7, 1), [choleskied]),
+    "cholesky_solve": (lambda a, b: torch.cholesky_solve(b, a), 3, (5, 5), (5, 4), [solved] * 2),
+    "lu_factor": (lambda a, _: torch.linalg.lu_factor(a), 3, (6, 6), (6, 6), [eliminated]),
+    "lu of a tall one": (lambda a, _: torch.linalg.lu(a), 3, (7, 4), (7, 4), [eliminated]),
+    "lu of a wide one": (lambda a, _: torch.linalg.lu(a), 3, (4, 7), (4, 7), [eliminated]),
+    "solve": (torch.linalg.solve, 3, (5, 5), (5, 4), SYSTEM),
+    "inv": (lambda a, _: torch.linalg.inv(a), 3, (5, 5), (5, 5), SYSTEM),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOLVES)
+def test_solves_and_decompositions_count_what_loops_count(name):
+    run, times, a, b, steps = SOLVES[name]
+    batched = [shape if len(shape) > 2 or name == "a matrix for all" else (times, *shape)
+               for shape in (a, b)]  # fmt: skip
+    expected = loops(a, b, steps, times)
+    assert counted(run, *batched) == expected
+    if len({*a, *b, times}) == len(set(a)) + len({*b} - {*a}) + 1:  # sizes apart
+        assert counted_by_symbols(run, *batched) == expected
+
+
+def test_determinants_multiply_their_diagonal():
+    factored = counted(torch.linalg.lu_factor, (3, 5, 5))
+    assert counted(torch.linalg.det, (3, 5, 5)) == plus(factored, {"M": 15})
+    assert counted(torch.linalg.slogdet, (3, 5, 5)) == plus(factored, {"O": 15, "A": 15})
+
+
+def test_a_solve_is_differentiated_by_a_solve_and_a_product():
+    found = counted(lower, (2, 5, 5), (2, 5, 4), backward=True)
+    macs = 2 * 5 * 4 * 5
+    solve = counted(lower, (2, 5, 5), (2, 5, 4))
+    assert found["P"] == 2 * macs
+    assert found["D"] == solve["D"]
+    assert found["M"] == solve["M"] + macs

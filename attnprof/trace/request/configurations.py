@@ -3,24 +3,28 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, get_args
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.record.files import read_json, read_toml, why_of
 from attnprof.trace.request.signatures import (
+    FEW,
+    REQUIRED,
+    WIDTHS,
     Parameters,
     is_required,
     parameters_of,
     parameters_of_class,
+    plain_value,
 )
-from attnprof.trace.request.target import Expression, Sized, Sizes, at
+from attnprof.trace.request.target import Sized, Sizes, at, names_used
 from attnprof.trace.request.texts import as_size
-from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 
 #: Names of parameters that take a configuration.
 _CONFIG_NAMES = re.compile(
@@ -37,27 +41,25 @@ class Fields(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Configuration(Sized):
     """A configuration still to be made: its class, and its fields, some of which are sizes."""
 
     kind: Any
     fields: Mapping[str, Any]
 
-    def __str__(self) -> str:
-        values = {name: getattr(value, "text", value) for name, value in self.fields.items()}
-        fields = ", ".join(f"{name}={value}" for name, value in values.items())
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value}" for name, value in self.fields.items())
         return f"{self.kind.__name__}({fields})"
 
     @property
-    def parts(self) -> Iterable[Expression]:
-        """The fields that are sizes."""
-        sized = [value for value in self.fields.values() if isinstance(value, Sized)]
-        return [part for value in sized for part in value.parts]
+    def names(self) -> tuple[str, ...]:
+        """The symbols that the fields use."""
+        return tuple(names_used([*self.fields.values()]))
 
     def at(self, sizes: Sizes) -> Any:
         """Return the object; fields that its constructor does not take are set afterwards."""
-        values = {name: at(value, sizes) for name, value in self.fields.items()}
+        values = at(dict(self.fields), sizes)
         try:
             return self.kind(**values)  # some take more than they say
         except TypeError:
@@ -98,6 +100,14 @@ def names_around(owner: Any) -> dict[str, Any]:
     return vars(module) if module else {}
 
 
+def source_of(function: Any) -> str:
+    """Return the source of a function, class or file; "" for built-in ones."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
 def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
     """Yield the classes in an annotation; texts like ``"LlamaConfig | None"`` are looked up."""
     if isinstance(annotation, type) and annotation is not Parameter.empty:
@@ -117,19 +127,19 @@ def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
 def _best_class(owner: Any, parameter: str) -> Any:
     """Return the configuration class of the owner's file that fits best, by fields and name."""
     classes = {
-        n: v
-        for n, v in names_around(owner).items()
-        if isinstance(v, type) and _CONFIG_CLASSES.fullmatch(n)
+        name: kind
+        for name, kind in names_around(owner).items()
+        if isinstance(kind, type) and _CONFIG_CLASSES.fullmatch(name)
+        if name.lower() != _BASE_CLASS
     }
-    name = getattr(owner, "__name__", "")
 
-    def alike(one: str) -> int:
-        pairs = zip(one, name, strict=False)
-        return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
+    def fit(name: str) -> tuple[bool, bool, int, int]:
+        pairs = zip(name, getattr(owner, "__name__", ""), strict=False)
+        alike = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        return *_fit(classes[name], owner, parameter), alike
 
-    plain = [one for one in classes if one.lower() != _BASE_CLASS]
-    best = max(plain, key=lambda x: (*_fit(classes[x], owner, parameter), alike(x)), default=None)
-    return classes[best] if best else None
+    best = max(classes, key=fit, default="")
+    return classes.get(best)
 
 
 def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
@@ -141,11 +151,7 @@ def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
 
 def _fields_read(parameter: str, code: Any) -> list[str]:
     """Return the fields of a configuration that code reads: ``config.hidden_size``."""
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError):
-        return []
-    return re.findall(rf"\b{parameter}(?:\.|\[[\"'])(\w+)(?!\w*\()", text)
+    return re.findall(rf"\b{parameter}(?:\.|\[[\"'])(\w+)(?!\w*\()", source_of(code))
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
@@ -184,7 +190,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
         return pair
     widths = []
     for width in (32, 64):
-        sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
+        sizes = {**dict.fromkeys(config.names, 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
             given = kinds[0](config.at(sizes))(x, positions)
@@ -205,7 +211,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     return f"(B, N, {head}), (B, N, {head})"
 
 
-def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return guesses for fields that are sizes or have no default.
 
     Fields that are None by default are left to the class. Raises :class:`RequestError` for a
@@ -214,7 +220,7 @@ def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str
     guesses: dict[str, Any] = {}
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
-        number = isinstance(item.default, int) and not isinstance(item.default, bool)
+        number = type(item.default) is int
         few = size == FEW and number and item.default <= int(FEW)
         if name in given or few or not (required or (size and number)):
             continue
@@ -254,7 +260,21 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     fields = parameters_of_class(kinds[0], item.name)
     more = {"batch_first": True, "depth": 2}
     more = {name: value for name, value in more.items() if name in fields}
-    return Configuration(kinds[0], guessed(fields, more, item.name) | more)
+    return Configuration(kinds[0], guessed_fields(fields, more, item.name) | more)
+
+
+def compared(name: str, owner: Any) -> str:
+    """Return the first text that a class's file compares an argument with: ``norm == "rms"``."""
+    code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
+    pairs = re.findall(r"\b(\w+) == ['\"](\w+)['\"]", code)
+    alike = (text for word, text in pairs if name == word or name.endswith(f"_{word}"))
+    return next(alike, "")
+
+
+def may_be_none(name: str, owner: Any) -> bool:
+    """Return whether a constructor tests if an argument of this name is None."""
+    code = source_of(getattr(owner, "__init__", owner))
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)} is (not )?None\b", code))
 
 
 def read_file(path: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Decoding steps of user modules: one token, with the cache that N - 1 earlier tokens leave."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from inspect import isfunction, signature
 from typing import Any
 
@@ -19,7 +18,7 @@ _CACHES = (
 )  # fmt: skip
 
 
-def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
+def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
     """Return the target with a decoding step, if the module takes a cache or has a step.
 
     The cache is what a pass over the earlier tokens leaves: an object of transformers if the code
@@ -29,102 +28,85 @@ def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
     """
     if "N" not in target.symbols:
         return target
-    name, scope = next((name for name in _CACHES if name in taken), ""), names_around(kind)
+    name = next((name for name in _CACHES if name in forward), "")
     if not name:
         return _with_own_step(target, kind)
+    flags = {"use_cache": True} if "use_cache" in forward else {}
+    return _with_cache(target, name, flags, names_around(kind))
+
+
+def _with_cache(
+    target: Target, name: str, flags: Mapping[str, Any], scope: Mapping[str, Any]
+) -> Target:
+    """Return the target with a step on the last token, whose argument ``name`` is the cache.
+
+    The cache of earlier tokens is extrapolated from those after two and three tokens: a size that
+    differs grows with N.
+    """
     inputs = tuple(item for item in target.inputs if item.name != name)
-    keywords = target.keywords - {name}
-    step = replace(
-        target,
-        inputs=tuple(map(_of_one_token, inputs)),
-        keywords=keywords,
-        make=partial(
-            _call_with_cache, replace(target, inputs=inputs, keywords=keywords), name, taken, scope
-        ),
-    )
+    source = replace(target, inputs=inputs, keywords=target.keywords - {name})
+
+    def cache_after(module: Any, sizes: Sizes) -> Any:
+        import torch
+
+        cache = _empty_cache(scope)
+        before, others = source.call_inputs(sizes, _device(module))
+        with torch.no_grad():
+            result = module(*before, **{**others, **flags, name: cache})
+        if cache is not None:
+            return cache
+        values = list(result.values()) if isinstance(result, Mapping) else result
+        if isinstance(values, torch.Tensor):
+            raise RequestError(
+                f"{target.name} has no decoding step: with {name}=None it gives one tensor, and no "
+                "cache for the next token; use --phase forward"
+            )
+        return values[-1]
+
+    def make(sizes: Sizes) -> CachedCall:
+        module = target.make(sizes).eval()
+        two, three = (cache_after(module, {**sizes, "N": n}) for n in (2, 3))
+        return CachedCall(module, {**flags, name: _extended(two, three, sizes["N"] - 1, set())})
+
+    step = replace(source, inputs=tuple(map(_of_one_token, inputs)), make=make)
     return replace(target, step=step)
 
 
 def _with_own_step(target: Target, kind: Any) -> Target:
     """Return the target with a step on one token of its first input that makes no state."""
-    begins, steps = (getattr(kind, name, None) for name in ("init_state", "step"))
-    if not (isfunction(begins) and callable(steps)):
+    init_state = getattr(kind, "init_state", None)
+    if not (isfunction(init_state) and callable(getattr(kind, "step", None))):
         return target
-    asked = {name for name in signature(begins).parameters if name != "self"}
-    tokens = [item for item in target.inputs if item.name not in asked]
-    before = tuple(item for item in target.inputs if item.name in asked)
-    if not tokens or asked - {"batch_size"} != {*_names(before)}:
+    wanted = {name for name in signature(init_state).parameters if name != "self"}
+    tokens = [item for item in target.inputs if item.name not in wanted]
+    before = tuple(item for item in target.inputs if item.name in wanted)
+    names = frozenset(item.name for item in before)
+    if not tokens or wanted - {"batch_size"} != names:
         return target
     length = "N" if "N" in (dim.text for dim in tokens[0].dims) else "M"
     step = replace(target, inputs=(_of_one_token(tokens[0], length),), keywords=frozenset())
-    source = replace(target, inputs=before, keywords=frozenset(_names(before)))
+    source = replace(target, inputs=before, keywords=names)
 
     def make(sizes: Sizes) -> DecodingStep:
         import torch
 
+        def token() -> list[Any]:
+            return step.call_inputs(sizes)[0]
+
         module = target.make(sizes).eval()
-        token = partial(_token, step, sizes)
-        given = dict(source.call_inputs(sizes, _device(module))[1])
-        if "batch_size" in asked:
-            given["batch_size"] = token()[0].shape[0]
+        arguments = dict(source.call_inputs(sizes, _device(module))[1])
+        if "batch_size" in wanted:
+            arguments["batch_size"] = token()[0].shape[0]
         with torch.no_grad():
-            state = module.init_state(**given)
+            state = module.init_state(**arguments)
         return DecodingStep(module, positioned(module, state, sizes[length] - 1, token))
 
     return replace(target, step=replace(step, make=make))
 
 
-def _names(inputs: Iterable[Input]) -> list[str]:
-    return [item.name for item in inputs]
-
-
-def _token(step: Target, sizes: Sizes) -> Any:
-    return step.call_inputs(sizes)[0]
-
-
 def _of_one_token(item: Input, length: str = "N") -> Input:
     dims = (Expression("1") if dim.text == length else dim for dim in item.dims)
     return replace(item, dims=tuple(dims))
-
-
-def _call_with_cache(
-    target: Target, name: str, taken: Parameters, scope: Mapping[str, Any], sizes: Sizes
-) -> CachedCall:
-    """Return the module as a call on the last token, with the cache of the others.
-
-    That cache is extrapolated from those after two and three tokens: a size that differs grows with
-    N.
-    """
-    module = target.make(sizes).eval()
-    named = {"use_cache": True} if "use_cache" in taken else {}
-    two, three = (
-        _cache_after(target, module, {**sizes, "N": n}, name, named, scope) for n in (2, 3)
-    )
-    return CachedCall(module, {**named, name: _extended(two, three, sizes["N"] - 1, set())})
-
-
-def _cache_after(
-    target: Target,
-    module: Any,
-    sizes: Sizes,
-    name: str,
-    named: Mapping[str, Any],
-    scope: Mapping[str, Any],
-) -> Any:
-    """Return the cache that a pass over ``sizes["N"]`` tokens leaves."""
-    import torch
-
-    cache = _empty_cache(scope)
-    before, others = target.call_inputs(sizes, _device(module))
-    with torch.no_grad():
-        result = module(*before, **{**others, **named, name: cache})
-    values = list(result.values()) if isinstance(result, Mapping) else result
-    if cache is None and isinstance(values, torch.Tensor):
-        raise RequestError(
-            f"{target.name} has no decoding step: with {name}=None it gives one tensor, and no "
-            "cache for the next token; use --phase forward"
-        )
-    return values[-1] if cache is None else cache
 
 
 def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:

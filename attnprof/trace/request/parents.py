@@ -12,21 +12,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial, wraps
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
-from attnprof.trace.request.configurations import Configuration, names_around, taken_by
-from attnprof.trace.request.given import Repair, Request
-from attnprof.trace.request.messages import source_of
-from attnprof.trace.request.modules import of_class
+from attnprof.trace.request.configurations import (
+    Configuration,
+    names_around,
+    source_of,
+    taken_by,
+)
+from attnprof.trace.request.failures import Repair
+from attnprof.trace.request.guesses import Request, of_class
+from attnprof.trace.request.repairs import Tries
 from attnprof.trace.request.target import DEFAULT, Expression, Target, base_of, folded
-from attnprof.trace.request.texts import Named, Several
-from attnprof.trace.request.tries import Tries
+from attnprof.trace.request.texts import Named
 from attnprof.trace.run.runs import outcome
 
 #: Models tried, operations of a run, seconds for all, and lengths of the first run in turn.
@@ -57,12 +62,12 @@ class Shape:
 class Use:
     """A call of a module: constructor arguments and inputs, each leaf by its path, like ``x.0``."""
 
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any]
+    inputs: Mapping[str, Any]
 
 
 class _UnlikeCallsError(Exception):
-    """Raised when no expression fits the numbers of several runs."""
+    """Raised when a run has no call, or no expression fits the numbers of several."""
 
 
 def uses(
@@ -76,10 +81,10 @@ def uses(
     end = time.process_time() + _SECONDS
     for model in _models(owner):
         with suppress(AttnprofError):
-            asked = _request_for(model, request)
-            target = of_class(model, asked)
+            of_model = _request_for(model, request)
+            target = of_class(model, of_model)
             if (free <= {*target.symbols}) == have:
-                for call in _calls_at_lengths(owner, _reach_module(owner, model, asked, target)):
+                for call in _calls_at_lengths(owner, _reach_module(owner, model, of_model, target)):
                     yield model.__name__, _repair(owner, request, call)
         if time.process_time() > end:
             return
@@ -88,7 +93,7 @@ def uses(
 def _request_for(model: Any, request: Request) -> Request:
     """Return the request for a model, with the typed arguments of its part that it takes, too."""
     taken = signatures.parameters_of_class(model, model.__name__)
-    given = {name: x for name, x in request.given.items() if re.split(r"[.\[]", name)[0] in taken}
+    given = {name: x for name, x in request.args.items() if re.split(r"[.\[]", name)[0] in taken}
     return Request(model.__name__, given, {}, causal=False, dtype=request.dtype)
 
 
@@ -99,9 +104,13 @@ def _models(owner: Any) -> list[Any]:
     while users := [n for n in names if n not in using and names[n] & {*users}]:
         using += users
     order = sorted(using, key=lambda name: (not name.endswith("Model"), -using.index(name)))
-    kinds = [kind for kind in map(around.get, order) if kind is not None and _is_module(kind)]
+    kinds = [around[name] for name in order if _is_module(around.get(name))]
     kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
     return kinds[:_MODELS]
+
+
+def _is_abstract(kind: Any) -> bool:
+    return getattr(kind.forward, "__name__", "") == "_forward_unimplemented"
 
 
 def _names_used(owner: Any) -> dict[str, set[str]]:
@@ -115,10 +124,6 @@ def _names_used(owner: Any) -> dict[str, set[str]]:
     return names
 
 
-def _is_abstract(kind: Any) -> bool:
-    return getattr(kind.forward, "__name__", "") == "_forward_unimplemented"
-
-
 # -- runs that end where the module is called ---------------------------------------------
 
 
@@ -127,28 +132,31 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
     known = list[Use]()
     for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
         base = _base(target, length)
-        first = _first_call(owner, target, base)
-        others = [{**base, name: 2 * size} for name, size in base.items()] if first else []
+        others = [{**base, name: 2 * size} for name, size in base.items()]
         others += [{name: 3 * size for name, size in base.items()}]
-        runs = [first, *(first and _first_call(owner, target, sizes) for sizes in others)]
         with suppress(_UnlikeCallsError):
-            if (use := _fitted_call(base, [run for run in runs if run])) and use not in known:
+            first = _first_call(owner, target, base)
+            calls = [_first_call(owner, target, sizes) for sizes in others]
+            use = Use(
+                _fitted_each(base, first.arguments, [call.arguments for call in calls]),
+                _fitted_each(base, first.inputs, [call.inputs for call in calls]),
+            )
+            if use not in known:
                 known.append(use)
                 yield use
 
 
-def _reach_module(owner: Any, model: Any, asked: Request, target: Target) -> Target:
+def _reach_module(owner: Any, model: Any, request: Request, target: Target) -> Target:
     """Return the model's target with the first guesses by which a run gets to the module."""
-    base = _base(target, _LENGTHS[0])
-    error = _run(owner, target, base, [])
-    if error is None:
-        return target
 
     def fails(other: Target) -> Exception | None:
-        failed: Exception | None = _run(owner, other, _base(other, _LENGTHS[0]), [])
-        return failed
+        ended = _run(owner, other, _base(other, _LENGTHS[0]))
+        return ended if isinstance(ended, Exception) else None
 
-    tries = Tries(partial(of_class, model), asked, model, fails, _REPAIRS, _SECONDS)
+    error = fails(target)
+    if error is None:
+        return target
+    tries = Tries(partial(of_class, model), request, model, fails, _REPAIRS, _SECONDS)
     return tries.until_one_runs(target, error) or target
 
 
@@ -156,32 +164,23 @@ def _base(target: Target, length: int) -> dict[str, int]:
     return {name: {**_FIRST_SIZES, "N": length}.get(name, 16) for name in target.symbols}
 
 
-def _run(owner: Any, target: Target, sizes: Mapping[str, int], uses: list[Use]) -> Any:
-    """Run a model up to its call of the owner: add that to ``uses``, or return the error."""
-    with _watched(owner, uses.append):
-        failed = outcome(target, sizes, training=False, most=_OPERATIONS)
-    return failed if isinstance(failed, Exception) and not uses else None
-
-
-def _fitted_call(base: Mapping[str, int], runs: list[Use]) -> Use | None:
-    """Return the call with expressions for its sizes, or None if not every run has one."""
-    if len(runs) < len(base) + 2:
-        return None
-    (first, *others), fit = runs, partial(_fitted, base)
-    return Use(
-        {n: fit(x, [run.arguments.get(n) for run in others]) for n, x in first.arguments.items()},
-        {n: fit(x, [run.inputs.get(n) for run in others]) for n, x in first.inputs.items()},
-    )
-
-
-def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use | None:
-    """Return the module's first call in a run; with values, or on real tensors, if needed."""
+def _run(owner: Any, target: Target, sizes: Mapping[str, int]) -> Any:
+    """Run a model up to its call of the owner: return that, or an error, or another end."""
     calls = list[Use]()
+    with _watched(owner, calls.append):
+        ended = outcome(target, sizes, training=False, most=_OPERATIONS)
+    return calls[0] if calls else ended
+
+
+def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
+    """Return the module's first call in a run; with values, or on real tensors, if needed."""
     for how in (target, replace(target, routed=True), replace(target, real=True)):
-        failed = _run(owner, how, sizes, calls)
-        if calls or not type(failed).__module__.startswith("torch."):
+        ended = _run(owner, how, sizes)
+        if isinstance(ended, Use):
+            return ended
+        if not type(ended).__module__.startswith("torch."):
             break
-    return calls[0] if calls else None
+    raise _UnlikeCallsError
 
 
 @contextmanager
@@ -197,7 +196,7 @@ def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
         if type(self) is not owner:
             return call(self, *args, **named)
         inputs = _arguments_by_name(call, self, args, named)
-        see(Use(_leaves_of(self.__dict__.get(_ARGUMENTS, {})), _leaves_of(inputs)))
+        see(Use(_leaves(self.__dict__.get(_ARGUMENTS, {})), _leaves(inputs)))
         raise _CalledError
 
     kinds = [kind for kind in names_around(owner).values() if _is_module(kind)]
@@ -230,48 +229,38 @@ def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dic
         bound = signature.bind(module, *args, **named).arguments
     except TypeError:
         return {}
-    _self, *names = signature.parameters
-    taken = {n: bound[n] for n in names if n in bound}
+    _self, *names = bound
+    taken: dict[str, Any] = {}
     for name in names:
-        item = signature.parameters[name]
+        item, value = signature.parameters[name], bound[name]
         if item.kind is item.VAR_KEYWORD:
-            more = taken.pop(name, {})
-            taken |= {n: x for n, x in more.items() if isinstance(x, torch.Tensor)}
-        elif isinstance(taken.get(name, item), torch.Tensor):
-            continue
-        elif taken.get(name, item) is item.default or taken.get(name, item) == item.default:
-            del taken[name]
+            taken |= {n: x for n, x in value.items() if isinstance(x, torch.Tensor)}
+        elif isinstance(value, torch.Tensor) or (
+            value is not item.default and value != item.default
+        ):
+            taken[name] = value
     return taken
 
 
-def _leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in values.items():
-        leaves |= _leaves(name, value)
-    return leaves
-
-
-def _leaves(path: str, value: Any) -> dict[str, Any]:
+def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return tensors and plain values by path, as inputs are named: ``{"x.0": Shape((2, 64))}``."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        usual = value.dtype == torch.get_default_dtype()
-        return {path: Shape(tuple(value.shape), "" if usual else str(value.dtype)[6:])}
-    if isinstance(value, torch.nn.Module) and (arguments := value.__dict__.get(_ARGUMENTS)):
-        return {path: Configuration(type(value), _leaves_of(arguments))}
-    parts: dict[str, Any] = {}
-    if isinstance(value, tuple) and type(value) is tuple and value:
-        parts = {f".{at}": x for at, x in enumerate(value)}
-    elif isinstance(value, list) and value:
-        parts = {f"[{at}]": x for at, x in enumerate(value)}
-    elif isinstance(value, dict) and all(str(key).isidentifier() for key in value):
-        parts = {f".{key}": x for key, x in value.items()}
-    if not parts:
-        return {path: value}
     leaves: dict[str, Any] = {}
-    for step, part in parts.items():
-        leaves |= _leaves(path + step, part)
+    for path, value in values.items():
+        leaf, parts = value, dict[str, Any]()
+        if isinstance(value, torch.Tensor):
+            usual = value.dtype == torch.get_default_dtype()
+            leaf = Shape(tuple(value.shape), "" if usual else str(value.dtype)[6:])
+        elif isinstance(value, torch.nn.Module) and (given := value.__dict__.get(_ARGUMENTS)):
+            leaf = Configuration(type(value), _leaves(given))
+        elif type(value) is tuple:
+            parts = {f"{path}.{at}": x for at, x in enumerate(value)}
+        elif isinstance(value, list):
+            parts = {f"{path}[{at}]": x for at, x in enumerate(value)}
+        elif isinstance(value, dict) and all(str(key).isidentifier() for key in value):
+            parts = {f"{path}.{key}": x for key, x in value.items()}
+        leaves |= _leaves(parts) if parts else {path: leaf}
     return leaves
 
 
@@ -303,11 +292,12 @@ def _fitted(base: Mapping[str, int], first: Any, others: list[Any]) -> Any:
         return first if text == str(first) else Expression(text)
     if isinstance(first, Configuration):
         fields = [x.fields if isinstance(x, Configuration) else {} for x in others]
-        return Configuration(
-            first.kind,
-            {n: _fitted(base, x, [one.get(n) for one in fields]) for n, x in first.fields.items()},
-        )
+        return Configuration(first.kind, _fitted_each(base, first.fields, fields))
     return first
+
+
+def _fitted_each(base: Mapping[str, int], first: Any, others: list[Any]) -> dict[str, Any]:
+    return {n: _fitted(base, x, [other.get(n) for other in others]) for n, x in first.items()}
 
 
 def _size(base: Mapping[str, int], first: int, others: list[int]) -> str:
@@ -328,13 +318,9 @@ def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
     for (name, size), twice in zip(base.items(), doubled, strict=True):
         if twice != first:
             slope = Fraction(twice - first, size)
-            lines.append((name, Fraction(first) - slope * size))
+            lines.append((name, first / slope - size))
             share *= slope / first if first else 0
-            lines[-1] = name, lines[-1][1] / slope
-    expected = share
-    for name, offset in lines:
-        expected *= 3 * base[name] + offset
-    if expected != tripled:
+    if share * prod(3 * base[name] + offset for name, offset in lines) != tripled:
         raise _UnlikeCallsError
     return _text(share, lines) if lines else str(first)
 
@@ -365,7 +351,7 @@ def _repair(owner: Any, request: Request, use: Use) -> Repair:
     """Return a call as guesses for all that was not typed."""
     parameters = signatures.parameters_of_class(owner, owner.__name__)
     config = (taken_by(owner, parameters) or ("",))[0]
-    given = {*map(base_of, request.given), config}
+    given = {*map(base_of, request.args), config}
     args = {n: _as_argument(x) for n, x in folded(use.arguments).items() if n not in given}
     kept = {*map(base_of, request.inputs)}
     inputs = {n: _as_input(x) for n, x in use.inputs.items() if base_of(n) not in kept}
@@ -379,7 +365,7 @@ def _as_argument(value: Any) -> Any:
     if isinstance(value, Configuration):
         fields = folded(value.fields)
         return replace(value, fields={name: _as_argument(x) for name, x in fields.items()})
-    return Several(value) if isinstance(value, tuple | list | dict) else value
+    return value
 
 
 def _as_input(value: Any) -> Any:

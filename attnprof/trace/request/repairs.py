@@ -1,20 +1,19 @@
 """Other guesses for code that fails, from its error message and the line at which it fails.
 
-:data:`REPAIRS` pairs what a message says with changes of the guesses that may help.
+:data:`REPAIRS` pairs what a message says with changes of the guesses that may help. :class:`Tries`
+tries them until code runs: each failure suggests the next changes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnprof.trace.request import signatures
-from attnprof.trace.request.configurations import all_parameters
-from attnprof.trace.request.given import Repair, Request, shown
-from attnprof.trace.request.messages import in_widths, ranks, words_where
-from attnprof.trace.request.target import EVEN, Input, Target, at, base_of
-from attnprof.trace.request.texts import Named, as_size
-from attnprof.trace.request.usual import (
+from attnprof.errors import AttnprofError
+from attnprof.trace.request.failures import UNSET, Failed, Repair, in_widths, ranks
+from attnprof.trace.request.guesses import Request
+from attnprof.trace.request.signatures import (
     CHANNELS,
     CONTEXTS,
     HEADS,
@@ -27,9 +26,9 @@ from attnprof.trace.request.usual import (
     input_text,
     plain_value,
 )
+from attnprof.trace.request.target import EVEN, Target, at, base_of
+from attnprof.trace.request.texts import Named, as_size, parse_inputs
 
-#: Messages about None, or one number where several are needed: a repair may go on from there.
-UNSET = re.compile(r"None|'(int|bool)' object is not")
 #: Messages about one number where a pair is needed.
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
 #: Sizes as numbers, for code that takes no symbols.
@@ -39,89 +38,10 @@ _PICTURES = ("B, H, W, {c}", "B, {c}, H, W", "B, N, {c}", "B, M, H, W, {c}")
 #: Inputs that may be a mask or bias if None fails; a cache is none.
 _MASKS_OF = {name for name, usual in INPUTS.items()
              if usual == "None" and not re.search("past|cache|state", name)}  # fmt: skip
-
-
-@dataclass
-class Failed:
-    """A target that fails with an error; ``change`` led to it from the ``first`` guesses."""
-
-    subject: Any
-    request: Request
-    target: Target
-    error: Exception
-    first: Target
-    change: Repair = field(default_factory=Repair)
-
-    def repairs(self) -> Iterator[Repair]:
-        """Yield changes of the guesses, likelier ones first."""
-        for said, proposed in REPAIRS:
-            if re.search(said, self.text):
-                yield from proposed(self)
-
-    @property
-    def text(self) -> str:
-        """The error's class and message."""
-        return f"{type(self.error).__name__}: {self.error}"
-
-    @property
-    def line(self) -> set[str]:
-        """The words of the failing lines."""
-        return words_where(self.error)
-
-    @property
-    def parameters(self) -> signatures.Parameters:
-        """Parameters of the constructor, or of the function."""
-        return signatures.parameters_of(self.subject, "")
-
-    @property
-    def left_out(self) -> signatures.Parameters:
-        """Parameters of the constructor and its configuration that were not typed."""
-        every = all_parameters(self.subject)
-        return {name: item for name, item in every.items() if name not in self.request.given}
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Arguments that were typed, guessed, or changed."""
-        return {**self.guessed_args, **self.request.given, **self.change.args}
-
-    @property
-    def guessed_args(self) -> dict[str, str]:
-        """Arguments that were guessed, as texts."""
-        texts = [text for text, flag in self.request.guessed.items() if flag == "--arg"]
-        return dict(text.split("=", 1) for text in texts)
-
-    @property
-    def guessed_numbers(self) -> dict[str, int]:
-        """Arguments that were guessed to be numbers."""
-        return {n: int(value) for n, value in self.guessed_args.items() if value.isdecimal()}
-
-    @property
-    def guessed_inputs(self) -> dict[str, Input]:
-        """Inputs that were guessed."""
-        given = {*map(base_of, self.request.inputs)}
-        return {x.name: x for x in self.target.inputs if base_of(x.name) not in given}
-
-    @property
-    def floats(self) -> list[Input]:
-        """Floating inputs that were guessed, those of the failing line first."""
-        floats = [item for item in self.guessed_inputs.values() if item.dims and not item.dtype]
-        return sorted(floats, key=lambda item: item.name not in self.line)
-
-    @property
-    def width(self) -> str:
-        """The model width."""
-        dims = [item.dims for item in self.first.inputs if len(item.dims) == 3]
-        return dims[0][-1].text if dims else "h*d"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the run that fails."""
-        return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
-
-    @property
-    def seen(self) -> set[Any]:
-        """The sizes of inputs in the run that fails, as numbers."""
-        return {at(dim, self.sizes) for item in self.target.inputs for dim in item.dims}
+#: Guesses changed at once, at most.
+_MOST_CHANGES = 5
+#: A request made ready to run.
+Build = Callable[[Request], Target]
 
 
 # -- arguments of the constructor ----------------------------------------------------------
@@ -130,28 +50,23 @@ class Failed:
 def _named(failed: Failed) -> Iterator[Repair]:
     """Yield values for optional arguments that the message names as missing."""
     names = re.findall(r"[`'](\w+)[`']", failed.text)
-    names = [name for name in names if name not in failed.request.given]
+    names = [name for name in names if name not in failed.request.args]
     taken = failed.parameters
     known = {name: REQUIRED.get(name.lower()) for name in names}
     plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
     values = {name: as_size(size) for name, size in known.items() if size}
     values |= {name: value[0] for name, value in plain.items() if value}
-    yield from _one(values)
+    yield Repair(values)
     yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
 
 
 def _values_for_none(failed: Failed) -> Iterator[Repair]:
     """Yield sizes, or usual values, for arguments that are None by default."""
     none = {n: (x, n.rpartition(".")[2]) for n, x in failed.left_out.items() if x.default is None}
-    yield from _one({n: as_size(REQUIRED[last.lower()]) for n, (_, last) in none.items()
-                     if last.lower() in REQUIRED})  # fmt: skip
+    sizes = {n: REQUIRED.get(last.lower()) for n, (_, last) in none.items()}
+    yield Repair({name: as_size(size) for name, size in sizes.items() if size})
     usual = {n: plain_value(last, x) for n, (x, last) in none.items() if last in failed.line}
-    yield from _one({n: value[0] for n, value in usual.items() if value and value[0] is not None})
-
-
-def _one(values: Mapping[str, Any]) -> Iterator[Repair]:
-    if values:
-        yield Repair(values)
+    yield Repair({n: value[0] for n, value in usual.items() if value and value[0] is not None})
 
 
 def _lists(failed: Failed) -> Iterator[Repair]:
@@ -163,18 +78,16 @@ def _lists(failed: Failed) -> Iterator[Repair]:
 
 def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
     """Yield defaults of a configuration that takes some fields as they are alone."""
-    taken = failed.left_out
-    numbers = {n: taken[n].default for n in failed.guessed_args if n in taken}
-    numbers = {n: default for n, default in numbers.items() if type(default) is int}
+    every = {n: x.default for n, x in failed.left_out.items() if n in failed.request.guessed_args}
+    numbers = {n: default for n, default in every.items() if type(default) is int}
     for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
         yield Repair({name: numbers[name]})
 
 
 def _layers(failed: Failed) -> Iterator[Repair]:
     """Yield default numbers of layers."""
-    taken = failed.left_out
-    layers = [n for n, size in failed.guessed_args.items() if size == "2" and n in taken]
-    yield from _one({name: taken[name].default for name in layers})
+    layers = {name for name, size in failed.guessed_numbers.items() if size == 2}
+    yield Repair({n: item.default for n, item in failed.left_out.items() if n in layers})
 
 
 def _pairs(failed: Failed) -> Iterator[Repair]:
@@ -188,14 +101,14 @@ def _pairs(failed: Failed) -> Iterator[Repair]:
 
 def _one_of_pairs(failed: Failed) -> Iterator[Repair]:
     """Yield numbers for guessed pairs."""
-    for name, text in failed.guessed_args.items():
-        if sides := re.fullmatch(r"\((\d+), \d+\)", text):
-            yield Repair({name: int(sides[1])})
+    for name, value in failed.request.guessed_args.items():
+        if isinstance(value, tuple):
+            yield Repair({name: value[0]})
 
 
 def _divisors(failed: Failed) -> Iterator[Repair]:
     """Yield other numbers, that divide lengths or sides."""
-    lengths = [name for name, size in failed.guessed_args.items() if size == "N"]
+    lengths = [name for name, size in failed.request.guessed_args.items() if str(size) == "N"]
     yield from (Repair({name: 8}) for name in lengths)
     for name, value in failed.guessed_numbers.items():
         yield Repair({name: 16 if value != 16 else 8})
@@ -203,15 +116,15 @@ def _divisors(failed: Failed) -> Iterator[Repair]:
 
 def _batch_norms(failed: Failed) -> Iterator[Repair]:
     """Yield BatchNorm2d for a guessed LayerNorm."""
-    for name, value in failed.guessed_args.items():
-        if value == "torch.nn:LayerNorm":
+    for name, value in failed.request.guessed_args.items():
+        if str(value) == "torch.nn:LayerNorm":
             yield Repair({name: Named("torch.nn:BatchNorm2d")})
 
 
 def _plain_sizes(failed: Failed) -> Iterator[Repair]:
     """Yield numbers for all guessed arguments that are sizes."""
-    sizes = {name: as_size(value) for name, value in failed.guessed_args.items()
-             if re.fullmatch(r"[\w*]*[hdN]", value)}  # fmt: skip
+    sizes = {name: value for name, value in failed.request.guessed_args.items()
+             if re.fullmatch(r"[\w*]*[hdN]", str(value))}  # fmt: skip
     same = failed.target.spelled_inputs == failed.first.spelled_inputs  # others have the old width
     if sizes and same and "." not in "".join(sizes):
         yield Repair({name: at(size, _PLAIN_SIZES) for name, size in sizes.items()})
@@ -219,7 +132,7 @@ def _plain_sizes(failed: Failed) -> Iterator[Repair]:
 
 def _twos(failed: Failed) -> Iterator[Repair]:
     """Yield 2 for arguments that are 1 by default, as scales: some code needs several."""
-    given = failed.request.given
+    given = failed.request.args
     ones = [name for name, item in failed.parameters.items()
             if item.default == 1 and type(item.default) is int and name not in given]  # fmt: skip
     for name in sorted(ones, key=lambda name: name not in failed.line):
@@ -231,7 +144,7 @@ def _twos(failed: Failed) -> Iterator[Repair]:
 
 def _missing(failed: Failed) -> Iterator[Repair]:
     """Yield tensors for inputs that are None, those that the failing line names first."""
-    taken = signatures.parameters_of(getattr(failed.subject, "forward", failed.subject), "")
+    taken = failed.called_with
     named = set(re.findall(r"\w+", failed.text)) & {*taken} - {"input", "mask", "x"}
     if not (named or UNSET.search(failed.text) or "missing" in failed.text):
         return
@@ -252,7 +165,7 @@ def _missing(failed: Failed) -> Iterator[Repair]:
 
 def _unnamed(failed: Failed) -> Iterator[Repair]:
     """Yield (B, N, width) for optional tensors whose names say nothing."""
-    taken = signatures.parameters_of(getattr(failed.subject, "forward", failed.subject), "")
+    taken = failed.called_with
     given = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
     for name, item in taken.items():
         if item.default is None and name not in given and "Tensor" in str(item.annotation):
@@ -275,7 +188,8 @@ def _wider(failed: Failed) -> Iterator[Repair]:
 
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
     """Return the text of an input, as wide as an argument says that belongs to it by its name."""
-    numbers = {n: failed.values.get(n, x.default) for n, x in failed.parameters.items()}
+    values = {**failed.request.guessed_args, **failed.request.args, **failed.change.args}
+    numbers = {n: values.get(n, x.default) for n, x in failed.parameters.items()}
     numbers = {n: x for n, x in numbers.items() if type(x) is int}
     widths = [x for n, x in numbers.items() if n.startswith((name, name.removesuffix("s")))]
     widths += context_widths(numbers) if name in CONTEXTS else []
@@ -288,8 +202,8 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with as many tokens or pixels as an argument's default says."""
     for name, item in failed.parameters.items():
         usual = plain_value("resolution", item)
-        guess = usual if name in failed.guessed_args else item.default
-        side = failed.change.args.get(name, failed.request.given.get(name, guess))
+        guess = usual if name in failed.request.guessed_args else item.default
+        side = failed.change.args.get(name, failed.request.args.get(name, guess))
         while isinstance(side, tuple) and side:
             side = side[0]
         if failed.floats and isinstance(side, int) and plain_value(name, item) == usual:
@@ -324,7 +238,7 @@ def _layouts(failed: Failed) -> Iterator[Repair]:
     together = [(floats, len(floats[0].dims))] if same else []
     for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
         for rank in ranks(failed.text, many):
-            whole = "N" in map(shown, failed.change.args.values()) and rank == 4
+            whole = "N" in map(str, failed.change.args.values()) and rank == 4
             for one in (*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())):
                 layout = one.format(w=failed.width)
                 yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
@@ -397,3 +311,63 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("", _plain_sizes),
     ("", _twos),
 )
+
+
+def repairs_of(failed: Failed) -> Iterator[Repair]:
+    """Yield changes of the guesses, likelier ones first."""
+    for said, proposed in REPAIRS:
+        if re.search(said, failed.text):
+            yield from filter(len, proposed(failed))  # some of nothing
+
+
+@dataclass
+class Tries:
+    """Changes of a request's guesses, tried until one target does not fail; ``seen`` has them.
+
+    ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
+    ``seconds`` of processor time.
+    """
+
+    build: Build
+    request: Request
+    subject: Any
+    fails: Callable[[Target], Exception | None]
+    most: int
+    seconds: float
+    seen: list[Repair] = field(default_factory=list)
+
+    def until_one_runs(self, first: Target, error: Exception) -> Target | None:
+        """Return the first target that runs, or None; ``first`` fails with ``error``.
+
+        A change that fails has repairs of its own. They are tried next if it got further than the
+        one before (it failed in the call instead of the constructor, or replaced a None), else
+        last.
+        """
+        root = Failed(self.subject, self.request, first, error, first)
+        waiting = [(root, repairs_of(root))]
+        end = time.process_time() + self.seconds
+        while waiting and len(self.seen) < self.most and time.process_time() < end:
+            failed, repairs = waiting[0]
+            repair = next(repairs, None)
+            if repair is None:
+                waiting.pop(0)
+            elif (change := failed.change | repair) not in self.seen:
+                self.seen.append(change)
+                more = self._run(change, first)
+                if isinstance(more, Target):
+                    return more
+                if more and len(change) < _MOST_CHANGES:
+                    place = 0 if more.is_further_than(failed) else len(waiting)
+                    waiting.insert(place, (more, repairs_of(more)))
+        return None
+
+    def _run(self, change: Repair, first: Target) -> Target | Failed | None:
+        """Return the target of a change, as one that failed if it does; None if none is built."""
+        try:
+            target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
+        except AttnprofError:
+            return None
+        error = self.fails(target)
+        if error is None:
+            return target
+        return Failed(self.subject, self.request, target, error, first, change)

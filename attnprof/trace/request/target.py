@@ -49,11 +49,11 @@ Sizes = Mapping[str, Any]
 
 
 class Sized:
-    """A value that depends on sizes; ``parts`` are the expressions in it."""
+    """A value that depends on sizes."""
 
     @property
-    def parts(self) -> "Iterable[Expression]":
-        """Expressions that say which sizes the value uses."""
+    def names(self) -> tuple[str, ...]:
+        """The symbols that the value uses."""
         return ()
 
     def at(self, sizes: Sizes) -> Any:
@@ -61,17 +61,14 @@ class Sized:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Expression(Sized):
-    """A size as the request writes it: ``h*d``, ``N//2``, ``4``; ``given`` are fixed names."""
+    """A size as the request writes it: ``h*d``, ``N//2``, ``4``."""
 
     text: str
-    given: Mapping[str, int] = field(default_factory=dict, hash=False)
 
-    @property
-    def parts(self) -> "Iterable[Expression]":
-        """The expression alone."""
-        return (self,)
+    def __repr__(self) -> str:
+        return self.text
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,30 +80,41 @@ class Expression(Sized):
 
         Raises :class:`RequestError` where there is none, like a division by 0.
         """
-        values = {**self.given, **sizes}
         try:
-            if any(hasattr(value, "free_symbols") for value in values.values()):
-                return expression_of(parse(self.text), meanings=values)
-            result = evaluate(parse(self.text), values.__getitem__, SIZES)
+            if any(hasattr(size, "free_symbols") for size in sizes.values()):
+                return expression_of(parse(self.text), meanings=sizes)
+            result = evaluate(parse(self.text), sizes.__getitem__, SIZES)
         except FormulaError as error:
-            raise RequestError(f"'{short(self.text)}' at {sizes_text(values)}: {error}") from error
+            raise RequestError(f"'{short(self.text)}' at {sizes_text(sizes)}: {error}") from error
         return float(result) if isinstance(result, Fraction) else result
 
     def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
         """Return the value as a tensor's size; raise :class:`RequestError` if it is none."""
-        size, values = self.at(sizes), {**self.given, **sizes}
+        size = self.at(sizes)
         outside = isinstance(size, int) and not 0 <= size <= arguments.LARGEST
         if isinstance(size, float) or outside:
             raise RequestError(
-                f"{where}: '{short(self.text)}' is {size} at {sizes_text(values)}; "
+                f"{where}: '{short(self.text)}' is {size} at {sizes_text(sizes)}; "
                 f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
             )
         return size
 
 
 def at(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """Return a value at sizes: an expression's number, anything else as it is."""
+    """Return a value at sizes: an expression's number, also in lists, tuples and dicts."""
+    if type(value) is dict:
+        return {name: at(x, sizes) for name, x in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(at(x, sizes) for x in value)
     return value.at(sizes) if isinstance(value, Sized) else value
+
+
+def names_used(value: Any) -> list[str]:
+    """Return the symbols that a value uses, also in lists, tuples and dicts."""
+    inside = value.values() if type(value) is dict else value
+    if type(value) in (list, tuple, dict):
+        return [name for x in inside for name in names_used(x)]
+    return [*value.names] if isinstance(value, Sized) else []
 
 
 def sizes_text(values: Mapping[str, Any]) -> str:
@@ -220,7 +228,7 @@ class Target:
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
     inputs and parameters. ``notes`` say what was guessed, ``asked`` are the arguments and inputs
     that were typed; ``advice`` ends the message if the code does not run. ``step`` is what phase
-    ``decode`` runs, if anything.
+    ``decode`` runs, if anything; ``numbers`` stand for sizes that are no symbols.
 
     ``real``: runs on real tensors, as it does something else on fake ones; ``own``: attnprof's
     code, which is alike on both; ``in_blocks``: has mechanisms of attnprof, which loop over blocks
@@ -242,6 +250,7 @@ class Target:
     routed: bool = False
     data: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    numbers: Mapping[str, int] = field(default_factory=dict, hash=False)
     advice: str = "give what it needs with --arg and --input"
 
     @property
@@ -251,9 +260,8 @@ class Target:
 
     def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
         """Return positional and named arguments of the call."""
-        return self.placed(
-            {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
-        )
+        every = {**self.numbers, **sizes}
+        return self.placed({x.name: x.made(every, self.dtype, device) for x in self.inputs})
 
     def placed(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return positional and named arguments of the call, from values by input."""
@@ -263,17 +271,10 @@ class Target:
 
     def fixed(self, **sizes: int) -> Self:
         """Return the target with numbers for some sizes: the others stay symbols."""
-
-        def fixed(x: Any) -> Any:
-            return replace(x, given={**x.given, **sizes}) if hasattr(x, "given") else x
-
-        def given(item: Input) -> Input:
-            return replace(item, dims=tuple(map(fixed, item.dims)), value=fixed(item.value))
-
         return replace(
             self,
             make=lambda rest: self.make({**sizes, **rest}),
-            inputs=tuple(map(given, self.inputs)),
+            numbers={**self.numbers, **sizes},
             symbols=tuple(name for name in self.symbols if name not in sizes),
             step=self.step and self.step.fixed(**sizes),
         )

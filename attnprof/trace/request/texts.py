@@ -2,14 +2,22 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
 from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.target import DEFAULT, Expression, Input, Sized, Sizes, at, parsed
+from attnprof.trace.request.target import (
+    DEFAULT,
+    Expression,
+    Input,
+    Sized,
+    Sizes,
+    names_used,
+    parsed,
+)
 from attnprof.user_code import loaded
 
 #: A tensor's element type as an input's last word, with torch's own shorter names.
@@ -33,62 +41,18 @@ Texts = Sequence[str] | Mapping[str, Any] | None
 LONGEST_VALUE = 4000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Named(Sized):
     """A class or function as an argument: ``torch.nn:LayerNorm``, ``my.py:Norm``."""
 
     text: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text
 
     def at(self, sizes: Sizes) -> Any:
         """Return the class or function, at any sizes."""
         return loaded(self.text)
-
-
-@dataclass(frozen=True)
-class Several(Sized):
-    """A list, tuple or dict as an argument, with sizes, classes or modules in it."""
-
-    values: Any
-
-    def __str__(self) -> str:
-        return str(
-            _each(
-                self.values,
-                lambda x: x if isinstance(x, int) else _AsWritten(getattr(x, "text", x)),
-            )
-        )
-
-    @property
-    def parts(self) -> Iterable[Expression]:
-        """The expressions in it."""
-        sizes: list[Expression] = []
-        _each(self.values, lambda x: sizes.extend(x.parts if isinstance(x, Sized) else ()))
-        return sizes
-
-    def at(self, sizes: Sizes) -> Any:
-        """Return the list, tuple or dict with the values at sizes."""
-        return _each(self.values, lambda x: at(x, sizes))
-
-
-class _AsWritten(str):
-    """A text without quotation marks."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _each(value: Any, of: Callable[[Any], Any]) -> Any:
-    """Return lists, tuples and dicts with each leaf replaced by ``of(leaf)``."""
-    if isinstance(value, dict):
-        return {name: _each(x, of) for name, x in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_each(x, of) for x in value)
-    return of(value)
 
 
 def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
@@ -124,11 +88,11 @@ def _path(text: str) -> str:
 _NUMBERED = re.compile(r"\.\d+|\[\d+\]")
 
 
-def _value(name: str, given: Any, known: set[str]) -> Any:
+def _value(name: str, value: Any, known: set[str]) -> Any:
     """Return a typed value as an expression, a Python literal, a class, or text (a bare word)."""
-    if not isinstance(given, str):
-        return given
-    text = given.strip()
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
     if (literal := _literal(text)) is not _NONE:
         return literal
     if text.endswith((".json", ".toml")):
@@ -172,33 +136,35 @@ def parse_inputs(texts: Texts) -> dict[str, Input]:
     return {item.name: item for several in groups for item in several}
 
 
-def _inputs(name: str, given: Any) -> Iterator[Input]:
+def _inputs(name: str, value: Any) -> Iterator[Input]:
     """Yield the tensors of one argument: one, or those of a tuple, a list, a dict."""
-    if isinstance(given, Mapping):
-        for key, value in given.items():
-            yield from _inputs(f"{name}.{key}", value)
-    elif isinstance(given, str) and given.startswith("="):
-        body, brackets = _without_brackets(given[1:])
-        values = [parsed(piece, f"--input {name}") for piece in parts_of(body)]
-        for at, value in enumerate(values):
-            place = f"[{at}]" if brackets == "[" else f".{at}" if brackets else ""
-            yield Input(name + place, value=value, literal=True)
-    elif isinstance(given, str):
-        body, brackets = _without_brackets(given)
-        pieces = [piece for piece in parts_of(body) if piece]
-        several = any(_is_shape(piece) for piece in pieces) and (len(pieces) > 1 or brackets)
-        if not several or len(pieces) > MOST_SIZES:
-            yield _input(name, given)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _inputs(f"{name}.{key}", part)
+        return
+    parts: Sequence[Any] = ()
+    brackets = ""
+    if isinstance(value, str):
+        body, brackets = _without_brackets(value.removeprefix("="))
+        if value.startswith("="):
+            for path, piece in _by_path(name, parts_of(body), brackets):
+                yield Input(path, value=parsed(piece, f"--input {name}"), literal=True)
             return
-        for at, piece in enumerate(pieces):
-            yield from _inputs(f"{name}[{at}]" if brackets == "[" else f"{name}.{at}", piece)
-    elif isinstance(given, tuple | list) and any(isinstance(x, tuple | list) for x in given):
-        for at, value in enumerate(given):
-            yield from _inputs(
-                f"{name}[{at}]" if isinstance(given, list) else f"{name}.{at}", value
-            )
-    else:
-        yield _input(name, given)
+        pieces = [piece for piece in parts_of(body) if piece]
+        if any(map(_is_shape, pieces)) and (len(pieces) > 1 or brackets):
+            parts = pieces if len(pieces) <= MOST_SIZES else ()
+    elif isinstance(value, tuple | list) and any(isinstance(x, tuple | list) for x in value):
+        parts, brackets = value, "[" if isinstance(value, list) else "("
+    for path, part in _by_path(name, parts, brackets or "("):
+        yield from _inputs(path, part)
+    if not parts:
+        yield _input(name, value)
+
+
+def _by_path(name: str, parts: Iterable[Any], brackets: str) -> Iterator[tuple[str, Any]]:
+    """Yield parts of an argument with names: ``x[0]`` in square brackets, ``x.0`` in others."""
+    for at, part in enumerate(parts):
+        yield f"{name}[{at}]" if brackets == "[" else f"{name}.{at}" if brackets else name, part
 
 
 def _without_brackets(text: str) -> tuple[str, str]:
@@ -216,16 +182,16 @@ def _is_shape(piece: str) -> bool:
     return bool(brackets) and len(parts_of(body)) > 1
 
 
-def _input(name: str, given: Any) -> Input:
-    if isinstance(given, tuple | list):
-        given = ", ".join(map(str, given)) + ("," if len(given) == 1 else "")
-    if not isinstance(given, str):
-        return Input(name, value=given, literal=True)
-    plain = _literal(given)
+def _input(name: str, value: Any) -> Input:
+    if isinstance(value, tuple | list):
+        value = ", ".join(map(str, value)) + ("," if len(value) == 1 else "")
+    if not isinstance(value, str):
+        return Input(name, value=value, literal=True)
+    plain = _literal(value)
     if plain is not _NONE and not isinstance(plain, tuple):  # a shape of one size ends in ','
         return Input(name, value=plain, literal=True)
-    body, dtype = _dtype(name, given)
-    where = f'--input "{name}: {short(given)}"'
+    body, dtype = _dtype(name, value)
+    where = f'--input "{name}: {short(value)}"'
     pieces = [piece for piece in parts_of(_without_brackets(body)[0]) if piece]
     if len(pieces) > MOST_SIZES:
         raise RequestError(f"{where}: more than {MOST_SIZES} sizes")
@@ -248,8 +214,7 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
 def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
     """Return the symbols of inputs and arguments: batch, tokens, heads, width, then others."""
     leaves = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
-    sizes = [part for value in leaves if isinstance(value, Sized) for part in value.parts]
-    names = [name for size in sizes for name in size.names]
+    names = names_used([*leaves])
     return tuple(dict.fromkeys((*(name for name in DEFAULT if name in names), *names)))
 
 

@@ -7,19 +7,13 @@ operation that its kernel composes of others is expanded into them.
 from attnprof.trace.rules import (
     attention,
     convolution_workspaces,
-    decompositions,
+    engine,
     entries,
-    fused,
-    mixers,
     products,
     reductions,
 )
-from attnprof.trace.rules.expansions import expansion_of
-from attnprof.trace.rules.stand_ins import result_of
+from attnprof.trace.rules.replacements import expansion_of, result_of
 from attnprof.trace.rules.table import check_registered, cost_of, name_of, tensors_in
 
 __all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
-_FAMILIES = (
-    attention, convolution_workspaces, decompositions, entries, fused, mixers, products,
-    reductions,
-)  # fmt: skip
+_FAMILIES = (attention, convolution_workspaces, engine, entries, products, reductions)

@@ -68,8 +68,17 @@ class Convolution:
     @property
     def by_samples(self) -> bool:
         """Whether oneDNN needs 16 samples: a 1x1 kernel without strides on one thread."""
-        moved = any(s != 1 for s in (*self.stride, *self.dilation))
-        return self.one_by_one and not moved and threads() == 1
+        return self.one_by_one and not (self.strided or self.dilated) and threads() == 1
+
+    @property
+    def reads_entries(self) -> bool:
+        """Whether a result reads one place of the input, and every place is read once."""
+        return self.one_by_one and not self.strided and not any(self.padding)
+
+    @property
+    def strided(self) -> bool:
+        """Whether results are further apart than entries."""
+        return any(s != 1 for s in self.stride)
 
     @property
     def dilated(self) -> bool:
@@ -160,62 +169,62 @@ def _pixels(image: Any) -> Size | None:
     return 0 if collapses(wide) else nbytes(image)
 
 
-def _by_pixel(shape: Convolution, laid: Size, *, kernels: Size | None) -> Size:
+def _by_pixel(conv: Convolution, copies: Size, *, kernels: Size | None) -> Size:
     """Return bytes of a convolution that reads an image with channels last as it lies.
 
-    ``laid`` are bytes of copies before, ``kernels`` are bytes of sums, if known.
+    ``copies`` are bytes copied before, ``kernels`` are bytes of sums, if known.
     """
-    if not shape.in_onednn and shape.by_samples and shape.large:
-        return laid
-    plainly = shape.by_channel and not (shape.far or shape.dilated)
-    if plainly and shape.in_onednn and kernels is not None:
-        return laid + shape.blocked()[1] + kernels
-    raise UnknownWorkspaceError(laid)
+    if not conv.in_onednn and conv.by_samples and conv.large:
+        return copies
+    plainly = conv.by_channel and not (conv.far or conv.dilated)
+    if plainly and conv.in_onednn and kernels is not None:
+        return copies + conv.blocked()[1] + kernels
+    raise UnknownWorkspaceError(copies)
 
 
 def _forward(out: Any, call: Any) -> Size:
     """Return the bytes that a convolution takes."""
-    asked = Convolution(call, out)
-    if (laid := _pixels(call.input)) is not None:
-        return _by_pixel(asked, laid, kernels=0)
-    plain = _one_group(asked, _columns(asked), call.input)
-    plain = copied(call.input) + maximum(plain, nbytes(out) if asked.split else 0)
+    conv = Convolution(call, out)
+    if (copies := _pixels(call.input)) is not None:
+        return _by_pixel(conv, copies, kernels=0)
+    plain = _one_group(conv, _columns(conv), call.input)
+    plain = copied(call.input) + maximum(plain, nbytes(out) if conv.split else 0)
     samples = size_of(call.input.shape[0])
-    if not asked.by_samples or isinstance(samples, int) or not asked.large:
-        return _blocked_forward(asked, out, call) if asked.in_onednn else plain
+    if not conv.by_samples or isinstance(samples, int) or not conv.large:
+        return _blocked_forward(conv, out, call) if conv.in_onednn else plain
     many = not_dearer(16, samples)  # either, with no condition on the samples
-    return many * _blocked_forward(asked, out, call) + (1 - many) * plain
+    return many * _blocked_forward(conv, out, call) + (1 - many) * plain
 
 
-def _blocked_forward(asked: Convolution, out: Any, call: Any) -> Size:
+def _blocked_forward(conv: Convolution, out: Any, call: Any) -> Size:
     """Return the bytes that a convolution in oneDNN takes."""
-    if asked.far:
-        if _register() != 16 or _is_refused(asked.lowered, _team(), call.input, call.weight, out):
+    if conv.far:
+        if _register() != 16 or _is_refused(conv.lowered, _team(), call.input, call.weight, out):
             raise UnknownWorkspaceError(copied(call.input) + nbytes(out))
-        return copied(call.input) + maximum(nbytes(out), asked.lowered + _ALIGNED)
-    source, kernel, result = asked.blocked()
+        return copied(call.input) + maximum(nbytes(out), conv.lowered + _ALIGNED)
+    source, kernel, result = conv.blocked()
     inside = source + kernel + result
     if call.bias is not None:  # laid out anew where blocks are not full
-        partly = at_least_one(_rounded(asked.results) - asked.results)
-        inside += partly * (4 * _rounded(asked.results) + _ALIGNED)
+        partly = at_least_one(_rounded(conv.results) - conv.results)
+        inside += partly * (4 * _rounded(conv.results) + _ALIGNED)
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
-def _one_group(asked: Convolution, columns: Size, *read: Any) -> Size:
+def _one_group(conv: Convolution, columns: Size, *read: Any) -> Size:
     """Return the bytes of one group, which torch does at a time: columns, copies of channels."""
-    if not asked.split:  # it is read where it lies; so are the channels of one sample
+    if not conv.split:  # it is read where it lies; so are the channels of one sample
         return columns
-    several = _at_least(asked.a.shape[0], 2)
+    several = _at_least(conv.a.shape[0], 2)
     copies = sum(map(nbytes, read), start=0) if several else 0
-    return exact_div(columns + copies, asked.groups)
+    return exact_div(columns + copies, conv.groups)
 
 
-def _columns(asked: Convolution) -> Size:
+def _columns(conv: Convolution) -> Size:
     """Return the bytes of all entries under the kernel; 0 for a 1x1 kernel that reads the input."""
-    if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
+    if conv.reads_entries:
         return 0
-    taps = asked.channels * product(asked.weight.shape[2:])
-    return taps * _rest(asked.result) * asked.a.element_size()
+    taps = conv.channels * product(conv.weight.shape[2:])
+    return taps * _rest(conv.result) * conv.a.element_size()
 
 
 def _backward(out: Any, call: Any) -> Size:
@@ -223,44 +232,44 @@ def _backward(out: Any, call: Any) -> Size:
 
     Each copies its tensors anew.
     """
-    a, weight, asked = call.input, call.weight, call.output_mask
-    shape = Convolution(call, call.grad_output)
+    a, weight, mask = call.input, call.weight, call.output_mask
+    conv = Convolution(call, call.grad_output)
     sides = [size_of(size) for size in weight.shape[2:]]
-    far = any(beyond > size // 2 for beyond, size in zip(shape.padding, sides, strict=True))
-    by_taps = sides[-1] > 3 or far or shape.low or shape.dilated
-    if (laid := _pixels(a)) is not None:
+    far = any(beyond > size // 2 for beyond, size in zip(conv.padding, sides, strict=True))
+    by_taps = sides[-1] > 3 or far or conv.low or conv.dilated
+    if (copies := _pixels(a)) is not None:
         again = _pixels(call.grad_output)
-        laid += nbytes(call.grad_output) if again is None else again
-        sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
-        known = asked[1] and not by_taps
-        return _by_pixel(shape, laid, kernels=sums if known else None)
+        copies += nbytes(call.grad_output) if again is None else again
+        sums = nbytes(weight) + (4 * conv.results if mask[2] else 0)
+        known = mask[1] and not by_taps
+        return _by_pixel(conv, copies, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
-    if not shape.in_onednn:
-        taken = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
-        taken = maximum(taken, gradients if shape.split else 0)
+    if not conv.in_onednn:
+        taken = _one_group(conv, _columns(conv) if mask[1] else 0, a, call.grad_output)
+        taken = maximum(taken, gradients if conv.split else 0)
         return copied(a, call.grad_output) + taken
-    source, kernel, result = shape.blocked(few=False)
-    held = gradients
-    wide = not shape.split and sides[-1] > _WIDEST_DENSE
-    strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
-    if asked[0] and shape.by_channel and shape.dilated:
-        held = maximum(held, nbytes(a) + maximum(nbytes(a), shape.lowered + _ALIGNED))
-    elif asked[0]:
-        laid = nbytes(a) if strided else source
-        held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
-    if asked[1] and (wide or (shape.by_channel and by_taps)):
+    source, kernel, result = conv.blocked(few=False)
+    peak = gradients
+    wide = not conv.split and sides[-1] > _WIDEST_DENSE
+    strided = mask[0] and not conv.by_channel and conv.strided
+    if mask[0] and conv.by_channel and conv.dilated:
+        peak = maximum(peak, nbytes(a) + maximum(nbytes(a), conv.lowered + _ALIGNED))
+    elif mask[0]:
+        copies = nbytes(a) if strided else source
+        peak = maximum(peak, maximum(copies + kernel + result, nbytes(a) + copies))
+    if mask[1] and (wide or (conv.by_channel and by_taps)):
         # columns and four kernels for each thread
-        crew = _columns_team(shape)
-        taps = 4 * product(weight.shape[1:]) * product(shape.result.shape[2:])
+        crew = _columns_team(conv)
+        taps = 4 * product(weight.shape[1:]) * product(conv.result.shape[2:])
         inside = crew * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
         if _is_refused(inside, crew, a, weight, call.grad_output):
             raise UnknownWorkspaceError(copied(a, call.grad_output))
-        held = maximum(held, gradients + inside)
-    elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
-        inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
-        held = maximum(held, gradients - nbytes(weight) + inside)
-    taken = copied(a, call.grad_output) + held - gradients
-    if strided or (asked[1] and not wide and not shape.by_channel):
+        peak = maximum(peak, gradients + inside)
+    elif mask[1] and (conv.by_channel or _at_least(conv.a.shape[1], _register())):
+        inside = source + kernel + result + _channels_summed(conv, kernel, bias=mask[2])
+        peak = maximum(peak, gradients - nbytes(weight) + inside)
+    taken = copied(a, call.grad_output) + peak - gradients
+    if strided or (mask[1] and not wide and not conv.by_channel):
         raise UnknownWorkspaceError(taken)
     return taken
 
@@ -271,25 +280,25 @@ def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
     return isinstance(inside, int) and isinstance(most, int) and inside > most
 
 
-def _channels_summed(shape: Convolution, kernel: Size, *, bias: bool) -> Size:
+def _channels_summed(conv: Convolution, kernel: Size, *, bias: bool) -> Size:
     """Return bytes of the kernels in which threads without channels sum up samples."""
-    if not shape.by_channel:
+    if not conv.by_channel:
         return 0
-    channels = _rounded(shape.results)
-    teams = _team() // ceil_div(shape.results, _register())
-    more = maximum(0, minimum(teams, size_of(shape.a.shape[0])) - 1)
+    channels = _rounded(conv.results)
+    teams = _team() // ceil_div(conv.results, _register())
+    more = maximum(0, minimum(teams, size_of(conv.a.shape[0])) - 1)
     sums = 4 * channels if bias else 0
     return more * (kernel + sums) + at_least_one(more) * _ALIGNED * (1 + bias)
 
 
-def _columns_team(shape: Convolution) -> int:
+def _columns_team(conv: Convolution) -> int:
     """Return how many threads make columns; of a dense kernel each has samples of its own."""
-    if shape.by_channel:
+    if conv.by_channel:
         return _team()
-    places = prod(shape.result.shape[2:])
-    if all(step == 1 for step in shape.stride) and not _at_least(places, 2):
-        raise UnknownWorkspaceError(copied(shape.a, shape.result))
-    if _team() == 1 or not _at_least(shape.a.shape[0], 2) or _at_least(places, _MANY * _team()):
+    places = prod(conv.result.shape[2:])
+    if not conv.strided and not _at_least(places, 2):
+        raise UnknownWorkspaceError(copied(conv.a, conv.result))
+    if _team() == 1 or not _at_least(conv.a.shape[0], 2) or _at_least(places, _MANY * _team()):
         return 1
     return _team()
 
@@ -302,18 +311,17 @@ def _team() -> int:
 # -- transposed convolutions -------------------------------------------------------------
 def _transposed(out: Any, call: Any) -> Size:
     """Return the bytes that a transposed convolution takes."""
-    asked, mirrored = Convolution(call, out), _mirrored(call, out)
+    conv, mirrored = Convolution(call, out), _mirrored(call, out)
     if _pixels(call.input) is not None:
         raise UnknownWorkspaceError
     copies = copied(call.input)
-    if not asked.in_onednn:
+    if not conv.in_onednn:
         samples = size_of(call.input.shape[0])
-        taken = _one_group(asked, samples * _spread(asked, out), call.input)
-        return copies + maximum(taken, nbytes(out) if asked.split else 0)
-    strided, dilated = (any(s != 1 for s in x) for x in (call.stride, call.dilation))
-    if (not asked.split and strided) or (asked.by_channel and dilated):
-        raise UnknownWorkspaceError(copies + (1 + strided) * nbytes(out))
-    if asked.split and not asked.by_channel:
+        taken = _one_group(conv, samples * _spread(conv, out), call.input)
+        return copies + maximum(taken, nbytes(out) if conv.split else 0)
+    if (not conv.split and conv.strided) or (conv.by_channel and conv.dilated):
+        raise UnknownWorkspaceError(copies + (1 + conv.strided) * nbytes(out))
+    if conv.split and not conv.by_channel:
         raise UnknownWorkspaceError(copies + nbytes(out))
     result, kernel, source = mirrored.blocked(few=False)
     inside = source + kernel + result
@@ -324,29 +332,28 @@ def _transposed(out: Any, call: Any) -> Size:
 
 def _transposed_backward(out: Any, call: Any) -> Size:
     """Return the bytes that a transposed convolution's gradients take."""
-    a, grad, weight, asked = call.input, call.grad_output, call.weight, call.output_mask
-    shape = Convolution(call, grad)
+    a, grad, weight, mask = call.input, call.grad_output, call.weight, call.output_mask
+    conv = Convolution(call, grad)
     if _pixels(a) is not None or _pixels(grad) is not None:
         raise UnknownWorkspaceError
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     copies = copied(a, grad)
-    if not shape.in_onednn:
-        plainly = shape.one_by_one and all(s == 1 for s in call.stride) and not any(call.padding)
-        taken = _one_group(shape, 0 if plainly else _spread(shape, grad), a, grad)
-        return copies + maximum(taken, gradients if shape.split else 0)
-    if shape.split and not shape.by_channel:
+    if not conv.in_onednn:
+        taken = _one_group(conv, 0 if conv.reads_entries else _spread(conv, grad), a, grad)
+        return copies + maximum(taken, gradients if conv.split else 0)
+    if conv.split and not conv.by_channel:
         raise UnknownWorkspaceError(copies)
-    held, mirrored = gradients, _mirrored(call, grad)
-    if asked[0]:  # a convolution of the result's gradient
+    peak, mirrored = gradients, _mirrored(call, grad)
+    if mask[0]:  # a convolution of the result's gradient
         inside = sum(mirrored.blocked(), start=0)
-        held = maximum(held, maximum(inside, nbytes(a) + mirrored.blocked()[2]))
-    if asked[1]:
-        in_columns = size_of(weight.shape[-1]) > 3 or any(s != 1 for s in call.dilation)
-        if not shape.by_channel or in_columns or _team() > 1:
-            raise UnknownWorkspaceError(copies + held - gradients)
+        peak = maximum(peak, maximum(inside, nbytes(a) + mirrored.blocked()[2]))
+    if mask[1]:
+        in_columns = size_of(weight.shape[-1]) > 3 or conv.dilated
+        if not conv.by_channel or in_columns or _team() > 1:
+            raise UnknownWorkspaceError(copies + peak - gradients)
         inside = sum(mirrored.blocked(few=False), start=0)
-        held = maximum(held, gradients - nbytes(weight) + inside)
-    return copies + held - gradients
+        peak = maximum(peak, gradients - nbytes(weight) + inside)
+    return copies + peak - gradients
 
 
 def _mirrored(call: Any, result: Any) -> Convolution:
@@ -354,10 +361,10 @@ def _mirrored(call: Any, result: Any) -> Convolution:
     return Convolution(SimpleNamespace(**{**vars(call), "input": result}), call.input)
 
 
-def _spread(asked: Convolution, result: Any) -> Size:
+def _spread(conv: Convolution, result: Any) -> Size:
     """Return the bytes of every entry under the kernel, for the entries of one sample."""
-    taps = size_of(result.shape[1]) * product(asked.weight.shape[2:])
-    return taps * product(asked.a.shape[2:]) * asked.a.element_size()
+    taps = size_of(result.shape[1]) * product(conv.weight.shape[2:])
+    return taps * product(conv.a.shape[2:]) * conv.a.element_size()
 
 
 workspaces(

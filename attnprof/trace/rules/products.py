@@ -1,6 +1,9 @@
-"""Rules for matrix products, convolutions (every tap counts), pooling and Fourier transforms.
+"""Rules for matrix products, convolutions (every tap counts), pooling, Fourier transforms, solves.
 
-Integer products count nothing; of a convolution, taps on padding count, too.
+Integer products count nothing; of a convolution, taps on padding count, too. Triangular solves and
+decompositions of square matrices count by textbook algorithms: a solve of n unknowns for a column
+is n(n-1)/2 multiplications and additions, and n divisions; a Cholesky or LU decomposition subtracts
+products step by step. LAPACK's blocks do the same sums.
 """
 
 import math
@@ -10,11 +13,11 @@ from typing import Any
 import torch
 
 from attnprof.arguments import several
-from attnprof.costs import ceil_div, floor_div, maximum
+from attnprof.costs import ceil_div, exact_div, floor_div, maximum, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import first_of, is_factor, rule, rules, tensors_in
+from attnprof.trace.rules.table import OperationRule, first_of, is_factor, rule, rules, tensors_in
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, products, sums
-from attnprof.trace.rules.workspaces import collapses, layout, workspaces
+from attnprof.trace.rules.workspaces import collapses, is_contiguous, layout, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 
 #: Windows of an adaptive pool, at most, that are added up one by one.
@@ -207,3 +210,101 @@ rules(
     }
 )  # fmt: skip
 workspaces({"_fft_r2c _fft_c2c": lambda _, c: _relaid(c.self, c.dim), "_fft_c2r": _inverse})
+
+
+# -- solves and decompositions ------------------------------------------------------------
+def _batch(a: Any) -> Size:
+    return product(a.shape[:-2])
+
+
+def _width(a: Any) -> Size:
+    return size_of(a.shape[-1])
+
+
+def _rows(a: Any) -> Size:
+    """Return the number of rows of all matrices, each of which has a pivot."""
+    return product(a.shape[:-1])
+
+
+def _solve(out: Any, n: Size, *, divided: bool = True) -> Counts:
+    """Count a triangular solve of n unknowns for every column of a result."""
+    return ((M + A) * exact_div(n * (n - 1), 2) + D * n * divided) * exact_div(numel(out), n)
+
+
+def _triangular(out: Any, call: Any) -> Counts:
+    """Count a solve for rows of the result as unknowns, or, from the right, for columns."""
+    return _solve(out, size_of(out.shape[-2 if call.left else -1]), divided=not call.unitriangular)
+
+
+def _solves(out: Any, factor: Any, *, by_lu: bool = False) -> Counts:
+    """Count two solves with a factor; that with the ones of an LU's diagonal divides nothing."""
+    return _solve(out, _width(factor), divided=not by_lu) + _solve(out, _width(factor))
+
+
+def _cholesky(n: Size) -> Counts:
+    """Count a decomposition column by column: subtract earlier columns, take a root, divide."""
+    each = exact_div(n * (n - 1) * (n + 1), 6)
+    return (M + A) * each + D * exact_div(n * (n - 1), 2) + OTHER * n
+
+
+def _lu(call: Any) -> Counts:
+    """Count a decomposition step by step: find the largest of a column, divide by it, subtract."""
+    rows, columns = map(size_of, call.A.shape[-2:])
+    steps = minimum(rows, columns)
+    below = steps * rows - exact_div(steps * (steps + 1), 2)
+    squares = exact_div((steps - 1) * steps * (2 * steps - 1), 6)
+    # sum over j < steps of (rows - 1 - j)·(columns - 1 - j)
+    taken = steps * (rows - 1) * (columns - 1) + squares
+    taken = taken - exact_div((rows + columns - 2) * steps * (steps - 1), 2)
+    pivoted = getattr(call, "pivot", True)
+    return ((D + OTHER * pivoted) * below + (M + A) * taken) * _batch(call.A)
+
+
+def _of_reals(rule: OperationRule) -> OperationRule:
+    """Return a rule for real numbers only; complex ones stay uncounted."""
+    return lambda out, call: None if first_of(out).is_complex() else rule(out, call)
+
+
+rules({names: _of_reals(rule) for names, rule in {
+    "linalg_solve_triangular": _triangular,
+    "triangular_solve": lambda out, c: _solve(out[0], _width(c.A), divided=not c.unitriangular),
+    "linalg_cholesky_ex cholesky": lambda out, _: (
+        _cholesky(_width(first_of(out))) * _batch(first_of(out))
+    ),
+    "cholesky_solve": lambda out, c: _solves(out, c.input2),
+    "cholesky_inverse": lambda out, c: _solves(out, c.self),
+    "linalg_lu_factor_ex linalg_lu": lambda _, c: _lu(c),
+    "linalg_lu_solve": lambda out, c: _solves(out, c.LU, by_lu=True),
+    "lu_unpack": lambda *_: NOTHING,
+    "_linalg_solve_ex linalg_inv_ex": lambda out, c: _lu(c) + _solves(out[0], c.A, by_lu=True),
+    # the product of the diagonal; of its logarithms the sum
+    "_linalg_det": lambda _, c: _lu(c) + M * _rows(c.A),
+    "_linalg_slogdet": lambda _, c: _lu(c) + (OTHER + A) * _rows(c.A),
+}.items()})  # fmt: skip
+
+
+def _laid_out(out: Any, call: Any) -> Size:
+    """Return bytes of a triangle copied for each result, where the given ones lie otherwise."""
+    a = call.self
+    in_order = is_contiguous(a) or is_contiguous(a.mT)
+    whole = _batch(out) * _width(a) ** 2 * a.element_size()
+    return 0 if in_order and nbytes(a) == whole else whole
+
+
+workspaces(
+    {
+        "linalg_solve_triangular": _laid_out,
+        "linalg_lu": lambda _, c: nbytes(c.A) + 4 * _rows(c.A) + 4 * _batch(c.A),
+        # whether pivots are inside
+        "_linalg_solve_ex": lambda _, c: _rows(c.A),
+        "linalg_lu_solve": lambda _, c: _rows(c.LU),
+        "linalg_inv_ex": lambda _, c: nbytes(c.A) + 5 * _rows(c.A),
+        "_linalg_det": lambda _, c: 9 * _rows(c.A) + 4 * _width(c.A) + 16 * _batch(c.A),
+        "_linalg_slogdet": lambda _, c: 9 * _rows(c.A) + 4 * _width(c.A) + 12 * _batch(c.A),
+        "cholesky_solve": lambda out, c: _batch(out) * _width(c.input2) ** 2 * out.element_size(),
+        # permutations, of one matrix more where there are several
+        "lu_unpack": lambda _, c: 8 * size_of(c.LU_data.shape[-2]) * (
+            _batch(c.LU_data) + (_batch(c.LU_data) != 1)
+        ),
+    }
+)  # fmt: skip

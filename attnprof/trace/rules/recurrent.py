@@ -67,10 +67,10 @@ def _lstm_counts(out: Any, call: Any) -> Counts | None:
     """Count three sigmoids and two tangents of a cell, their products, and one sum of biases."""
     if call.mode != _LSTM:
         return None
-    each = (E + A + D) * 3 + OTHER * 2 + 3 * M + A + (A * _GATES if call.has_biases else A * 0)
-    once = A * (_GATES * size_of(call.hx_.shape[-1])) if call.has_biases else A * 0
+    biases = A * _GATES * bool(call.has_biases)
     gates = A * _GATES  # of the input and of the state
-    return _products(call) + (each + gates) * numel(out[0]) + once
+    each = (E + A + D) * 3 + OTHER * 2 + 3 * M + A + gates + biases
+    return _products(call) + each * numel(out[0]) + biases * size_of(call.hx_.shape[-1])
 
 
 def _lstm_counts_backward(_out: Any, call: Any) -> Counts | None:

@@ -15,10 +15,9 @@ from torch._ops import HigherOrderOperator
 from attnprof.errors import RequestError, closest
 from attnprof.trace import registered
 from attnprof.trace.events import KINDS, Call, Size
-from attnprof.trace.rules.lookups import unpicked_bytes
 from attnprof.trace.rules.units import NOTHING, Counts
-from attnprof.trace.rules.workspaces import words, workspace_of
-from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, size_of
+from attnprof.trace.rules.workspaces import is_mask, rows_of, words, workspace_of
+from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, product, size_of
 
 #: Operations that move nothing: views, memory not yet written, questions about a tensor.
 VIEWS = words("""
@@ -74,6 +73,19 @@ OVERWRITES = words("""
     log_normal_
 """)
 
+#: Operations that read some entries of a table, and return these.
+_LOOKUPS = words("""
+    embedding index_select index _unsafe_index _unsafe_masked_index take masked_select
+""")
+#: Operations that, in place, write only some entries.
+_WRITES = words("""
+    index_copy index_add index_reduce index_fill scatter_add scatter_reduce
+    index_put _index_put_impl put
+""")
+#: In-place operations that always read what they add to.
+_ADDS = words("index_add index_reduce scatter_add scatter_reduce")
+#: Further operations that read some entries alone: the bytes left alone, from the call.
+UNREAD: dict[str, Callable[[Any], Size]] = {}
 
 OperationRule = Callable[[Any, Any], Counts | None]
 
@@ -129,53 +141,53 @@ def has_reals(call: Any) -> bool:
 
 def cost_of(
     func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choices: Any = None,
-    **seen: Any,
+    **fields: Any,
 ) -> Call:  # fmt: skip
-    """Return a dispatched operation with what it costs; ``seen`` are further fields of the call.
+    """Return a dispatched operation with what it costs; ``fields`` are further fields of the call.
 
     ``choices`` know how many of the experts each row chose, in models that route tokens.
     """
     full = name_of(func)
-    seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
+    fields = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **fields}
+    workspace: Size = 0
+    counts: Counts | None = None
+    known = False
     if full in HIGHER:
-        known_counts, moved = HIGHER[full](args, out)
-        if known_counts is None:
-            seen |= {"uncounted": full, "touched": moved}
-        return Call(counts=known_counts or {}, bytes_moved=moved, scratch=full, **seen)
-    if isinstance(func, HigherOrderOperator):
-        touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
-        return Call(
-            counts={}, bytes_moved=touched, uncounted=full, touched=touched, scratch=full, **seen
-        )
-    name, base, outs = _names(func)
-    if name in VIEWS or (_is_marker(func) and not registered.registered(func._schema.name)):
-        return Call(counts={}, bytes_moved=0, **seen)
-    given = {key: value for key, value in kwargs.items() if key not in outs}
-    asked = bound(func, args, given)
-    moved = _moved(name, base, out, args, given, choices) - unpicked_bytes(name, base, out, asked)
-    workspace, known = workspace_of(base, out, asked)
-    if registered.registered(func._schema.name):
-        values = registered.counts_of(func._schema.name, vars(asked), out)
-        counts: Counts | None = Counts({kind: values[kind] for kind in KINDS if kind in values})
-        moved = values.get("bytes_moved", moved)
-        workspace, known = values.get("workspace_bytes", workspace), "workspace_bytes" in values
+        counts, moved = HIGHER[full](args, out)
+    elif isinstance(func, HigherOrderOperator):
+        moved = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
     else:
-        counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
+        name, base, outs = _names(func)
+        by_user = registered.registered(func._schema.name)
+        if name in VIEWS or (_is_marker(func) and not by_user):
+            return Call(counts={}, bytes_moved=0, **fields)
+        passed = {key: value for key, value in kwargs.items() if key not in outs}
+        call = bound(func, args, passed)
+        moved = _moved(name, base, out, args, passed, choices)
+        moved = moved - _unpicked_bytes(name, base, out, call)
+        workspace, known = workspace_of(base, out, call)
+        if by_user:
+            values = registered.counts_of(func._schema.name, vars(call), out)
+            counts = Counts({kind: values[kind] for kind in KINDS if kind in values})
+            moved = values.get("bytes_moved", moved)
+            workspace, known = values.get("workspace_bytes", workspace), "workspace_bytes" in values
+        else:
+            counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, call)
     if counts is None:
-        seen |= {"uncounted": full, "touched": moved}
+        fields |= {"uncounted": full, "touched": moved}
     return Call(
         counts=counts or {}, bytes_moved=moved, workspace=workspace,
-        scratch="" if known else full, **seen,
+        scratch="" if known else full, **fields,
     )  # fmt: skip
 
 
-def _moved(name: str, base: str, out: Any, args: Any, given: Any, choices: Any) -> Size:
+def _moved(name: str, base: str, out: Any, args: Any, passed: Any, choices: Any) -> Size:
     """Return the bytes an operation reads and writes; of experts only those that tokens meet."""
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         return 0
     # every operand is read once, every result written once; rows left alone are not
     makes = name.endswith("_like") or name.startswith("new_")
-    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, given))
+    read = [] if makes else tensors_in((args[1:] if name in OVERWRITES else args, passed))
     moved = sum(map(nbytes, [*tensors_in(out), *read]), start=0)
     if base == "_grouped_mm":
         moved = moved - _unmet_bytes(args[0], args[1], choices)
@@ -192,6 +204,52 @@ def _unmet_bytes(rows: Any, weights: Any, choices: Any) -> Size:
     each = choices.each(experts, number) if choices else 1
     tokens = number // each if isinstance(number, int) else number / each
     return nbytes(weights) - expected_bytes(nbytes(weights), experts, each, tokens)
+
+
+def _unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
+    """Return the bytes of operands and results that a lookup or indexed write leaves alone.
+
+    An embedding reads the rows of its tokens, not its table; a cache is written where the new token
+    stands. The table counts as often as entries of it are picked: a row that is picked twice is
+    read twice. ``gather`` and ``scatter``, whose index is about as large as their table, read and
+    write all of it, and so does an operation that makes a new result (``name`` without a final
+    ``_``).
+    """
+    if base in UNREAD:
+        return UNREAD[base](call)
+    if base in _LOOKUPS:
+        table = call.weight if base == "embedding" else call.self
+        return nbytes(table) - nbytes(out)
+    if base in ("_embedding_bag", "_embedding_bag_forward_only"):
+        row = size_of(call.weight.shape[1]) * call.weight.element_size()
+        return nbytes(call.weight) - numel(call.indices) * row
+    if base not in _WRITES or not name.endswith("_"):
+        return 0
+    written = _places(base, call) * call.self.element_size()
+    reads = base in _ADDS or bool(getattr(call, "accumulate", False) or getattr(call, "reduce", ""))
+    return 2 * nbytes(call.self) - (1 + reads) * written
+
+
+def _places(base: str, call: Any) -> Size:
+    """Return how many entries an operation writes; all, where a mask does not say."""
+    if base == "index_fill":
+        return numel(call.index) * rows_of(call.self, call.dim)
+    if not hasattr(call, "indices"):
+        return numel(call.source if base.startswith("index") else call.index)
+    masks = [x for x in call.indices if x is not None and is_mask(x)]
+    picked = call.self.dim() - sum(x.dim() - 1 for x in masks)
+    return addressed(call) if not masks or call.values.dim() == picked else numel(call.self)
+
+
+def addressed(call: Any) -> Size:
+    """Return how many entries indices address; for a mask as index, the entries of the values."""
+    used = [x for x in call.indices if x is not None]
+    if any(is_mask(x) for x in used):
+        return numel(call.values)
+    entries = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
+    left = [size for place, size in enumerate(call.self.shape)
+            if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
+    return entries * product(left)
 
 
 def check_registered() -> None:
@@ -235,11 +293,12 @@ def _is_marker(func: Any) -> bool:
     return not any("Tensor" in str(end.type) for end in ends)
 
 
-def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
+def bound(func: Any, args: tuple[Any, ...], passed: dict[str, Any]) -> SimpleNamespace:
     """Return a call's arguments by the schema's names, defaults filled in."""
-    taken = dict(_defaults(func))
-    taken.update(zip(taken, args, strict=False), **{k: x for k, x in given.items() if k in taken})
-    return SimpleNamespace(**taken)
+    values = dict(_defaults(func))
+    named = {name: value for name, value in passed.items() if name in values}
+    values.update(zip(values, args, strict=False), **named)
+    return SimpleNamespace(**values)
 
 
 @cache

@@ -23,8 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
-from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
-from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.rules.unwatched import (
+    Watch,
+    depends_on_values,
+    differing_nodes,
+    gradients_of,
+    selects,
+)
 from attnprof.trace.run.experts import Choices, Routing
 from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
@@ -171,7 +176,7 @@ class Recorder(TorchDispatchMode):
             finally:
                 self._node = None
 
-        nodes = told_apart(output)
+        nodes = differing_nodes(output)
         self.trace.notes += depends_on_values(nodes)
         with ExitStack() as stack:  # a node and its hooks hold each other
             for node in nodes:

@@ -15,7 +15,7 @@ from attnprof.errors import CannotRunError
 from attnprof.ops.loops import followed_by
 from attnprof.processes import with_room_for_calls
 from attnprof.trace.events import Trace
-from attnprof.trace.rules.in_place import adding_in_place
+from attnprof.trace.rules.unwatched import adding_in_place
 from attnprof.trace.run.call_by_call import Calls
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values

@@ -17,8 +17,8 @@ from torch._decomp import decompositions
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
-from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
+from attnprof.trace.rules.replacements import FAST_PATHS
 from attnprof.trace.run import remainders
 from attnprof.trace.run.symbols import names_of
 

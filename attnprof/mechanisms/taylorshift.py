@@ -1,4 +1,4 @@
-"""TaylorShift (004): the direct form, the efficient form, and the one that switches."""
+"""TaylorShift (004): the mechanism that switches from the direct form to the efficient one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,7 +7,14 @@ from typing import Any, ClassVar
 
 from attnprof import costs
 from attnprof.blocks.taylor import built_state
-from attnprof.mechanisms.taylorshift import forms
+from attnprof.mechanisms.taylor import (
+    Taylor,
+    TaylorDirect,
+    TaylorEfficient,
+    TaylorState,
+    direct_flops,
+    efficient_flops,
+)
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import plain_size, records
 from attnprof.ops.layer import Definition, LayerSizes
@@ -18,7 +25,7 @@ _Counts = Callable[[Workload, str], costs.CostTable]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaylorShift(forms.Taylor):
+class TaylorShift(Taylor):
     """The direct form while it is not dearer, the efficient form from there on.
 
     ``switch`` says in what: ``formula`` (core FLOPs of what is executed), ``published`` (004-EQ4
@@ -37,14 +44,14 @@ class TaylorShift(forms.Taylor):
     allowed: ClassVar[dict[str, Any]] = {"switch": ("formula", "published", "memory"), "chunk": 1}
 
     @property
-    def direct(self) -> forms.TaylorDirect:
+    def direct(self) -> TaylorDirect:
         """The direct form with the same parameters."""
-        return forms.TaylorDirect(bias=self.bias, temperature=self.temperature)
+        return TaylorDirect(bias=self.bias, temperature=self.temperature)
 
     @property
-    def efficient(self) -> forms.TaylorEfficient:
+    def efficient(self) -> TaylorEfficient:
         """The efficient form with the same parameters."""
-        return forms.TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
+        return TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
 
     def direct_chosen(self, workload: Workload) -> costs.Number:
         """1 where the direct form is taken, 0 where the efficient one is."""
@@ -52,7 +59,7 @@ class TaylorShift(forms.Taylor):
         if w.phase == "backward":
             w = w.with_(phase="train")
         if self.switch == "published":
-            return costs.not_dearer(forms.direct_flops(w), forms.efficient_flops(w))
+            return costs.not_dearer(direct_flops(w), efficient_flops(w))
         direct, efficient = self.direct.cost(w, "core"), self.efficient.cost(w, "core")
         if self.switch == "memory":
             return costs.not_dearer(direct.peak(), efficient.peak())
@@ -66,7 +73,7 @@ class TaylorShift(forms.Taylor):
             return _takes_direct(self, w)
         return bool(self.direct_chosen(w))
 
-    def form_for(self, workload: Workload) -> forms.Taylor:
+    def form_for(self, workload: Workload) -> Taylor:
         """The form that is taken; raises :class:`TypeError` for symbols."""
         return self.direct if self.takes_direct(workload) else self.efficient
 
@@ -137,7 +144,7 @@ class TaylorShift(forms.Taylor):
     # all that torch.compiler.assume_constant_result does, without its import of the compiler
     _runs_direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
-    def init_state(self, sizes: LayerSizes, cache: Any) -> forms.TaylorState:
+    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
         """Sums of nothing where even the first token takes the efficient form."""
         state = super().init_state(sizes, cache)
         h, d, b = sizes.num_heads, sizes.head_dim, cache.batch_size
@@ -147,8 +154,8 @@ class TaylorShift(forms.Taylor):
         return state
 
     def step(
-        self, q: Any, k: Any, v: Any, state: forms.TaylorState, weights: Any
-    ) -> tuple[Any, forms.TaylorState]:
+        self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
+    ) -> tuple[Any, TaylorState]:
         """One token; once the sums are built they are kept."""
         direct = state.sums is None and state.direct and state.direct(state.length + 1)
         return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
@@ -224,4 +231,4 @@ def _named(form: str, table: costs.CostTable) -> costs.CostTable:
     return replace(table, stages=tuple(stages))
 
 
-MECHANISMS = (forms.TaylorDirect, forms.TaylorEfficient, TaylorShift)
+MECHANISMS = (TaylorShift,)

@@ -293,3 +293,6 @@ class TaylorEfficient(Taylor):
         writer.stage("factors", Cost(multiplications=3 * tokens * width), tokens, width)
         writer.stage("sums", Cost(additions=2 * tokens * width), tokens, width)
         writer.stage("division", Cost(divisions=tokens * d), tokens, d)
+
+
+MECHANISMS = (TaylorDirect, TaylorEfficient)

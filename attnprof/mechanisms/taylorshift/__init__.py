@@ -1,1 +1,0 @@
-"""TaylorShift (004): direct, efficient, and the one that switches."""

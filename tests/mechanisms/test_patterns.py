@@ -1,0 +1,252 @@
+"""Windows, global tokens, sinks and strides against a loop over the pairs that a row sees."""
+
+import math
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.errors import RequestError
+from tests.mechanisms.cases import built, inputs
+from tests.mechanisms.checks import (
+    check_counts,
+    check_gradients,
+    check_steps,
+    close,
+    drawn,
+    loops,
+    split,
+)
+
+FORMS = ("blocks", "dense-mask")
+PATTERNS = ("strided", "fixed")
+
+
+def in_sight(name, params, n, causal):
+    """Whether row i sees token j, by the definition of each mechanism."""
+
+    def windowed(i, j):
+        back = params["window"] - (name == "sliding-window")
+        first = params.get("global_tokens", 0) + params.get("first_tokens", 0)
+        return abs(i - j) <= back or i < first or j < first
+
+    def strided(i, j):
+        stride = params.get("stride") or math.ceil(math.sqrt(n))
+        if params.get("pattern") == "fixed":
+            return i // stride == j // stride or j % stride == stride - 1
+        return abs(i - j) < stride or (i - j) % stride == 0
+
+    sees = strided if name == "sparse" else windowed
+    return lambda i, j: not (causal and j > i) and sees(i, j)
+
+
+#: Shapes, with windows and numbers of global tokens: within a block of 64 and beyond one.
+CASES = [
+    *(
+        ("longformer", shape, {"window": window, "global_tokens": first})
+        for shape, window, first in (
+            ((3, 2, 37, 4), 2, 0), ((3, 2, 37, 4), 70, 3), ((3, 2, 37, 4), 2, 60),
+            ((1, 1, 130, 3), 2, 3), ((1, 1, 130, 3), 70, 0), ((1, 1, 130, 3), 2, 60),
+            ((1, 2, 200, 5), 70, 60), ((2, 1, 1, 4), 2, 3), ((2, 1, 1, 4), 70, 0),
+        )
+    ),
+    *(
+        ("sparse", shape, {"stride": stride, "pattern": pattern})
+        for shape, stride in (
+            ((3, 2, 37, 4), None), ((3, 2, 37, 4), 5), ((1, 1, 130, 3), 1), ((1, 1, 130, 3), 64),
+            ((2, 1, 1, 4), 5),
+        )
+        for pattern in PATTERNS
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("name", "shape", "params"), CASES, ids=str)
+def test_attend_is_the_definition(name, shape, params, causal):
+    q, k, v = drawn(shape)
+    last = loops(*(x[-1:, -1:] for x in (q, k, v)), in_sight(name, params, shape[2], causal))
+    for form in [{"impl": impl} for impl in FORMS] if name == "longformer" else [{}]:
+        got = attnprof.attend(name, q, k, v, causal=causal, **params, **form)
+        close(got[-1:, -1:], last, 1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize(("n", "window", "first"), [(9, 1, 0), (9, 4, 2), (70, 3, 0), (70, 66, 5)])
+def test_a_sliding_window_with_grouped_heads_and_sinks_is_the_definition(
+    n, window, first, sink, causal
+):
+    (q,), (k, v) = drawn((1, 4, n, 3), 1), drawn((1, 2, n, 3), 2)
+    logits = torch.randn(4, dtype=torch.float64) if sink else None
+    params = {"window": window, "first_tokens": first}
+    expected = loops(q, k, v, in_sight("sliding-window", params, n, causal), logits)
+    for impl in FORMS:
+        got = attnprof.attend(
+            "sliding-window", q, k, v, causal=causal, impl=impl, sink=sink, **params,
+            weights={"sink": logits} if sink else None,
+        )  # fmt: skip
+        close(got, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [*(("longformer", {"window": n}) for n in (5, 64, 129)),
+     *(("sparse", {"stride": 23, "pattern": pattern}) for pattern in PATTERNS)],
+    ids=str,
+)  # fmt: skip
+def test_a_pattern_over_everything_is_standard_attention(name, params, causal):
+    q, k, v = drawn((2, 2, params.get("window", 23), 4))
+    got = attnprof.attend(name, q, k, v, causal=causal, **params)
+    close(got, attnprof.attend("standard", q, k, v, causal=causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "n", "params"),
+    [*(("longformer", n, {"window": window, "global_tokens": first})
+       for n, window in ((1, 3), (9, 2), (64, 30), (193, 64), (250, 70)) for first in (0, 4)),
+     *(("sparse", n, {"stride": stride, "pattern": pattern})
+       for n, stride in ((1, 3), (9, 2), (64, 8), (61, 8), (50, 70), (40, 1))
+       for pattern in PATTERNS)],
+    ids=str,
+)  # fmt: skip
+def test_the_definitions_pairs_are_counted_one_by_one(name, n, params, causal):
+    spec, sees = registry.get(name, **params), in_sight(name, params, n, causal)
+    work = Workload(seq_len=n, num_heads=1, head_dim=4, causal=causal)
+    pairs = sum(sees(i, j) for i in range(n) for j in range(n))
+    assert spec.pairs(work) == pairs
+    if causal and name == "sparse":
+        steps = [spec.pairs(work.with_(seq_len=t, phase="decode")) for t in range(1, n + 1)]
+        assert sum(steps) == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "params"),
+    [*(("longformer", 9, {"window": 2, "global_tokens": first}) for first in (0, 3)),
+     *(("sparse", 8, {"stride": 3, "pattern": pattern}) for pattern in PATTERNS)],
+    ids=str,
+)  # fmt: skip
+def test_gradients_are_those_of_the_function(name, n, params):
+    layer = attnprof.build(name, 4, 2, **params).double()
+    check_gradients(layer, *drawn((2, n, 4), 1), (False, True))
+
+
+MORE = [
+    {"sink": True, "window": 3}, {"sink": True, "window": 2, "first_tokens": 2},
+    {"sink": True, "window": 3, "impl": "dense-mask"}, {"window": 1}, {"window": 2, "sink": True,
+     "num_kv_heads": 2}, {"window": 2, "value_head_dim": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
+def test_every_phase_of_a_sliding_window_counts_as_executed(more):
+    sizes, params = split(more)
+    check_counts("sliding-window", (2, 7, 4, 2), params, lambda state: vars(state).values(), sizes)
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
+def test_steps_of_a_sliding_window_are_rows_and_gradients_are_numerical_ones(more):
+    shape = (2, 5, 4, 2)
+    layer, x = built("sliding-window", shape, torch.float64, **more), inputs(shape, torch.float64)
+    check_steps(layer, x)
+    check_gradients(layer, x, parameters=True, fast_mode=True)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_step_is_the_causal_forwards_row(pattern):
+    layer = attnprof.build("sparse", 8, 2, stride=4, pattern=pattern).double()
+    check_steps(layer, *drawn((2, 19, 8), 1))
+
+
+@pytest.mark.parametrize("n", [3, 8, 9, 40])
+def test_a_cache_holds_as_many_tokens_as_the_window_and_products_fill_the_band(n):
+    spec = registry.get("sliding-window", window=8)
+    asked = Workload(n, 6, 4, 2, num_kv_heads=3, causal=True)
+    seen, full = min(n, 8), min(n, 8) * (min(n, 8) - 1) // 2
+    band = spec.definition(asked, "core").matmul_flops
+    assert band == 4 * 2 * 6 * 4 * (n * seen - full)
+    step = spec.cost(asked.with_(causal=False, phase="decode"), "core")
+    assert step.state_entries == 2 * 2 * 3 * 4 * seen
+    assert step.matmul_flops == 4 * 2 * 6 * 4 * seen
+    dense = registry.get("sliding-window", window=8, impl="dense-mask").cost(asked, "core")
+    assert dense.matmul_flops == 4 * 2 * 6 * n * n * 4
+
+
+def test_a_sink_costs_a_parameter_a_head_and_no_product():
+    asked = Workload(40, 6, 4, causal=True)
+    plain, sink = (attnprof.cost("sliding-window", asked, sink=s, window=8) for s in (False, True))
+    assert sink.parameters - plain.parameters == 6
+    assert sink.matmul_flops == plain.matmul_flops
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("longformer", {}), ("sliding-window", {"sink": False}), ("sliding-window", {"sink": True})],
+)
+def test_memory_and_work_are_linear_in_the_length(name, params, phase):
+    spec = registry.get(name, window=64, **params)
+    small, large = (
+        spec.cost(Workload(n, 4, 16, causal=True, phase=phase)) for n in (1 << 14, 1 << 20)
+    )
+    assert large.flops / small.flops == pytest.approx(64, rel=0.02)
+    assert large.peak() / small.peak() == pytest.approx(64, rel=0.02)
+
+
+def test_the_dense_mask_is_quadratic():
+    spec = registry.get("longformer", window=64, impl="dense-mask")
+    peaks = [spec.cost(Workload(n, 1, 16)).peak() for n in (1 << 14, 1 << 15)]
+    assert peaks[1] / peaks[0] == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_work_of_strides_grows_like_the_length_times_its_root(pattern):
+    spec = registry.get("sparse", pattern=pattern)
+    flops = [spec.cost(Workload(1 << bits, 1, 16), "core").flops for bits in (14, 20)]
+    assert math.log(flops[1] / flops[0]) / math.log(64) == pytest.approx(1.5, abs=0.03)
+
+
+def test_a_window_of_w_is_longformers_of_w_less_one():
+    q, k, v = drawn((1, 2, 50, 4))
+    ours = attnprof.attend("sliding-window", q, k, v, causal=True, window=7)
+    theirs = attnprof.attend("longformer", q, k, v, causal=True, window=6)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "says"),
+    [("longformer", {"impl": "magic"}, "blocks, dense-mask"),
+     ("longformer", {"window": 0}, "at least 1"),
+     ("sparse", {"pattern": "spiral"}, "strided, fixed"), ("sparse", {}, "stride=128")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_to_type(name, params, says):
+    with pytest.raises(RequestError, match=says):
+        registry.get(name, **params).cost(Workload(9, 1, 4, phase="decode"))
+
+
+def test_it_is_the_attention_of_gpt_oss_with_its_sinks():
+    modeling = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    from transformers import GptOssConfig
+
+    config = GptOssConfig(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        sliding_window=5, num_hidden_layers=1, layer_types=["sliding_attention"],
+        attn_implementation="eager",
+    )  # fmt: skip
+    theirs = modeling.GptOssAttention(config, 0)
+    ours = attnprof.build("sliding-window", 32, 4, num_kv_heads=2, window=5, sink=True, bias=True)
+    with torch.no_grad():
+        theirs.sinks.normal_()
+        ours.core.sink.copy_(theirs.sinks)
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            getattr(ours, name).load_state_dict(getattr(theirs, name).state_dict())
+        x = torch.randn(2, 17, 32)
+        place = torch.arange(17)
+        away = place[:, None] - place[None]
+        mask = torch.zeros(17, 17).masked_fill((away < 0) | (away >= 5), -math.inf)
+        turned = torch.ones(1, 17, 4), torch.zeros(1, 17, 4)  # no rotation
+        expected, _ = theirs(x, turned, mask[None, None])
+        close(ours(x, causal=True), expected, 1e-5)
