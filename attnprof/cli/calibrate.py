@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
-from typer import Option
-
 from attnprof.cli.measurement import THREADS, WAIT_POLICY, set_wait_policy
-from attnprof.cli.options import DeviceOption, Output, ensure_writable, note, working
+from attnprof.cli.options import (
+    DeviceOption,
+    Output,
+    ensure_writable,
+    flag,
+    note,
+    switch,
+    working,
+)
 from attnprof.cli.request import some_of
 from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError
@@ -18,23 +24,17 @@ from attnprof.workload import DTYPES
 def calibrate(
     *,
     device: DeviceOption = "auto",
-    dtype: str | None = Option(
-        None, metavar="NAMES",
-        help="Number formats (default: float32; on a GPU bfloat16, too).", show_default=False,
+    dtype: str | None = flag(
+        "NAMES", "Number formats (default: float32; on a GPU bfloat16, too)."
     ),
-    seconds: float = Option(
-        0.5, metavar="SECONDS",
-        help="Time for each ceiling, an eightieth of it for each size of an operation; with less "
-        "than 0.5 the largest sizes are left out.",
+    seconds: float = flag(
+        "SECONDS", "Time for each ceiling, an eightieth of it for each size of an operation; with "
+        "less than 0.5 the largest sizes are left out.", default=0.5,
     ),
-    contended: bool = Option(
-        False, "--contended", help="Go on where other processes use the processor."
-    ),
+    contended: bool = switch("--contended", "Go on where other processes use the processor."),
     threads: int | None = THREADS,
     wait_policy: str = WAIT_POLICY,
-    calibration: Path | None = Option(
-        None, metavar="FILE", help="Keep it here, not in the cache folder."
-    ),
+    calibration: Path | None = flag("FILE", "Keep it here, not in the cache folder."),
     to: Output,
 ) -> None:  # fmt: skip
     """Measure this device: its ceilings, and single operations.

@@ -1,19 +1,30 @@
-"""``attnprof check``: fail when FLOPs, memory or time got worse."""
+"""``attnprof check``, ``baseline`` and ``history``: what got worse, recorded and followed."""
 
 import errno
 import os
 import sys
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from typer import Option
+from typer import Argument
 
 from attnprof.cli.measurement import Suite
-from attnprof.cli.options import Output, ensure_writable, note, working
+from attnprof.cli.options import (
+    DrawnOutput,
+    Output,
+    ToStdout,
+    ensure_writable,
+    environment,
+    flag,
+    note,
+    switch,
+    working,
+)
+from attnprof.cli.request import parse_names
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
-from attnprof.record import Report, write_whole
+from attnprof.record import BaselineRecord, Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import check_unlost, reading_back, take_modules
 
@@ -24,47 +35,36 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 class CheckFlags:
     """How differences are judged, and which files are written besides the result."""
 
-    rule: str | None = Option(
-        None, metavar="RULE", help="sensitive, default or lenient; else each case's own."
-    )
-    inconclusive: str = Option(
-        "retry", metavar="POLICY",
-        help="An open result in time: retry (in the budget, then pass), pass, or fail (exit 3).",
+    rule: str | None = flag("RULE", "sensitive, default or lenient; else each case's own.")
+    inconclusive: str = flag(
+        "POLICY", "An open result in time: retry (in the budget, then pass), pass, or fail "
+        "(exit 3).", default="retry",
     )  # fmt: skip
-    budget: float = Option(300.0, metavar="SECONDS", help="For all times together.")
-    stored_times: str = Option(
-        "advise", metavar="WHAT",
-        help="Times of a baseline made on this machine: advise, or fail the check.",
+    budget: float = flag("SECONDS", "For all times together.", default=300.0)
+    stored_times: str = flag(
+        "WHAT", "Times of a baseline made on this machine: advise, or fail the check.",
+        default="advise",
     )  # fmt: skip
-    update: bool = Option(
-        False, "--update", help="Accept: write what is now into the --baseline file."
+    update: bool = switch("--update", "Accept: write what is now into the --baseline file.")
+    self_test: bool = switch(
+        "--self-test", "This machine's own false-alarm and detection rates, measured."
     )
-    self_test: bool = Option(
-        False, "--self-test", help="This machine's own false-alarm and detection rates, measured."
-    )
-    junit: Path | None = Option(None, metavar="FILE", help="JUnit XML, too.", show_default=False)
-    summary: Path | None = Option(
-        None, metavar="FILE", help="The Markdown page, too, for a comment."
-    )
-    badge: Path | None = Option(
-        None, metavar="FILE", help="JSON for a badge of shields.io, too.", show_default=False
-    )
-    verbose: bool = Option(False, "--verbose", help="Every metric, not only what changed.")
+    junit: Path | None = flag("FILE", "JUnit XML, too.")
+    summary: Path | None = flag("FILE", "The Markdown page, too, for a comment.")
+    badge: Path | None = flag("FILE", "JSON for a badge of shields.io, too.")
+    verbose: bool = switch("--verbose", "Every metric, not only what changed.")
 
 
 def check(
     *,
-    baseline: Path | None = Option(
-        None, metavar="FILE", help="What attnprof baseline wrote.", show_default=False
-    ),
-    against: str | None = Option(
-        None, metavar="REF|DIR", show_default=False,
-        help="Other code, run in turns with this one: a git revision or a folder.",
+    baseline: Path | None = flag("FILE", "What attnprof baseline wrote."),
+    against: str | None = flag(
+        "REF|DIR", "Other code, run in turns with this one: a git revision or a folder."
     ),
     suite: Suite,
     asked: CheckFlags,
     to: Output,
-) -> int:  # fmt: skip
+) -> int:
     """Fail when FLOPs, memory or time got worse.
 
     Against another revision, run in turns with the code of this folder, or against a baseline.
@@ -77,8 +77,8 @@ def check(
       attnprof check --self-test
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for flag in ("junit", "summary", "badge"):
-        ensure_writable(getattr(asked, flag), force=to.force, flag=f"--{flag}")
+    for name in ("junit", "summary", "badge"):
+        ensure_writable(getattr(asked, name), force=to.force, flag=f"--{name}")
     if asked.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
     terms = CheckOptions(
@@ -139,9 +139,11 @@ def _compare_sides(
 def _write_outputs(report: Report, asked: CheckFlags) -> None:
     """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
-    from attnprof.render.tables.check import page
+    from attnprof.render.tables.check import check_page
 
-    written = (asked.junit, render_junit), (asked.summary, page), (asked.badge, render_badge)
+    written = (
+        (asked.junit, render_junit), (asked.summary, check_page), (asked.badge, render_badge),
+    )  # fmt: skip
     for file, text_of in written:
         if file is not None:
             write_whole(file, text_of(report))
@@ -155,8 +157,67 @@ def _write_outputs(report: Report, asked: CheckFlags) -> None:
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:
-            stream.write(page(report))
+            stream.write(check_page(report))
     except (OSError, ValueError) as error:
         note(f"cannot write the step summary {path}: {why_of(error)}")
     except RequestError as error:
         note(str(error))
+
+
+def baseline(
+    *,
+    suite: Suite,
+    output: Path = flag(
+        "FILE", "The baseline, as JSON.", "-o", "--output", default=Path("baseline.json")
+    ),
+    to: ToStdout,
+) -> int:
+    """Record what a suite of cases counts and takes, for check.
+
+    FLOPs, memory, operations, closed forms and times, in one file.
+
+    Examples:
+      attnprof baseline --suite bench.toml -o baseline.json
+      attnprof baseline -a my.py:MyAttention --seq 512 --no-time
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    ensure_writable(output, force=to.force)
+    with working("reading the suite"):
+        cases = suite.cases()
+    from attnprof.gate.check import record_baseline
+    from attnprof.gate.trees import current_tree
+
+    terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
+    with current_tree(limit_s=terms.limit_s) as head, working("recording"):
+        report = record_baseline(cases, head, terms)
+    report.save(output)
+    to.deliver(report)
+    note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
+    for record in report.of(BaselineRecord):
+        if record.error:
+            note(f"{record.case}: {record.error}")
+    return CannotRunError.exit_code if report.summary["failed"] else 0
+
+
+def history(
+    folder: Path = Argument(
+        metavar="DIR", help="A folder of results of check or baseline (.json)."
+    ),
+    *,
+    case: str | None = flag("TEXT", "Only cases with this in their name."),
+    metric: str | None = flag("NAMES", "Only these, like time,flops."),
+    to: DrawnOutput,
+) -> None:
+    """Find the runs at which saved results reached another level.
+
+    DIR holds results of check or baseline, as JSON.
+
+    Examples:
+      attnprof history results
+      attnprof history results --metric time --plot history.png
+    """
+    from attnprof.gate.history import history_report
+
+    metrics = None if metric is None else parse_names(metric, "--metric")
+    report = history_report(folder, case, metrics, note)
+    to.deliver(replace(report, environment=environment()))

@@ -1,18 +1,25 @@
-"""``attnprof cost``: closed forms and numbers, stage by stage."""
+"""Commands on closed forms: ``cost`` by stage, ``compare`` side by side, ``heads`` by number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from typer import Option
+from typer import Argument
 
+from attnprof import registry
+from attnprof.algebra.polynomials import divisors
 from attnprof.cli import options as opt
 from attnprof.cli import request
+from attnprof.closed_form import heads as by_heads
+from attnprof.closed_form.answers import compare_answer
 from attnprof.closed_form.cost_records import (
+    CONTESTED,
     KINDS,
+    POSSIBLE,
     QUANTITIES,
     Asked,
+    compare_records,
     cost_records,
     domain_text,
     identity,
@@ -28,14 +35,12 @@ from attnprof.workload import Workload
 class SharedTokens:
     """Among how many ranks tokens are divided, and how fast these send and compute."""
 
-    ranks: str | None = Option(
-        None, metavar="SIZES", help="Bytes that a rank sends where so many share the tokens."
+    ranks: str | None = opt.flag("SIZES", "Bytes that a rank sends where so many share the tokens.")
+    bandwidth: str | None = opt.flag(
+        "RATE", "With --ranks: bytes a second that a rank sends, like 450GB/s."
     )
-    bandwidth: str | None = Option(
-        None, metavar="RATE", help="With --ranks: bytes a second that a rank sends, like 450GB/s."
-    )
-    on: str = Option(
-        "H100", "--on", metavar="NAME", help="With --bandwidth: the device whose products hide it."
+    on: str = opt.flag(
+        "NAME", "With --bandwidth: the device whose products hide it.", "--on", default="H100"
     )
 
     def report(
@@ -82,12 +87,12 @@ def cost(
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",
-    kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
-    kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
+    kv_heads: str | None = opt.flag("SIZE", "Grouped key and value heads."),
+    kv_seq: str | None = opt.flag("SIZE", "Key length, for cross-attention."),
     free: request.FreeSizes,
-    symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
-    full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
-    latex: bool = Option(False, "--latex", help="Show the closed forms, for all sizes, in LaTeX."),
+    symbolic: bool = opt.switch("--symbolic", "Show the closed forms in B N h d."),
+    full: bool = opt.switch("--full", "With --symbolic: for sizes of 1, too."),
+    latex: bool = opt.switch("--latex", "Show the closed forms, for all sizes, in LaTeX."),
     ranks: SharedTokens,
     to: opt.DrawnOutput,
 ) -> None:
@@ -164,3 +169,84 @@ def _records(
     raise RequestError(
         f"no published formula of {names} speaks of this scope, phase, mask and batch; {printed}"
     )
+
+
+def compare(
+    *,
+    shape: request.Selection,
+    free: request.FreeSizes,
+    conditions: request.Conditions,
+    scope: opt.ScopeOption = "layer",
+    kind: opt.KindOption = None,
+    quantity: opt.QuantityOption = None,
+    convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
+    to: opt.DrawnOutput,
+) -> None:
+    """Put mechanisms side by side and mark the cheapest.
+
+    Without --attention these are all mechanisms. One that cannot do what is asked is a row with
+    the reason. --plot draws FLOPs and peak memory over several sequence lengths.
+
+    Examples:
+      attnprof compare -a standard,sdpa,linear --seq 1024,65536
+      attnprof compare --seq 4096 --phase decode
+      attnprof compare -a standard,efficient --quantity flops --format csv
+      attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
+    """
+    request.some_of(kind, ("formula",), "--kind")
+    shown = request.some_of(quantity, POSSIBLE, "--quantity") if quantity else list(CONTESTED)
+    names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
+    asked = request.closed_form_request(shape, conditions, names, **free.sizes)
+    records = compare_records(*asked, scope)
+    winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
+    for one in records:
+        for name in one.wins.split(",") if one.wins else ():
+            winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
+    summary = {"winners": winners, "answer": compare_answer(records, shown)}
+    to.deliver(Report("compare", records, summary, opt.environment()), quantities=shown)
+
+
+def heads_(
+    mechanisms: list[str] | None = Argument(
+        None, metavar="A B", help="Mechanisms (default taylor-direct taylor-efficient)."
+    ),
+    *,
+    attention: opt.AttentionOption = None,
+    d_model: str = opt.flag("SIZE", "Model width.", default="512"),
+    seq: str = opt.flag("SIZE", "Sequence length.", default="1024"),
+    heads: str | None = opt.flag("SIZES", "Only these; all divisors otherwise."),
+    conditions: request.Conditions,
+    scope: opt.ScopeOption = "core",
+    kind: opt.KindOption = None,
+    quantity: opt.QuantityOption = None,
+    to: opt.DrawnOutput,
+) -> None:
+    """Show the cost over the number of heads, and the best number.
+
+    FLOPs and entries (numbers held in memory) at a fixed model width. The optimum is the root of
+    the cost's derivative; the best divisor is the cheapest number of heads that can be built.
+
+    Examples:
+      attnprof heads --d-model 256 --seq 1025
+      attnprof heads standard linear --d-model 512 --seq 4096
+      attnprof heads --heads 1,2,4,8 --plot heads.png
+    """
+    width, length = request.parse_size(d_model, "--d-model"), request.parse_size(seq, "--seq")
+    possible = divisors(width)
+    counts = possible if heads is None else sorted(request.parse_sizes(heads, "--heads"))
+    if wrong := [h for h in counts if width % h]:
+        more = ", …" if possible[24:] else ""
+        raise RequestError(
+            f"--heads {wrong[0]}: does not divide d_model {width}; "
+            f"possible: {', '.join(map(str, possible[:24]))}{more}"
+        )
+    workload = conditions.workload(length, 1, width)
+    names = request.names_of(mechanisms or (), attention) or request.TAYLORSHIFT
+    kinds = request.some_of(kind, by_heads.KINDS, "--kind")
+    quantities = request.some_of(quantity, by_heads.QUANTITIES, "--quantity")
+    chosen = conditions.configured(list(dict.fromkeys(names)))
+    curves = by_heads.curves_of(chosen, workload, scope, kinds, quantities)
+    where = f"{scope}, {workload.phase}{', causal' * workload.causal}"
+    sizes = f"batch {workload.batch_size}, seq {length:,}, d_model {width:,}"
+    report = by_heads.heads_report(curves, width, length, counts, opt.environment())
+    to.deliver(report, conditions=f"{where}, {sizes}")

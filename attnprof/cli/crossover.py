@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.algebra.parser import short
 from attnprof.arguments import seconds
@@ -39,22 +39,19 @@ USUAL_SIZES = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 class Over:
     """The size that varies: the length or, at fixed lengths, another one in a range."""
 
-    over: str = Option(
-        "seq", "--over", metavar="NAME",
-        help="seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
+    over: str = opt.flag(
+        "NAME", "seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
+        "--over", default="seq",
     )  # fmt: skip
-    seq: str | None = Option(
-        None, metavar="SIZES", help="Lengths for another --over than seq (default 1024)."
+    seq: str | None = opt.flag("SIZES", "Lengths for another --over than seq (default 1024).")
+    d_model: str | None = opt.flag(
+        "SIZE", "Model width that --over heads shares (default 512); not with --d."
     )
-    d_model: str | None = Option(
-        None, metavar="SIZE",
-        help="Model width that --over heads shares (default 512); not with --d.",
-    )  # fmt: skip
-    every: str = Option(
-        "1", metavar="TOKENS", help="Only lengths that are multiples of this, like a chunk's."
+    every: str = opt.flag(
+        "TOKENS", "Only lengths that are multiples of this, like a chunk's.", default="1"
     )
-    span: str | None = Option(
-        None, "--range", metavar="LOW:HIGH", help="Values looked at, for another --over than seq."
+    span: str | None = opt.flag(
+        "LOW:HIGH", "Values looked at, for another --over than seq.", "--range"
     )
 
     def asked(
@@ -70,7 +67,10 @@ class Over:
         if {**typed, "batch": batch}.get(self.over):
             raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
         if self.over == "seq":
-            self._refuse_other_flags()
+            if wrong := [x for x in opt.typed(self) if x in ("--d-model", "--range")]:
+                raise RequestError(
+                    f"{wrong[0]} is for another --over than seq: add --over heads, or --over d"
+                )
             widths = request.parse_sizes(d or USUAL_SIZES["d"], "--d")
             request.check_points(len(widths), f"--d {short(d or USUAL_SIZES['d'])}")
             count = request.parse_size(heads or USUAL_SIZES["heads"], "--heads")
@@ -90,14 +90,6 @@ class Over:
             raise RequestError("--width is for heads of a given width: type --d, too")
         workload = conditions.workload(lengths[0], count, width, **free)
         return self._axis(d), workload, lengths
-
-    def _refuse_other_flags(self) -> None:
-        """Raise RequestError for flags of another ``--over`` than seq."""
-        for flag, value in {"--d-model": self.d_model, "--range": self.span}.items():
-            if value is not None:
-                raise RequestError(
-                    f"{flag} is for another --over than seq: add --over heads, or --over d"
-                )
 
     def _axis(self, d: str | None) -> CrossoverAxis:
         """Return the axis with its range; heads share a model width unless ``--d`` is typed."""
@@ -127,13 +119,6 @@ class Over:
             raise RequestError(f"--range {self.span}: the range ends before it starts")
         return first, last
 
-    def typed(self) -> dict[str, Any]:
-        """Return which flags were typed: ``{"--over": False, "--seq": True, …}``."""
-        usual = Over(seq=None, d_model=None, span=None, over="seq", every="1")
-        flags = {"over": "--over", "seq": "--seq", "d_model": "--d-model", "span": "--range",
-                 "every": "--every"}  # fmt: skip
-        return {flags[name]: value != getattr(usual, name) for name, value in vars(self).items()}
-
 
 #: The metric of each quantity.
 METRIC_OF = {
@@ -149,21 +134,19 @@ class ComparedCosts:
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
     ] = None
-    kind: str | None = Option(
-        None, metavar="KINDS",
-        help="published (printed in the papers), formula (our closed form), derived (counted in "
+    kind: str | None = opt.flag(
+        "KINDS",
+        "published (printed in the papers), formula (our closed form), derived (counted in "
         "code), predicted (times, from a calibration) or measured.",
     )  # fmt: skip
-    metric: str | None = Option(
-        None, metavar="NAMES",
-        help="flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
+    metric: str | None = opt.flag(
+        "NAMES", "flops, memory, matmul (FLOPs of products), time; of decoding state, and bytes "
         "(that a step moves at least).",
     )  # fmt: skip
     quantity: opt.QuantityOption = None
-    model: str | None = Option(
-        None, "--model", metavar="CONFIG",
-        help="Compare them in all layers of a model: a config.json, a .toml file or a preset. One "
-        "name is compared with the model as it is.",
+    model: str | None = opt.flag(
+        "CONFIG", "Compare them in all layers of a model: a config.json, a .toml file or a preset. "
+        "One name is compared with the model as it is.", "--model",
     )  # fmt: skip
 
 
@@ -175,24 +158,13 @@ class Timing:
     wait_policy: str = WAIT_POLICY
     kept: bool = KEPT
     calibration: Path | None = CALIBRATION
-    on: str | None = Option(
-        None, metavar="NAME", help="Predict on a device that is not here, by its calibration."
+    on: str | None = opt.flag("NAME", "Predict on a device that is not here, by its calibration.")
+    journal: Path | None = opt.flag(
+        "FILE", "Keep measured lengths there, and go on from what is there."
     )
-    journal: Path | None = Option(
-        None, metavar="FILE", help="Keep measured lengths there, and go on from what is there."
+    longest_call: float = opt.flag(
+        "SECONDS", "Time no length of which a call should take longer.", default=2.0
     )
-    longest_call: float = Option(
-        2.0, metavar="SECONDS", help="Time no length of which a call should take longer."
-    )
-
-    def flags(self) -> list[str]:
-        """Return the flags that were typed."""
-        usual = Timing(
-            threads=None, wait_policy="default", kept=False, calibration=None, on=None,
-            journal=None, longest_call=2.0,
-        )  # fmt: skip
-        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items()
-                if value != getattr(usual, name)]  # fmt: skip
 
 
 def crossover(
@@ -204,10 +176,8 @@ def crossover(
     ),
     *,
     attention: opt.AttentionOption = None,
-    d: str | None = Option(
-        None, metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2 (default 64)."
-    ),
-    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 1)."),
+    d: str | None = opt.flag("SIZES", "Head widths: a list 8,16 or a range 8:128:x2 (default 64)."),
+    heads: str | None = opt.flag("SIZE", "Number of heads (default 1)."),
     over: Over,
     free: request.FreeSizes,
     conditions: request.Conditions,
@@ -233,21 +203,18 @@ def crossover(
     names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if what.model is not None:
-        if what.kind not in (None, DERIVED):
-            raise RequestError(
-                f"--kind {what.kind}: costs of a whole model are {DERIVED} from its code"
-            )
-        if other := {*metrics} - {*METRICS}:
-            raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
-        typed = {"--d": d, "--heads": heads, "--scope": what.scope, **over.typed(), **free.typed}
-        _refuse_model_flags({**typed, "--arg": modules.args, "--input": modules.inputs}, conditions)
+        sizes = {"--d": d, "--heads": heads, "--scope": what.scope}
+        flags = [flag for flag, value in sizes.items() if value is not None]
+        flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
+        flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
+        _check_model_request(what.kind, metrics, flags)
         with working(f"comparing in {what.model}"):
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
     axis, workload, given = over.asked(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
-    if TIME not in metrics and (flags := timing.flags()):
+    if TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
@@ -306,13 +273,14 @@ def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> 
         return crossover_report(*asked, terms=terms, **how)
 
 
-def _refuse_model_flags(typed: dict[str, Any], conditions: request.Conditions) -> None:
-    """Raise RequestError for a flag whose value a model's configuration already has."""
-    usual = request.Conditions()
-    also = {"--causal": conditions.causal, "--dtype": conditions.dtype != usual.dtype}
-    wrong = [flag for flag, given in {**typed, **also}.items() if given]
-    if wrong:
-        raise RequestError(f"--model has a configuration of its own: leave out {wrong[0]}")
+def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
+    """Raise RequestError for kinds, metrics and flags of single layers."""
+    if kind not in (None, DERIVED):
+        raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+    if other := {*metrics} - {*METRICS}:
+        raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
+    if flags:
+        raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
 
 
 def _model_report(

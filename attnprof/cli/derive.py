@@ -38,17 +38,16 @@ EXAMPLE = "attnprof derive my.py:MyAttention"
 def derive(
     *,
     target: str | None = Argument(
-        None, metavar="TARGET", show_default=False,
+        None, metavar="TARGET",
         help="path.py:Name, package.module:Name (a module class, a module, a function), "
         "or a mechanism of attnprof list.",
     ),
     modules: opt.Modules,
-    phase: str | None = Option(
-        None, metavar="PHASES", show_default="forward,backward",
-        help="Of forward, backward, train (both), decode.",
+    phase: str | None = opt.flag(
+        "PHASES", "Of forward, backward, train (both), decode.", show_default="forward,backward"
     ),
-    at: list[str] | None = Option(
-        None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64; repeatable."
+    at: list[str] | None = opt.flag(
+        "SIZES", "Numbers, too, at a shape: B=1,N=4096,h=8,d=64; repeatable."
     ),
     quantity: opt.QuantityOption = None,
     scope: opt.OwnScopeOption = None,
@@ -56,7 +55,7 @@ def derive(
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
     by: ByOption = "operation",
-    latex: bool = Option(False, "--latex", help="Show the formulas in LaTeX."),
+    latex: bool = opt.switch("--latex", "Show the formulas in LaTeX."),
     to: opt.Output,
 ) -> None:  # fmt: skip
     """Derive closed forms from your own torch code.

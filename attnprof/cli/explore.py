@@ -1,11 +1,10 @@
 """``attnprof explore``: closed forms as a page on which sizes are dragged."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
@@ -13,29 +12,25 @@ from attnprof.cli import request
 from attnprof.cli.options import working
 from attnprof.mechanism import Mechanism
 
-_OUTPUT: Any = Option(
-    Path("explore.html"), "--output", "-o", metavar="FILE", help="The page, one HTML file."
-)
-_MODEL: Any = Option(
-    None, "--model", metavar="CONFIG",
-    help="A model, too: what attnprof model takes; separated by commas, or repeated.",
-)  # fmt: skip
-
 
 def explore(
     *,
-    mechanisms: Annotated[
-        list[str] | None,
-        Argument(metavar="NAMES", help="Mechanisms, or code like my.py:MyAttention."),
-    ] = None,
+    mechanisms: list[str] | None = Argument(
+        None, metavar="NAMES", help="Mechanisms, or code like my.py:MyAttention."
+    ),
     attention: opt.AttentionOption = None,
-    model: list[str] | None = _MODEL,
+    model: list[str] | None = opt.flag(
+        "CONFIG", "A model, too: what attnprof model takes; separated by commas, or repeated.",
+        "--model",
+    ),
     causal: opt.CausalOption = False,
     settings: opt.SetOption = None,
     modules: opt.Modules,
-    output: Path = _OUTPUT,
+    output: Path = opt.flag(
+        "FILE", "The page, one HTML file.", "--output", "-o", default=Path("explore.html")
+    ),
     force: opt.ForceOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write a page on which sizes are dragged and curves cross.
 
     FLOPs, memory, bytes and cache of mechanisms, code and models, and the roofline's bound on
@@ -49,31 +44,21 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = [name for text in model or () for name in text.split(",") if name]
     names = request.names_of(mechanisms or (), attention)
-    from attnprof.crossovers.explorer import (
-        USUAL,
-        Scripts,
-        mechanism_subjects,
-        model_subject,
-        page_data,
-    )
-    from attnprof.render.explorer import render_explorer
+    from attnprof.crossovers.explorer import USUAL, Scripts, mechanism_subjects, page_data
+    from attnprof.render.html import render_explorer
 
     if not names and not models:
         names = list(USUAL)
     conditions = request.Conditions(causal=causal, settings=settings)
     sides = request.targets_of(names, conditions, modules)
     with working("writing the page's formulas"):
-        scripts = Scripts()
+        scripts, subjects = Scripts(), list[Any]()
         ours = [side for side in sides if isinstance(side, Mechanism)]
-        subjects = [
-            *mechanism_subjects(ours, scripts),
-            *(
-                _code(name, side, causal, modules, scripts)
-                for name, side in zip(names, sides, strict=True)
-                if side not in ours
-            ),
-            *(model_subject(name, _model_report(name), scripts) for name in models),
-        ]
+        subjects += mechanism_subjects(ours, scripts)
+        for name, side in zip(names, sides, strict=True):
+            if side not in ours:
+                subjects.append(_code(name, side, causal, modules, scripts))
+        subjects += [_model(name, scripts) for name in models]
         data = page_data(subjects, scripts, request.parse_set(settings), causal=causal)
         opt.write(render_explorer(data, attnprof.__version__), output)
 
@@ -84,18 +69,15 @@ def _code(name: str, target: Any, causal: bool, modules: opt.Modules, scripts: A
     from attnprof.trace.solve.derive import derived
 
     found = derived(target, ("forward", "train"))
-    typed: list[tuple[str, Sequence[str]]] = [("--arg", modules.args or ())]
-    typed.append(("--input", modules.inputs or ()))
-    words = [f"{flag} {quote(text)}" for flag, texts in typed for text in texts]
+    typed = {"--arg": modules.args or (), "--input": modules.inputs or ()}
+    words = [f"{flag} {quote(text)}" for flag, texts in typed.items() for text in texts]
     command = " ".join(["attnprof derive", quote(name), *words, *["--causal"] * causal])
     return code_subject(command, found.report(), scripts, symbols=found.symbols, dtype=found.dtype)
 
 
-def _model_report(name: str) -> Any:
-    """Return the report of ``attnprof model`` at its usual length."""
+def _model(name: str, scripts: Any) -> Any:
+    """Return the subject of a model at its usual length."""
     from attnprof.cli.model import report_on
-    from attnprof.crossovers.explorer import PHASES
-    from attnprof.models.swap import swaps_of
+    from attnprof.crossovers.explorer import PHASES, model_subject
 
-    none = swaps_of((), {})
-    return report_on(name, None, None, none, list(PHASES), {"B": 1}, None, None, "adamw", 180.0)
+    return model_subject(name, report_on(name, list(PHASES), {"B": 1}), scripts)

@@ -1,10 +1,10 @@
 """``attnprof fit``: whether a model fits a memory, and how much of it."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION
@@ -34,42 +34,39 @@ class Ranks:
 class Formats:
     """In which formats and pages weights and caches are kept, and what else takes memory."""
 
-    dtype: str | None = Option(
-        None, metavar="NAME",
-        help="Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's).",
-    )  # fmt: skip
-    cache_dtype: str | None = Option(
-        None,
-        metavar="NAME",
-        help="Cache: bfloat16 (the default), fp8, q8_0, nvfp4 …; fp8,nvfp4: keys, values.",
+    dtype: str | None = opt.flag(
+        "NAME", "Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's)."
+    )
+    cache_dtype: str | None = opt.flag(
+        "NAME", "Cache: bfloat16 (the default), fp8, q8_0, nvfp4 …; fp8,nvfp4: keys, values."
     )
     block_size: int = opt.whole(16, "--block", "Tokens of a page of the cache.", 1, 2**20)
     chunk: int = opt.whole(8192, "--chunk", "Tokens of prompts at once.", 1, 2**30)
-    utilization: float = Option(0.9, metavar="SHARE", help="Share of the memory that is used.")
-    uncapped: bool = Option(False, "--uncapped", help="Window layers keep all tokens, too.")
+    utilization: float = opt.flag("SHARE", "Share of the memory that is used.", default=0.9)
+    uncapped: bool = opt.switch("--uncapped", "Window layers keep all tokens, too.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How a model is trained, if it is."""
 
-    train: bool = Option(False, "--train", help="A training step instead of serving.")
-    optimizer: str = Option(
-        "adamw", metavar="NAME", help="With --train: adamw, adamw-8bit, muon or sgd."
+    train: bool = opt.switch("--train", "A training step instead of serving.")
+    optimizer: str = opt.flag(
+        "NAME", "With --train: adamw, adamw-8bit, muon or sgd.", default="adamw"
     )
-    gradient_dtype: str = Option(
-        "bfloat16", metavar="NAME", help="With --train: gradients, bfloat16 or float32."
+    gradient_dtype: str = opt.flag(
+        "NAME", "With --train: gradients, bfloat16 or float32.", default="bfloat16"
     )
-    sequence_parallel: bool = Option(
-        True, "--sequence-parallel/--no-sequence-parallel",
-        help="With --train: ranks share the inputs of norms and blocks, too.",
+    sequence_parallel: bool = opt.switch(
+        "--sequence-parallel/--no-sequence-parallel",
+        "With --train: ranks share the inputs of norms and blocks, too.", default=True,
     )  # fmt: skip
-    recompute: str = Option(
-        "selective", metavar="NAME",
-        help="With --train: what backward computes again: none, selective (attention) or full.",
+    recompute: str = opt.flag(
+        "NAME", "With --train: what backward computes again: none, selective (attention) or full.",
+        default="selective",
     )  # fmt: skip
-    shard: str = Option(
-        "none", metavar="NAME", help="With --train: none, zero1, zero2 or zero3 (FSDP)."
+    shard: str = opt.flag(
+        "NAME", "With --train: none, zero1, zero2 or zero3 (FSDP).", default="none"
     )
     data_parallel: int = _ranks("--data-parallel", "With --train: ranks with other sequences.")
 
@@ -77,17 +74,17 @@ class Training:
 def fit_(
     *,
     config: str | None = Argument(
-        None, metavar="CONFIG", show_default=False,
+        None, metavar="CONFIG",
         help="A config.json or its folder, or a name (list --models, a type, the Hub's).",
     ),
-    memory: str | None = Option(None, metavar="SIZE", help="Memory of one device, like 80GB."),
-    on: str | None = Option(
-        None, "--on", metavar="NAME",
-        help="A device by its maker, as h100, or by its calibration; cpu and cuda are here.",
+    memory: str | None = opt.flag("SIZE", "Memory of one device, like 80GB."),
+    on: str | None = opt.flag(
+        "NAME", "A device by its maker, as h100, or by its calibration; cpu and cuda are here.",
+        "--on",
     ),
     calibration: Path | None = CALIBRATION,
-    measure: bool = Option(False, "--measure", help="Time it with random weights; --on cpu, cuda."),
-    seq: str = Option("4096", metavar="SIZE", help="Tokens of each sequence."),
+    measure: bool = opt.switch("--measure", "Time it with random weights; --on cpu, cuda."),
+    seq: str = opt.flag("SIZE", "Tokens of each sequence.", default="4096"),
     batch: opt.BatchOption = "1",
     formats: Formats,
     ranks: Ranks,
@@ -120,10 +117,9 @@ def fit_(
         "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),
         "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
     }  # fmt: skip
+    if not training.train and (flags := [*opt.typed(training)]):
+        raise RequestError(f"{flags[0]} is of training: type --train, too")
     how = {name: x for name, x in vars(training).items() if name != "train"}
-    usual = {field.name: field.default for field in fields(TrainingOptions)}
-    if not training.train and (flag := next((n for n, x in how.items() if x != usual[n]), "")):
-        raise RequestError(f"--{flag.replace('_', '-')} is of training: type --train, too")
     options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
     with working(f"laying out {config}"):
         model = fit_model(config)

@@ -27,19 +27,18 @@ FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.M
 class Written:
     """Flags for how the ratios are written and drawn, and where; a bad path is refused at once."""
 
-    plot: Path | None = Option(
-        None, metavar="FILE",
-        help="The figure (.png, .svg, .pdf), its cells as CSV beside it (default heatmap.png).",
-    )  # fmt: skip
-    no_plot: bool = Option(False, "--no-plot", help="The table alone: write no files.")
+    plot: Path | None = opt.flag(
+        "FILE", "The figure (.png, .svg, .pdf), its cells as CSV beside it (default heatmap.png)."
+    )
+    no_plot: bool = opt.switch("--no-plot", "The table alone: write no files.")
     size: opt.SizeOption = "page"
-    fmt: opt.Format | None = Option(
-        None, "--format", "-f", metavar="FORMAT",
-        help="table (default); or json, csv or markdown, without a figure but for --plot.",
+    fmt: opt.Format | None = opt.flag(
+        "FORMAT", "table (default); or json, csv or markdown, without a figure but for --plot.",
+        "--format", "-f",
     )  # fmt: skip
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FILE",
-        help="Write data, or a figure, to this file, and nothing else without --plot.",
+    output: Path | None = opt.flag(
+        "FILE", "Write data, or a figure, to this file, and nothing else without --plot.",
+        "--output", "-o",
     )  # fmt: skip
     force: opt.ForceOption = False
     exact: opt.ExactOption = False
@@ -89,15 +88,13 @@ def heatmap(
     ),
     attention: opt.AttentionOption = None,
     seq: opt.SeqOption = POWERS,
-    d_model: str = Option(POWERS, metavar="SIZES", help="Model widths: a list or a range."),
-    heads: str = Option("1,2,4,8", metavar="SIZES", help="Head counts, a panel each."),
+    d_model: str = opt.flag("SIZES", "Model widths: a list or a range.", default=POWERS),
+    heads: str = opt.flag("SIZES", "Head counts, a panel each.", default="1,2,4,8"),
     d: str | None = Option(None, hidden=True),
     conditions: Conditions = Conditions(phase="train"),  # as the document's heatmaps show it
     scope: Annotated[str | None, opt.scope("core or layer (default of --kind formula).")] = None,
-    kind: str = Option("published", metavar="KIND", help="published or formula."),
-    quantity: str | None = Option(
-        None, metavar="NAME", help="Like matmul_flops or peak_bytes (default flops)."
-    ),
+    kind: str = opt.flag("KIND", "published or formula.", default="published"),
+    quantity: str | None = opt.flag("NAME", "Like matmul_flops or peak_bytes (default flops)."),
     convention: opt.ConventionOption = "flops",
     to: Written,
 ) -> None:

@@ -1,20 +1,16 @@
 """``attnprof list``: what there is, from the registry and from plug-ins' metadata."""
 
-from typer import Option
-
 from attnprof import registry
-from attnprof.cli.options import Output, environment, working
+from attnprof.cli.options import Output, environment, switch, working
 from attnprof.record import MechanismRecord, ReleasedRecord, Report
 
 
 def list_(
-    verify: bool = Option(
-        False, "--verify", help="Count and fit the orders of growth; exit 1 if one is exceeded."
+    verify: bool = switch(
+        "--verify", "Count and fit the orders of growth; exit 1 if one is exceeded."
     ),
     *,
-    models: bool = Option(
-        False, "--models", help="List the released models whose configurations are shipped."
-    ),
+    models: bool = switch("--models", "List the released models whose configurations are shipped."),
     to: Output,
 ) -> int:
     """List the mechanisms, how they grow, and their papers.

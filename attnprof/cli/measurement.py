@@ -7,8 +7,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Option
-
 from attnprof.arguments import MOST_THREADS, shown
 from attnprof.cli import options as opt
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
@@ -21,22 +19,18 @@ if TYPE_CHECKING:
     from attnprof.measure.sweep import Grid
 
 THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
-WAIT_POLICY: Any = Option(
-    "default", "--wait-policy", metavar="NAME",
-    help="How compute threads wait for each other: default (as in any torch program), passive "
+WAIT_POLICY: Any = opt.flag(
+    "NAME", "How compute threads wait for each other: default (as in any torch program), passive "
     "(asleep) or active (spinning).",
+    "--wait-policy", default="default",
 )  # fmt: skip
-KEPT: Any = Option(
-    False, "--kept", help="As where freed memory stays with the process: no page faults."
+KEPT: Any = opt.switch("--kept", "As where freed memory stays with the process: no page faults.")
+CALIBRATION: Any = opt.flag(
+    "FILE", "What calibrate wrote (default: the cache folder's).", "--calibration"
 )
-CALIBRATION: Any = Option(
-    None, "--calibration", metavar="FILE",
-    help="What calibrate wrote (default: the cache folder's).",
-)  # fmt: skip
-ON: Any = Option(
-    None, "--on", metavar="NAME",
-    help="A device that is not here, like H100, by its calibration; or else a lower bound from its "
-    "maker's figures.",
+ON: Any = opt.flag(
+    "NAME", "A device that is not here, like H100, by its calibration; or else a lower bound from "
+    "its maker's figures.", "--on",
 )  # fmt: skip
 
 
@@ -56,17 +50,17 @@ def set_wait_policy(name: str) -> None:
 class Measurement:
     """How a point is measured: number of samples, seconds, seed, threads."""
 
-    samples: int = Option(20, metavar="N", help="Times to take, if --max-time allows.")
-    min_time: float = Option(0.5, metavar="SECONDS", help="Time a point at least this long.")
-    max_time: float = Option(5.0, metavar="SECONDS", help="Time a point at most this long.")
-    spread: float = Option(0.05, metavar="SHARE", help="Stop when the median is known this well.")
+    samples: int = opt.flag("N", "Times to take, if --max-time allows.", default=20)
+    min_time: float = opt.flag("SECONDS", "Time a point at least this long.", default=0.5)
+    max_time: float = opt.flag("SECONDS", "Time a point at most this long.", default=5.0)
+    spread: float = opt.flag("SHARE", "Stop when the median is known this well.", default=0.05)
     seed: int = opt.whole(0, "--seed", "Seed of weights and inputs.", 0, 2**63 - 1)
     threads: int | None = THREADS
     wait_policy: str = WAIT_POLICY
-    check: bool = Option(
-        True, "--check/--no-check", help="See first whether a mechanism computes what it claims."
+    check: bool = opt.switch(
+        "--check/--no-check", "See first whether a mechanism computes what it claims.", default=True
     )
-    compiled: bool = Option(False, "--compile", help="Measure what torch.compile makes of it.")
+    compiled: bool = opt.switch("--compile", "Measure what torch.compile makes of it.")
 
     def terms(self) -> dict[str, Any]:
         """Return the fields of every point's request: its budget, and how it is run."""
@@ -95,12 +89,12 @@ class Points(opt.Modules):
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = None
-    d_model: str | None = Option(None, metavar="SIZES", help="Model widths (default 512).")
-    heads: str | None = Option(None, metavar="SIZES", help="Head counts (default 8).")
-    batch: str | None = Option(None, metavar="SIZES", help="Batch sizes (default 1).")
-    phase: str | None = Option(None, metavar="NAMES", help="Phases (default forward).")
-    dtype: str | None = Option(None, metavar="NAMES", help="Number formats (default float32).")
-    device: str | None = Option(None, metavar="NAMES", help="Devices: cpu,cuda:0 (default auto).")
+    d_model: str | None = opt.flag("SIZES", "Model widths (default 512).")
+    heads: str | None = opt.flag("SIZES", "Head counts (default 8).")
+    batch: str | None = opt.flag("SIZES", "Batch sizes (default 1).")
+    phase: str | None = opt.flag("NAMES", "Phases (default forward).")
+    dtype: str | None = opt.flag("NAMES", "Number formats (default float32).")
+    device: str | None = opt.flag("NAMES", "Devices: cpu,cuda:0 (default auto).")
     settings: opt.SetOption = None
 
     def texts(self) -> dict[str, str]:
@@ -121,35 +115,17 @@ class Points(opt.Modules):
 
     def grid(self, causal: str = "no") -> "Grid":
         """Return the grid; a ``--set`` value may be a list: ``window=64,128``."""
-        known = {"no": [False], "yes": [True], "both": [False, True]}
-        params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
-        if causal not in known:
+        masks = {"no": [False], "yes": [True], "both": [False, True]}
+        if causal not in masks:
             raise RequestError(f"--causal {causal}: possible are no, yes and both")
-        return _grid(
-            "the grid", self.texts(), _flag, causal=known[causal], params=params,
-            args=self.args or (), inputs=self.inputs or (),
-        )  # fmt: skip
+        settings = {name: value.split(",") for name, value in parse_set(self.settings).items()}
+        lists = {"set": settings, "arg": self.args or [], "input": self.inputs or []}
+        table = {**self.texts(), **lists, "causal": masks[causal]}
+        return grid_of(table, "the grid", name_of=_flag)
 
 
 def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
-
-
-def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> "Grid":
-    """Return the grid of sizes and names as texts; ``flag`` names a key in messages."""
-    from attnprof.measure.sweep import Grid
-
-    axes: dict[str, Any] = {
-        SIZES.get(key, key): (parse_sizes if key in SIZES else parse_names)(text, flag(key))
-        for key, text in texts.items()
-    }
-    grid = Grid(**axes, **more)
-    axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
-               grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
-    count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
-    if count > MOST:
-        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
-    return grid
 
 
 def grids_from_file(path: Path) -> "list[Grid]":
@@ -167,8 +143,17 @@ def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
-def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "Grid":
-    """Return one table as a grid; keys in ``more`` are left to the caller."""
+def grid_of(
+    table: Mapping[str, Any], where: str, more: Sequence[str] = (),
+    name_of: Callable[[str], str] | None = None,
+) -> "Grid":  # fmt: skip
+    """Return one table as a grid; keys in ``more`` are left to the caller.
+
+    ``name_of`` is how messages name a key, by default by its place.
+    """
+    from attnprof.measure.sweep import Grid
+
+    name_of = name_of or (lambda key: f"{where}: {key}")
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
         if key not in known:
@@ -176,26 +161,29 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "
     for key in ("attention", "seq"):
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")
-    texts = {
-        key: ",".join(map(str, _as_list(table[key], f"{where}: {key}")))
-        for key in (*SIZES, *NAMES) if key in table
-    }  # fmt: skip
-    causal = _as_list(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    axes: dict[str, Any] = {}
+    for key in (*SIZES, *NAMES):
+        if key in table:
+            text = ",".join(map(str, _as_list(table[key], name_of(key))))
+            parse: Any = parse_sizes if key in SIZES else parse_names
+            axes[SIZES.get(key, key)] = parse(text, name_of(key))
+    causal = _as_list(table.get("causal", False), name_of("causal"), (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
-        place = f"{where}: set = {shown(settings)}"
+        place = f"{name_of('set')} = {shown(settings)}"
         raise RequestError(f"{place}: write names and values, like {{window=64}}")
     params = {
-        name: list(map(str, _as_list(value, f"{where}: set {name}")))
+        name: list(map(str, _as_list(value, f"{name_of('set')} {name}")))
         for name, value in settings.items()
     }
-    args, inputs = (
-        _as_list(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
-    )
-    grid = _grid(
-        where, texts, lambda key: f"{where}: {key}", causal=causal, params=params, args=args,
-        inputs=inputs,
-    )  # fmt: skip
+    args, inputs = (_as_list(table.get(key, []), name_of(key), (str,), "texts")
+                    for key in ("arg", "input"))  # fmt: skip
+    grid = Grid(**axes, causal=causal, params=params, args=args, inputs=inputs)
+    axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
+               grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
+    count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
+    if count > MOST:
+        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
     take_modules(grid.attention)
     return grid
 
@@ -214,15 +202,17 @@ def _as_list(
 class Suite(Points):
     """Which cases are checked, and whether they are timed and derived."""
 
-    suite: Path | None = Option(
-        None, metavar="FILE", help=r"TOML with \[\[case]] tables (default: a suite of ours)."
+    suite: Path | None = opt.flag(
+        "FILE", r"TOML with \[\[case]] tables (default: a suite of ours)."
     )
-    time: bool = Option(True, "--time/--no-time", help="Take times, too, or only exact counts.")
-    formula: bool = Option(
-        True, "--formula/--no-formula", help="Derive closed forms, too, of cases that want it."
+    time: bool = opt.switch(
+        "--time/--no-time", "Take times, too, or only exact counts.", default=True
     )
-    limit: float | None = Option(
-        None, metavar="SECONDS", help="End a case that takes longer than this (default 300)."
+    formula: bool = opt.switch(
+        "--formula/--no-formula", "Derive closed forms, too, of cases that want it.", default=True
+    )
+    limit: float | None = opt.flag(
+        "SECONDS", "End a case that takes longer than this (default 300)."
     )
 
     def cases(self) -> "list[Case]":

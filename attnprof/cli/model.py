@@ -1,20 +1,20 @@
-"""``attnprof model``: what a whole model costs."""
+"""``attnprof model``: what a whole model costs, alone or beside others; its FLOPs a token."""
 
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
+import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
 from attnprof.cli.options import working
-from attnprof.cli.request import parse_bytes, parse_set, parse_size, some_of
-from attnprof.cli.utilisation import Mfu
+from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
 from attnprof.models.names import check_names, fields_of
@@ -22,51 +22,16 @@ from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.workload import DTYPES, PHASES
 
-KERNELS = ("eager", "sdpa")
-LOGITS = ("last", "all")
-VIEWS = ("engine", "torch", "definition")
-OPTIMIZERS = ("adamw", "adam", "sgd", "none")
-_KERNEL: Any = Option(
-    None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
-    help="How transformers computes attention: eager or sdpa (default: its own choice).",
-)  # fmt: skip
-_VIEW: Any = Option(
-    None, "--as", metavar="VIEW", callback=opt.among("--as", VIEWS),
-    help="As engines run it (engine), as the installed transformers does (torch), by definition.",
-)  # fmt: skip
-_DTYPE: Any = Option(
-    None, "--dtype", metavar="DTYPE", callback=opt.among("--dtype", DTYPES),
-    help="Format of weights and activations (default: the configuration's, or float32).",
-)  # fmt: skip
-_OPTIMIZER: Any = Option(
-    "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
-    help="Whose state a training step holds: adamw, adam, sgd or none.",
-)  # fmt: skip
-_MEMORY: Any = Option(
-    None, metavar="SIZE", help="Say whether each phase fits into this memory, like 80GB."
-)
-_PHASES = "forward,train,decode"
-_PHASE: Any = Option(
-    _PHASES, "--phase", metavar="PHASES",
-    help="Of prefill (a prompt), forward, backward, train (both), decode.",
-)  # fmt: skip
-_LOGITS: Any = Option(
-    None, "--logits", metavar="TOKENS", callback=opt.among("--logits", LOGITS),
-    help="Logits of a prompt's last token or all (default: last in prefill, all in forward).",
-)  # fmt: skip
+USUAL_PHASES = "forward,train,decode"
+#: Flags of a model's report that change no FLOPs a token.
+INDIFFERENT = ("--seq", "--as", "--optimizer", "--set", "--limit")
 
-_INPUTS: Any = Option(
-    None, "--input", metavar="TEXT",
-    help='What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); repeatable.',
-)  # fmt: skip
-_SWAP: Any = Option(
-    None, "--swap", metavar="NAME[@LAYERS]",
-    help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
-)  # fmt: skip
-_COMPARE: Any = Option(
-    None, "--compare", metavar="MODELS",
-    help="Put these models beside CONFIG: a prompt, a decoded token, the cache; repeatable.",
-)  # fmt: skip
+
+def _choice(
+    flag: str, metavar: str, possible: Sequence[str], words: str, default: str | None = None
+) -> Any:
+    """Return a flag that takes one of the possible names."""
+    return opt.flag(metavar, words, flag, default=default, callback=opt.among(flag, possible))
 
 
 def _time(seconds: float) -> float:
@@ -75,42 +40,90 @@ def _time(seconds: float) -> float:
     return seconds
 
 
-_TARGET_SEQ: Any = Option(
-    None, metavar="SIZE",
-    help="Tokens M that an encoder-decoder gives (default: as many as --seq).",
-)  # fmt: skip
-_LIMIT: Any = Option(
-    180.0, metavar="SECONDS", callback=_time,
-    help="Processor time: numbers come first, formulas get what is left (0: no formulas).",
-)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    """What is derived of a model, at which sizes, in which form."""
+
+    seq: str | None = opt.flag(
+        "SIZE",
+        "Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
+    )  # fmt: skip
+    target_seq: str | None = opt.flag(
+        "SIZE", "Tokens M that an encoder-decoder gives (default: as many as --seq)."
+    )
+    batch: opt.BatchOption = "1"
+    inputs: list[str] | None = opt.flag(
+        "TEXT", 'What my.py:factory takes, like "x: B, 3, 224, 224" (default: guessed); '
+        "repeatable.", "--input",
+    )  # fmt: skip
+    phase: str = opt.flag(
+        "PHASES", "Of prefill (a prompt), forward, backward, train (both), decode.",
+        "--phase", default=USUAL_PHASES,
+    )  # fmt: skip
+    logits: str | None = _choice(
+        "--logits", "TOKENS", ("last", "all"),
+        "Logits of a prompt's last token or all (default: last in prefill, all in forward).",
+    )  # fmt: skip
+    view: str | None = _choice(
+        "--as", "VIEW", ("engine", "torch", "definition"),
+        "As engines run it (engine), as the installed transformers does (torch), by definition.",
+    )  # fmt: skip
+    dtype: str | None = _choice(
+        "--dtype", "DTYPE", DTYPES,
+        "Format of weights and activations (default: the configuration's, or float32).",
+    )  # fmt: skip
+    kernel: str | None = _choice(
+        "--kernel", "NAME", ("eager", "sdpa"),
+        "How transformers computes attention: eager or sdpa (default: its own choice).",
+    )  # fmt: skip
+    optimizer: str = _choice(
+        "--optimizer", "NAME", ("adamw", "adam", "sgd", "none"),
+        "Whose state a training step holds: adamw, adam, sgd or none.", "adamw",
+    )  # fmt: skip
+    swap: list[str] | None = opt.flag(
+        "NAME[@LAYERS]",
+        "Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
+    )
+    settings: opt.SetOption = None
+    memory: str | None = opt.flag(
+        "SIZE", "Say whether each phase fits into this memory, like 80GB."
+    )
+    compare: list[str] | None = opt.flag(
+        "MODELS",
+        "Put these models beside CONFIG: a prompt, a decoded token, the cache; repeatable.",
+    )
+    limit: float = opt.flag(
+        "SECONDS", "Processor time: numbers come first, formulas get what is left (0: no "
+        "formulas).", default=180.0, callback=_time,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """Flags for FLOPs a token, as model FLOPs utilisation takes them."""
+
+    mfu: bool = opt.switch("--mfu", "FLOPs a token by conventions of papers and trainers, for MFU.")
+    counting: str | None = opt.flag(
+        "NAME", "With --mfu: palm, megatron, torchtitan, verl, 6n, executed or all (the default).",
+        "--convention",
+    )  # fmt: skip
+    lengths: str | None = opt.flag(
+        "SIZES", "With --mfu: tokens of each sequence of a packed batch."
+    )
+    as_python: Path | None = opt.flag(
+        "FILE", "With --mfu: write it there as a Python function, too."
+    )
 
 
 def model(
     *,
     config: str | None = Argument(
-        None, metavar="CONFIG", show_default=False,
+        None, metavar="CONFIG",
         help="A config.json or its folder, a name (list --models, a type, the Hub's), a .toml "
         "file, or my.py:factory.",
     ),
-    seq: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens: of a prompt, or before a decoded one (default: 1024, or the most it takes).",
-    ),
-    target_seq: str | None = _TARGET_SEQ,
-    batch: opt.BatchOption = "1",
-    inputs: list[str] | None = _INPUTS,
-    phase: str = _PHASE,
-    logits: str | None = _LOGITS,
-    view: str | None = _VIEW,
-    dtype: str | None = _DTYPE,
-    kernel: str | None = _KERNEL,
-    optimizer: str = _OPTIMIZER,
-    swap: list[str] | None = _SWAP,
-    settings: opt.SetOption = None,
-    memory: str | None = _MEMORY,
-    compare: list[str] | None = _COMPARE,
+    what: ModelFlags,
     utilisation: Mfu,
-    limit: float = _LIMIT,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
     """Show what a whole model costs, by its configuration.
@@ -124,86 +137,57 @@ def model(
       attnprof model config.json --swap linear@odd --plot shares.png
       attnprof model config.json --mfu --seq 8192 --as-python flops.py
     """
-    config = _named(config)
-    more = {"batch": batch != "1", "phase": phase != _PHASE.default, "target-seq": target_seq,
-            "compare": compare, "memory": memory, "swap": swap, "input": inputs, "plot": to.plot,
-            "kernel": kernel, "logits": logits, "dtype": dtype}  # fmt: skip
-    if utilisation.is_asked(**more):
-        utilisation.answer(config, seq, to)
-        return
-    phases = some_of(phase, ("prefill", *PHASES), "--phase")
-    most = parse_bytes(memory, "--memory")
-    sizes = _sizes({"--batch": batch, "--seq": seq, "--target-seq": target_seq})
-    swaps = swaps_of(swap or (), parse_set(settings))
-    asked = (view, kernel, swaps, phases, sizes, inputs, logits, optimizer, limit, dtype)
-    others = [name for text in compare or () for name in text.split(",") if name]
-    check_names(config, *others)
-    if others:
-        if phase != _PHASE.default or most is not None:
-            flag = "--memory" if most is not None else "--phase"
-            raise RequestError(f"{flag} is for one model: leave it or --compare out")
-        to.deliver(_compared((config, *others), *asked))
-        return
-    report = report_on(config, *asked)
-    to.deliver(report if most is None else with_memory(report, most))
-
-
-def _named(config: str | None) -> str:
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
-    return config
-
-
-def _sizes(texts: dict[str, str | None]) -> dict[str, int]:
-    """Return B, N and M by the flags that say them."""
-    return {
-        name: parse_size(text, flag)
-        for name, (flag, text) in zip("BNM", texts.items(), strict=True) if text is not None
+    if utilisation.mfu:
+        flags = [*opt.typed(what), *["--plot"] * (to.plot is not None)]
+        if wrong := [flag for flag in flags if flag not in INDIFFERENT]:
+            raise RequestError(f"{wrong[0]} and --mfu are two questions: leave one of them out")
+        _flops_per_token(config, what.seq, utilisation, to)
+        return
+    if without := [*opt.typed(utilisation)]:
+        raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
+    phases = some_of(what.phase, ("prefill", *PHASES), "--phase")
+    most = parse_bytes(what.memory, "--memory")
+    texts = {"B": ("--batch", what.batch), "N": ("--seq", what.seq),
+             "M": ("--target-seq", what.target_seq)}  # fmt: skip
+    sizes = {name: parse_size(text, flag) for name, (flag, text) in texts.items()
+             if text is not None}  # fmt: skip
+    how: dict[str, Any] = {
+        "swaps": swaps_of(what.swap or (), parse_set(what.settings)), "limit": what.limit,
+        **{name: getattr(what, name)
+           for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
     }  # fmt: skip
+    others = [name for text in what.compare or () for name in text.split(",") if name]
+    check_names(config, *others)
+    if not others:
+        report = report_on(config, phases, sizes, **how)
+        to.deliver(report if most is None else with_memory(report, most))
+        return
+    if what.phase != USUAL_PHASES or most is not None:
+        flag = "--memory" if most is not None else "--phase"
+        raise RequestError(f"{flag} is for one model: leave it or --compare out")
+    from attnprof.models.comparison import PHASES as COMPARED
+    from attnprof.models.comparison import comparison
+
+    sizes = {"N": 1024, **sizes}
+    reports = [report_on(name, list(COMPARED), sizes, **how) for name in (config, *others)]
+    to.deliver(comparison(reports, reports[0].environment))
 
 
 def report_on(
-    config: str, view: str | None, kernel: str | None, swaps: Any, phases: list[str], sizes: Any,
-    inputs: list[str] | None, logits: str | None, optimizer: str, limit: float,
-    dtype: str | None = None,
+    config: str, phases: list[str], sizes: dict[str, int], *, view: str | None = None,
+    kernel: str | None = None, swaps: Sequence[Any] = (), inputs: list[str] | None = None,
+    logits: str | None = None, optimizer: str = "adamw", dtype: str | None = None,
+    limit: float = 180.0,
 ) -> Report:  # fmt: skip
     """Return the report on a model: the kept one, if the request and the code are the same."""
     kept = KeptReport(
         "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
         dtype, fields_of(config),
     )  # fmt: skip
-    asked = (config, view, kernel, swaps, phases, sizes, inputs or (), logits or "")
-    return kept.read() or _derived(kept, *asked, dtype, optimizer=optimizer, limit_s=limit)
-
-
-def _compared(
-    configs: Sequence[str],
-    view: str | None,
-    kernel: str | None,
-    swaps: Any,
-    _: Any,
-    sizes: Any,
-    *rest: Any,
-) -> Report:
-    """Return the models side by side; at 1,024 tokens, unless the sizes say another length."""
-    from attnprof.models.comparison import PHASES, comparison
-
-    sizes = {"N": 1024, **sizes}
-    reports = [report_on(name, view, kernel, swaps, list(PHASES), sizes, *rest) for name in configs]
-    return comparison(reports, reports[0].environment)
-
-
-def _file_of(path: Path) -> Path | None:
-    """Return the file that a configuration was read from, if it is one."""
-    return path / "config.json" if path.is_dir() else path if path.is_file() else None
-
-
-def _derived(
-    kept: KeptReport, config: str, view: str | None, kernel: str | None, swaps: Any,
-    phases: list[str], sizes: Any, inputs: Sequence[str], logits: str, dtype: str | None,
-    **how: Any,
-) -> Report:  # fmt: skip
-    """Derive the report and keep it for the next request like this."""
+    if (report := kept.read()) is not None:
+        return report
     with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 
@@ -211,15 +195,39 @@ def _derived(
         from attnprof.models.report import model_report
         from attnprof.models.sources import subject_of
 
-        where = opt.environment(torch=torch.__version__)
-        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=inputs).usual_length
+        texts = inputs or ()
+        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=texts).usual_length
         sizes = {"N": usual, **sizes}
-        subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
+        subject = subject_of(config, kernel, swaps, sizes["N"], texts)
         subject = subject.apart() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
-        subject = replace(subject, logits=logits, dtype=dtype or subject.dtype)
+        subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)
         subject = seen_as(subject, view, kernel, swaps)
-        report = model_report(subject, phases, sizes, **how, environment=where)
-    kept.write(report, _file_of(Path(config)))
+        where = opt.environment(torch=torch.__version__)
+        report = model_report(
+            subject, phases, sizes, optimizer=optimizer, limit_s=limit, environment=where
+        )
+    path = Path(config)
+    kept.write(report, path / "config.json" if path.is_dir() else path if path.is_file() else None)
     return report
+
+
+def _flops_per_token(config: str, seq: str | None, asked: Mfu, to: opt.Output) -> None:
+    """Write FLOPs a token of a model, and the Python file if one is asked for."""
+    from attnprof.models.mfu import conventions_of, mfu_report, python_file
+    from attnprof.models.mfu_sizes import sizes_of
+
+    conventions = conventions_of(asked.counting or "all")
+    lengths = parse_lengths(asked.lengths, "--lengths") if asked.lengths else []
+    if seq is not None and lengths:
+        raise RequestError("--seq and --lengths both say how long sequences are: type one")
+    lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
+    opt.ensure_writable(asked.as_python, force=to.force, flag="--as-python")
+    with redirect_stdout(sys.stderr), working(f"counting {config}"):
+        sizes = sizes_of(config)
+        where = opt.environment()
+    report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)
+    if asked.as_python is not None:
+        opt.write(python_file(sizes, conventions, config, attnprof.__version__), asked.as_python)
+    to.deliver(report)

@@ -13,12 +13,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from typer import Option
+from typer.models import ParameterInfo
 
 import attnprof
 from attnprof.arguments import at_least
@@ -43,6 +44,16 @@ class Format(StrEnum):
     CSV = "csv"
     MARKDOWN = "markdown"
     HTML = "html"
+
+
+def flag(metavar: str, words: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Return a flag with a value: what help shows for it, and ``words`` on it."""
+    return Option(default, *names, metavar=metavar, help=words, **more)
+
+
+def switch(names: str, words: str, *, default: bool | None = False) -> Any:
+    """Return a flag that is on or off, ``--time/--no-time`` if both can be typed."""
+    return Option(default, names, help=words)
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
@@ -77,6 +88,27 @@ def whole(default: int | None, flag: str, words: str, least: int, most: int | No
         return None if value is None else at_least(flag, value, least, most)
 
     return Option(default, flag, metavar="N", callback=checked, help=words)
+
+
+def declared(annotation: Any, default: Any) -> Any:
+    """Return what Typer is told of a parameter, in its annotation or as its default."""
+    candidates = (*getattr(annotation, "__metadata__", ()), default)
+    return next(info for info in candidates if isinstance(info, ParameterInfo))
+
+
+def typed(group: Any) -> dict[str, Any]:
+    """Return those values of a group that are not the defaults, by their flags."""
+    values: dict[str, Any] = {}
+    hints = get_type_hints(type(group), include_extras=True)
+    for item in fields(group):
+        default: Any = item.default
+        info = declared(hints[item.name], default)
+        usual = info.default if info is default else default
+        flags = [one for one in (info.default, *(info.param_decls or ())) if str(one)[:2] == "--"]
+        flag = str(flags[0]).partition("/")[0] if flags else f"--{item.name.replace('_', '-')}"
+        if (value := getattr(group, item.name)) not in (usual, []):
+            values[flag] = value
+    return values
 
 
 AttentionOption = Annotated[
@@ -147,15 +179,9 @@ SizeOption = Annotated[str, Option(
 class Modules:
     """Flags for how a user's modules are constructed and called."""
 
-    args: list[str] | None = Option(
-        None, "--arg", metavar="NAME=EXPR", help="Constructor argument, like d_model=h*d."
-    )
-    inputs: list[str] | None = Option(
-        None, "--input", metavar="NAME:DIMS", help="Input of a call, like 'x: B, N, h*d'."
-    )
-    config: Path | None = Option(
-        None, metavar="FILE", help="JSON or TOML with a configuration's fields, or arguments."
-    )
+    args: list[str] | None = flag("NAME=EXPR", "Constructor argument, like d_model=h*d.", "--arg")
+    inputs: list[str] | None = flag("NAME:DIMS", "Input of a call, like 'x: B, N, h*d'.", "--input")
+    config: Path | None = flag("FILE", "JSON or TOML with a configuration's fields, or arguments.")
 
     def __post_init__(self) -> None:
         if self.config is not None:

@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 
 from typer import Context
 from typer.core import TyperCommand
-from typer.models import OptionInfo, ParameterInfo
+from typer.models import OptionInfo
 
-from attnprof.cli.options import Format
+from attnprof.cli.options import Format, declared
 from attnprof.workload import DTYPES, PHASES, SCOPES
 
 #: The panels of every command's help, in their order, with the flags of each.
@@ -77,13 +77,12 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _help_position(parameter: inspect.Parameter) -> int:
     """Set a parameter's panel and completion; return the panel's position in help."""
-    declared = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
-    info = next(item for item in declared if isinstance(item, ParameterInfo))
+    info = declared(parameter.annotation, parameter.default)
     info.autocompletion = completing(parameter.name)
     if not isinstance(info, OptionInfo):
         return -1
-    info.rich_help_panel = _PANEL_OF.get(parameter.name, OUTPUT)
-    return [*PANELS, OUTPUT].index(info.rich_help_panel)
+    info.rich_help_panel = panel = _PANEL_OF.get(parameter.name, OUTPUT)
+    return [*PANELS, OUTPUT].index(panel)
 
 
 #: Second names of flags, which help does not show.
@@ -109,19 +108,14 @@ class Command(TyperCommand):
         return parser
 
 
-_EVERY = "every command"
-#: Names a flag takes, by command; of another module by ``module:NAMES``, imported when asked for.
-NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
-    "phase": {_EVERY: ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
-    "dtype": {_EVERY: DTYPES},
-    "scope": {_EVERY: SCOPES},
-    "size": {_EVERY: ("page", "column")},
-    "fmt": {_EVERY: tuple(Format)},
-    "device": {_EVERY: ("auto", "cpu", "cuda")},
-    "causal": {_EVERY: ("no", "yes", "both")},
-    "norms": {_EVERY: ("sphere", "spread")},
-    "over": {_EVERY: ("flops", "time", "memory"), "crossover": "crossovers.axis:SIZES"},
-    "convention": {_EVERY: ("flops", "operations")},
+_Names = tuple[str, ...] | str
+#: Names a flag takes, or those by command (else ""); as ``module:NAMES`` imported when asked for.
+NAMES: dict[str, _Names | dict[str, _Names]] = {
+    "phase": {"": ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
+    "dtype": DTYPES, "scope": SCOPES, "size": ("page", "column"), "fmt": tuple(Format),
+    "device": ("auto", "cpu", "cuda"), "causal": ("no", "yes", "both"),
+    "norms": ("sphere", "spread"), "convention": ("flops", "operations"),
+    "over": {"": ("flops", "time", "memory"), "crossover": "crossovers.axis:SIZES"},
     "kind": {
         "cost": "closed_form.cost_records:KINDS", "compare": ("formula",),
         "crossover": "crossovers.sides:ALL_KINDS", "heads": "closed_form.heads:KINDS",
@@ -138,12 +132,9 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
         "crossover": "crossovers.sides:ALL_METRICS",
         "history": ("time", "flops", "bytes_moved", "peak_bytes", "parameters"),
     },
-    "up_to": {_EVERY: ("exact", "leading", "order")},
-    "rule": {_EVERY: "gate.rules:RULES"},
-    "inconclusive": {_EVERY: ("retry", "pass", "fail")},
-    "stored_times": {_EVERY: ("advise", "fail")},
-    "verdict": {_EVERY: "papers.checks:VERDICTS"},
-    "documents": {_EVERY: "papers.documents:DOCUMENTS"},
+    "up_to": ("exact", "leading", "order"), "rule": "gate.rules:RULES",
+    "inconclusive": ("retry", "pass", "fail"), "stored_times": ("advise", "fail"),
+    "verdict": "papers.checks:VERDICTS", "documents": "papers.documents:DOCUMENTS",
 }  # fmt: skip
 #: Parameters that name mechanisms.
 MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair")
@@ -182,8 +173,9 @@ def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
         those = (its for its in known.DOCUMENTS.values() if {its.number, its.folder} & named)
         parts = (its.part(f"{parameter}S".upper()) for its in those)
         return known.claims() if parameter == "claim" else chain.from_iterable(parts)
-    of_command = NAMES[parameter]
-    names = of_command.get(ctx.info_name or "", of_command.get(_EVERY, ()))
+    names = NAMES[parameter]
+    if isinstance(names, dict):
+        names = names.get(ctx.info_name or "", names.get("", ()))
     if isinstance(names, str):
         module, _, constant = names.partition(":")
         names = getattr(import_module(f"attnprof.{module}"), constant)

@@ -6,9 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of, working
+from attnprof.cli.options import (
+    ForceOption,
+    SizeOption,
+    ensure_writable,
+    flag,
+    note,
+    one_of,
+    working,
+)
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
 from attnprof.errors import RequestError
@@ -26,23 +34,19 @@ def plot(
         metavar="RESULTS...", help="Files of sweep (.jsonl) or profile (.json)."
     ),
     *,
-    output: Path = Option(
-        Path("results.png"), "--output", "-o", metavar="FIGURE", help="PNG, SVG or PDF."
+    output: Path = flag(
+        "FIGURE", "PNG, SVG or PDF.", "--output", "-o", default=Path("results.png")
     ),
-    kind: str = Option(
-        "growth", metavar="KIND",
-        help="growth (time and memory over length), surface (FLOPs over length and width, against "
-        "the first mechanism's), surface3d (the FLOPs themselves), width or heads (costs over "
-        "them), roofline, pareto (error over time).",
+    kind: str = flag(
+        "KIND", "growth (time and memory over length), surface (FLOPs over length and width, "
+        "against the first mechanism's), surface3d (the FLOPs themselves), width or heads (costs "
+        "over them), roofline, pareto (error over time).", default="growth",
     ),
-    where: list[str] | None = Option(
-        None, metavar="K=V",
-        help="Draw only results of these sizes, mechanisms or parameters, like num_heads=4,8; "
+    where: list[str] | None = flag(
+        "K=V", "Draw only results of these sizes, mechanisms or parameters, like num_heads=4,8; "
         "repeatable.",
     ),
-    ceilings: Path | None = Option(
-        None, metavar="FILE", help="For roofline: what calibrate --calibration wrote."
-    ),
+    ceilings: Path | None = flag("FILE", "For roofline: what calibrate --calibration wrote."),
     size: SizeOption = "page",
     force: ForceOption = False,
 ) -> None:  # fmt: skip

@@ -1,15 +1,25 @@
-"""`attnprof profile`: the real module, timed, measured and counted beside its closed form."""
+"""Commands on single points: ``profile`` measures them, ``predict`` and ``recommend`` compute."""
 
-from typer import Option
+from pathlib import Path
+from typing import Any
 
 from attnprof.cli import options as opt
-from attnprof.cli.measurement import Measurement, set_wait_policy
+from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS, Measurement, set_wait_policy
 from attnprof.cli.options import working
-from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
+from attnprof.cli.request import Conditions, Selection, parse_bytes, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
 
-EXAMPLE = "attnprof profile --attention efficient --seq 4096"
+
+def _needed(command: str, shape: Selection, conditions: Conditions, modules: opt.Modules) -> Any:
+    """Return what is measured by name, and its workloads; RequestError for what is missing."""
+    if shape.attention is None or shape.seq is None:
+        missing = "--attention" if shape.attention is None else "--seq"
+        example = f"attnprof {command} --attention efficient --seq 4096"
+        raise RequestError(f"{command} needs {missing}: type {example}")
+    names = parse_names(shape.attention)
+    chosen = configured(names, parse_set(conditions.settings), modules.args, modules.inputs)
+    return dict(zip(names, chosen, strict=True)), shape.workloads(conditions)
 
 
 def profile(
@@ -19,12 +29,13 @@ def profile(
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,
     measurement: Measurement,
-    isolate: bool | None = Option(
-        None, "--isolate/--in-process",
-        help="Each point in a process of its own; by default those that may run out of memory.",
+    isolate: bool | None = opt.switch(
+        "--isolate/--in-process",
+        "Each point in a process of its own; by default those that may run out of memory.",
+        default=None,
     ),
-    predict_only: bool = Option(
-        False, "--predict-only", help="Run nothing: predict, as the command predict does."
+    predict_only: bool = opt.switch(
+        "--predict-only", "Run nothing: predict, as the command predict does."
     ),
     to: opt.Output,
 ) -> int:  # fmt: skip
@@ -37,28 +48,99 @@ def profile(
       attnprof profile -a standard,sdpa --seq 1024:8192:x2 --phase train
       attnprof profile -a my.py:MyAttention --seq 512 --arg d_model=h*d
     """
-    if shape.attention is None or shape.seq is None:
-        missing = "--attention" if shape.attention is None else "--seq"
-        raise RequestError(f"profile needs {missing}: type {EXAMPLE}")
-    names = parse_names(shape.attention)
-    chosen = configured(names, parse_set(conditions.settings), modules.args, modules.inputs)
-    workloads = shape.workloads(conditions)
+    asked = _needed("profile", shape, conditions, modules)
     set_wait_policy(measurement.wait_policy)
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
-    points = plan_points(
-        dict(zip(names, chosen, strict=True)), workloads, scope=scope, device=conditions.device,
-        **measurement.terms(),
-    )  # fmt: skip
+    how = {"scope": scope, "device": conditions.device, **measurement.terms()}
+    points = plan_points(*asked, **how)
     if predict_only:
-        from attnprof.device.prediction import predict_points
-
-        with working("predicting"):
-            predicted = predict_points(points)
-        to.deliver(predicted)
-        return 0 if predicted.summary["predicted"] else CannotRunError.exit_code
+        return _predict(points, to)
     with working("measuring"):
         report = measure_points(points, isolate=isolate)
     to.deliver(with_roofline(report))
     return 0 if report.summary["measured"] else CannotRunError.exit_code
+
+
+def _predict(points: Any, to: opt.Output, **how: Any) -> int:
+    """Write the prediction of planned points; return the exit code."""
+    from attnprof.device.prediction import predict_points
+
+    with working("predicting"):
+        report = predict_points(points, **how)
+    to.deliver(report)
+    return 0 if report.summary["predicted"] else CannotRunError.exit_code
+
+
+def predict(
+    *,
+    shape: Selection = Selection(seq=None),
+    conditions: Conditions,
+    scope: opt.ScopeOption = "layer",
+    modules: opt.Modules,
+    threads: int | None = THREADS,
+    kept: bool = KEPT,
+    calibration: Path | None = CALIBRATION,
+    on: str | None = ON,
+    to: opt.Output,
+) -> int:  # fmt: skip
+    """Predict time and memory without running anything.
+
+    The operations of a call are seen on tensors without values; their seconds are those that
+    calibrate measured one by one. The interval is one of 95 %.
+
+    Examples:
+      attnprof predict --attention efficient --seq 4096
+      attnprof predict -a standard,linear --seq 512:8192:x2 --phase train
+      attnprof predict -a my.py:MyAttention --seq 512 --arg d_model=h*d
+      attnprof predict -a sdpa --seq 8192 --dtype bfloat16 --on H100
+    """
+    asked = _needed("predict", shape, conditions, modules)
+    from attnprof.measure.batch import plan_points
+
+    points = plan_points(*asked, scope=scope, threads=threads, device=conditions.device)
+    return _predict(points, to, path=calibration, on=on, kept=kept)
+
+
+def recommend(
+    *,
+    shape: Selection = Selection(seq=None),
+    conditions: Conditions,
+    scope: opt.ScopeOption = "layer",
+    threads: int | None = THREADS,
+    calibration: Path | None = CALIBRATION,
+    on: str | None = ON,
+    memory: str | None = opt.flag(
+        "SIZE", "Memory that a call may need, like 8GiB (default: what is free)."
+    ),
+    to: opt.Output,
+) -> None:  # fmt: skip
+    """Rank all mechanisms by predicted time and memory.
+
+    Those that compute softmax attention come first; of the others it says what they give up, and
+    from which lengths on another one is fastest.
+
+    Examples:
+      attnprof recommend --seq 8192 --d-model 1024 --heads 16 --phase train
+      attnprof recommend --seq 4096 --causal --memory 2GiB
+      attnprof recommend --seq 16384 --phase decode --set window=1024
+    """
+    if shape.seq is None:
+        example = "attnprof recommend --seq 8192 --d-model 1024 --heads 16 --phase train"
+        raise RequestError(f"recommend needs --seq: type {example}")
+    if shape.attention is not None:
+        raise RequestError("recommend ranks all mechanisms: leave --attention out, or type predict")
+    workloads = shape.workloads(conditions)
+    if len(workloads) > 1:
+        raise RequestError(
+            f"--seq {shape.seq}: recommend takes one length; it looks at others, too"
+        )
+    from attnprof.device.recommendation import recommend as rank
+
+    with working("predicting"):
+        report = rank(
+            workloads[0], parse_set(conditions.settings), device=conditions.device, scope=scope,
+            threads=threads, path=calibration, on=on, memory=parse_bytes(memory, "--memory"),
+        )  # fmt: skip
+    to.deliver(report)

@@ -1,4 +1,4 @@
-"""The commands: find a command's file, give it to Typer, run it on the typed arguments."""
+"""The commands: find the typed one, give it to Typer, run it on its arguments."""
 
 import os
 import re
@@ -18,8 +18,7 @@ from attnprof.processes.progress import announce
 
 #: Runs a function and returns its exit code; its failure becomes a message on stderr.
 Guard = Callable[[Callable[[], Any]], int]
-#: Commands by the panels that help shows them in; each is a file of this folder, loaded when
-#: asked for.
+#: Commands by the panels that help shows them in.
 SECTIONS = {
     "Closed forms": {
         "list": "List the mechanisms, how they grow, and their papers.",
@@ -54,6 +53,11 @@ SECTIONS = {
     "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
 }
 COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
+#: Commands in the file of another one; a file of this folder is loaded when its command is typed.
+FILES = {
+    "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
+    "baseline": "check", "history": "check",
+}  # fmt: skip
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
 
 Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.
@@ -172,10 +176,10 @@ def _globals(
 
 
 def command_function(name: str) -> Callable[..., Any]:
-    """Return a command's function: the one named like its file, ``list_`` for ``list``."""
-    module_name = name.replace("-", "_")
-    members = vars(import_module(f"attnprof.cli.{module_name}"))
-    function: Callable[..., Any] = members.get(f"{module_name}_") or members[module_name]
+    """Return a command's function, named like it: ``list_`` for ``list``."""
+    own = name.replace("-", "_")
+    members = vars(import_module(f"attnprof.cli.{FILES.get(name, own)}"))
+    function: Callable[..., Any] = members.get(f"{own}_") or members[own]
     return function
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
@@ -19,9 +19,9 @@ from attnprof.papers.documents import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
-from attnprof.render import reproduction as pages
 from attnprof.render.plots.documents import plot_figure
-from attnprof.render.reproduction_page import reproduction_html
+from attnprof.render.reproduction import existing_files, reproduction_html, write_document
+from attnprof.render.tables.reproduce import reproduce_page
 
 #: Claims named on stderr before the rest is only counted.
 NAMED = 8
@@ -32,22 +32,17 @@ def reproduce(
         None, metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift."
     ),
     *,
-    claim: str | None = Option(None, metavar="IDS", help="Claims in full, like 004-EQ6."),
-    table: str | None = Option(None, metavar="N", help="One table of one document, made again."),
-    figure: str | None = Option(None, metavar="N", help="One figure of one document, made again."),
-    plot: Path | None = Option(None, metavar="FILE", help="Draw --figure: PNG, SVG or PDF."),
+    claim: str | None = opt.flag("IDS", "Claims in full, like 004-EQ6."),
+    table: str | None = opt.flag("N", "One table of one document, made again."),
+    figure: str | None = opt.flag("N", "One figure of one document, made again."),
+    plot: Path | None = opt.flag("FILE", "Draw --figure: PNG, SVG or PDF."),
     size: opt.SizeOption = "page",
-    everything: bool = Option(False, "--all", help="Every claim, matches too."),
-    measure: bool = Option(False, "--measure", help="Measure again, here; takes minutes."),
-    verdict: str | None = Option(
-        None, metavar="NAMES", help="Only match, erratum or not-reproducible."
-    ),
-    reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
-    accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
-    fmt: opt.FormatOption = opt.Format.TABLE,
-    output: opt.OutputOption = None,
-    force: opt.ForceOption = False,
-    exact: opt.ExactOption = False,
+    everything: bool = opt.switch("--all", "Every claim, matches too."),
+    measure: bool = opt.switch("--measure", "Measure again, here; takes minutes."),
+    verdict: str | None = opt.flag("NAMES", "Only match, erratum or not-reproducible."),
+    reports: Path | None = opt.flag("DIR", "Write pages, tables and figures."),
+    accept: bool = opt.switch("--accept", "Commit these verdicts (and measurements)."),
+    to: opt.Output,
 ) -> int:
     """Recompute every claim, table and figure of five papers.
 
@@ -59,15 +54,19 @@ def reproduce(
       attnprof reproduce --claim 004-EQ6
       attnprof reproduce 004 --figure 1 --plot figure1.png
     """
-    opt.ensure_writable(output, force=force)
-    opt.ensure_figure(plot, force=force)
+    opt.ensure_figure(plot, force=to.force)
     asked = asked_for(documents or [], claim, table, figure)
-    _refuse_contradictions(asked, plot, reports)
+    if plot is not None and asked.figure is None:
+        raise RequestError(
+            f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
+        )
+    if reports is not None and asked.by_name:
+        raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports, "--reports ")
-        for path in pages.existing_files(reports, asked.documents):
-            opt.ensure_writable(path, force=force, flag="--reports")
+        for path in existing_files(reports, asked.documents):
+            opt.ensure_writable(path, force=to.force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
@@ -75,13 +74,12 @@ def reproduce(
         failed = _write_reports(report, asked.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
-        if fmt == opt.Format.HTML:
+        if to.fmt == opt.Format.HTML:
             whole = (everything or bool(documents)) and not asked.by_name
             made_again = {number: regenerate(number) for number in asked.documents if whole}
-            opt.write(reproduction_html(kept, made_again), output)
+            opt.write(reproduction_html(kept, made_again), to.output)
         else:
-            opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
-                    by_name=asked.by_name)  # fmt: skip
+            to.deliver(kept, everything=everything, in_full=in_full, by_name=asked.by_name)
         if accept:
             _commit_results(report, made)
             report = replace(report, summary={**report.summary, "changed": [], "not_committed": []})
@@ -129,16 +127,6 @@ def asked_for(
     return ReplayRequest(numbers, ids, by_name=False)
 
 
-def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Path | None) -> None:
-    """Raise RequestError for flags that contradict each other."""
-    if plot is not None and asked.figure is None:
-        raise RequestError(
-            f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
-        )
-    if reports is not None and asked.by_name:
-        raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
-
-
 def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with working("replaying"):
         report = replay.replay(asked.claims, environment=opt.environment())
@@ -160,9 +148,9 @@ def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str
     failed: dict[str, str] = {}
     for number in numbers:
         with working(f"drawing the figures of {number}"):
-            missing = pages.write_document(number, report, regenerate(number), folder / number)
+            missing = write_document(number, report, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
-    write_whole(folder / "reproduction.md", pages.page(report, linked=True))
+    write_whole(folder / "reproduction.md", reproduce_page(report, linked=True))
     opt.note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
     return failed
 
@@ -186,14 +174,11 @@ def _finish(report: Report, failed: dict[str, str]) -> int:
     """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
-    counts = {
-        "without a check that works": "errors",
-        "without a verdict that ships": "not_committed",
-    }
-    for what, key in counts.items():
+    without = {"a check that works": "errors", "a verdict that ships": "not_committed"}
+    for what, key in without.items():
         if names := report.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            opt.note(f"{what}: {', '.join(names[:NAMED])}{more}")
+            opt.note(f"without {what}: {', '.join(names[:NAMED])}{more}")
     if changed := report.summary["changed"]:
         raise CheckFailedError(
             f"{len(changed)} of {len(report.records)} verdicts are not the committed ones: "

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from typer import Option
-
 from attnprof import registry
 from attnprof.algebra.parser import name_of, short
 from attnprof.arguments import LARGEST, memory_bytes
@@ -142,9 +140,9 @@ class Selection:
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = "1024"
-    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default 512).")
-    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 8).")
-    d: str | None = Option(None, metavar="SIZE", help="Head width (default: d_model / heads).")
+    d_model: str | None = opt.flag("SIZE", "Model width (default 512).")
+    heads: str | None = opt.flag("SIZE", "Number of heads (default 8).")
+    d: str | None = opt.flag("SIZE", "Head width (default: d_model / heads).")
 
     def workloads(self, conditions: "Conditions", **more: Any) -> list[Workload]:
         """Return one workload a length; ``more`` are further sizes."""
@@ -157,24 +155,14 @@ class Selection:
 class FreeSizes:
     """Flags for sizes that released layers choose freely."""
 
-    width: str | None = Option(
-        None, metavar="SIZE", help="Model width, if it is not heads times head width."
-    )
-    value_dim: str | None = Option(
-        None, metavar="SIZE", help="Width of a value head (default: the head width)."
-    )
+    width: str | None = opt.flag("SIZE", "Model width, if it is not heads times head width.")
+    value_dim: str | None = opt.flag("SIZE", "Width of a value head (default: the head width).")
 
     @property
     def sizes(self) -> dict[str, int]:
         """Return those that were typed, by the name of a workload's size."""
-        names = "width", "value_head_dim"
-        typed = zip(names, self.typed.items(), strict=True)
-        return {name: parse_size(x, flag) for name, (flag, x) in typed if x is not None}
-
-    @property
-    def typed(self) -> dict[str, str | None]:
-        """Return what was typed, by flag."""
-        return {"--width": self.width, "--value-dim": self.value_dim}
+        names = {"--width": "width", "--value-dim": "value_head_dim"}
+        return {names[flag]: parse_size(text, flag) for flag, text in opt.typed(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

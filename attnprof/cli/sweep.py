@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Option
-
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import (
     Measurement,
@@ -32,33 +30,33 @@ EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep
 class SweptPoints(Points):
     """A grid that also varies the scope and the mask."""
 
-    scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or core,layer.")
-    causal: str = Option("no", metavar="no|yes|both", help="Tokens see only those before them.")
+    scope: str | None = opt.flag("NAMES", "core, layer (default) or core,layer.")
+    causal: str = opt.flag("no|yes|both", "Tokens see only those before them.", default="no")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """Flags for how long, where and with which extras points are measured."""
 
-    limit: float | None = Option(None, metavar="SECONDS", help="Stop a point after so long.")
-    memory_limit: str | None = Option(None, metavar="SIZE", help="Memory a point may take: 2GiB.")
-    try_all: bool = Option(False, "--try-all", help="Try points, too, that should not fit.")
+    limit: float | None = opt.flag("SECONDS", "Stop a point after so long.")
+    memory_limit: str | None = opt.flag("SIZE", "Memory a point may take: 2GiB.")
+    try_all: bool = opt.switch("--try-all", "Try points, too, that should not fit.")
     processes: int = opt.whole(1, "--processes", "Processes that measure each point, in turns.", 1)
-    in_process: bool = Option(False, "--in-process", help="No process for each point: faster.")
-    counts: bool = Option(False, "--counts", help="Count by torch's counter and fvcore, too.")
-    error: bool = Option(False, "--error", help="The error against softmax attention, too.")
+    in_process: bool = opt.switch("--in-process", "No process for each point: faster.")
+    counts: bool = opt.switch("--counts", "Count by torch's counter and fvcore, too.")
+    error: bool = opt.switch("--error", "The error against softmax attention, too.")
     workers: int = opt.whole(0, "--workers", "Local workers of Dask (extra: cluster).", 0)
-    scheduler: str | None = Option(None, metavar="ADDRESS", help="A running Dask scheduler.")
+    scheduler: str | None = opt.flag("ADDRESS", "A running Dask scheduler.")
 
 
 def sweep(
-    grid: Path | None = Option(None, metavar="FILE", help="A TOML file of grids."),
+    grid: Path | None = opt.flag("FILE", "A TOML file of grids."),
     *,
     points: SweptPoints,
     measurement: Measurement,
-    output: Path = Option(
-        Path("sweep.jsonl"), "--output", "-o", metavar="FILE",
-        help="Results, a line each (.jsonl); FILE.csv: a table, too.",
+    output: Path = opt.flag(
+        "FILE", "Results, a line each (.jsonl); FILE.csv: a table, too.",
+        "--output", "-o", default=Path("sweep.jsonl"),
     ),
     running: Running,
     to: opt.ToStdout,

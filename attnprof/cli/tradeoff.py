@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from typer import Option
-
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from attnprof.measure.tradeoff import Candidate
     from attnprof.measure.tradeoff_inputs import QueriesKeysValues
 
-SEQ, HEADS, WIDTH, NORMS = "512", "1", "64", "sphere"
+SEQ, HEADS, WIDTH = "512", "1", "64"
 OVER = ("flops", "time", "memory")
 
 
@@ -26,47 +24,28 @@ OVER = ("flops", "time", "memory")
 class Compared:
     """Flags for the mechanisms that are compared, and the inputs."""
 
-    attention: list[str] | None = Option(
-        None,
-        "--attention",
-        "-a",
-        metavar="NAMES",
-        help="Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
+    attention: list[str] | None = opt.flag(
+        "NAMES", "Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
+        "--attention", "-a",
+    )  # fmt: skip
+    source: list[str] | None = opt.flag(
+        "NAMES", "random, peaked, local, low-rank (default: all four), or a .safetensors or .pt "
+        "file with tensors q, k and v; repeatable.", "--input",
+    )  # fmt: skip
+    norms: str = opt.flag(
+        "NAMES", "Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
+        default="sphere",
+    )  # fmt: skip
+    seq: str | None = opt.flag("SIZE", f"Tokens (default {SEQ}).")
+    built_for: str | None = opt.flag(
+        "SIZE", "Tokens that mechanisms made for one length are made for (default: as many)."
     )
-    source: list[str] | None = Option(
-        None,
-        "--input",
-        metavar="NAMES",
-        help="random, peaked, local, low-rank (default: all four), or a .safetensors or .pt file "
-        "with tensors q, k and v; repeatable.",
-    )
-    norms: str = Option(
-        NORMS,
-        metavar="NAMES",
-        help="Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
-    )
-    seq: str | None = Option(None, metavar="SIZE", help=f"Tokens (default {SEQ}).")
-    built_for: str | None = Option(
-        None,
-        metavar="SIZE",
-        help="Tokens that mechanisms made for one length are made for (default: as many).",
-    )
-    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default: heads × d).")
-    heads: str | None = Option(None, metavar="SIZE", help=f"Number of heads (default {HEADS}).")
-    d: str | None = Option(None, metavar="SIZE", help=f"Head width (default {WIDTH}).")
-    batch: str | None = Option(None, metavar="SIZE", help="Batch size (default 1).")
+    d_model: str | None = opt.flag("SIZE", "Model width (default: heads × d).")
+    heads: str | None = opt.flag("SIZE", f"Number of heads (default {HEADS}).")
+    d: str | None = opt.flag("SIZE", f"Head width (default {WIDTH}).")
+    batch: str | None = opt.flag("SIZE", "Batch size (default 1).")
     causal: opt.CausalOption = False
     settings: opt.SetOption = None
-
-    def flags(self) -> list[str]:
-        """Return the flags that were typed."""
-        typed = {
-            "--attention": self.attention, "--input": self.source, "--seq": self.seq,
-            "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
-            "--d": self.d, "--batch": self.batch, "--set": self.settings, "--causal": self.causal,
-            "--norms": self.norms != NORMS,
-        }  # fmt: skip
-        return [flag for flag, value in typed.items() if value]
 
     @property
     def longest(self) -> int | None:
@@ -107,14 +86,9 @@ class Compared:
                 "and --batch"
             )
         sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
-        return [
-            *(
-                structured(name, sizes, norms=its, causal=self.causal, seed=seed)
-                for its in norms
-                for name in made
-            ),
-            *map(supplied, files),
-        ]
+        drawn = [structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
+                 for lengths in norms for name in made]  # fmt: skip
+        return [*drawn, *map(supplied, files)]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
         """Return every mechanism with every value of the parameters that tune it."""
@@ -135,24 +109,23 @@ def tradeoff(
     what: Compared,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",
-    distill: bool = Option(
-        False, "--distill",
-        help="Instead, train 003's models on a made-up language: minutes on the CPU.",
+    distill: bool = opt.switch(
+        "--distill", "Instead, train 003's models on a made-up language: minutes on the CPU."
     ),
-    quick: bool = Option(False, "--quick", help="A tiny --distill, to see that it runs: seconds."),
-    time: bool = Option(True, "--time/--no-time", help="Measure times, too."),
+    quick: bool = opt.switch("--quick", "A tiny --distill, to see that it runs: seconds."),
+    time: bool = opt.switch("--time/--no-time", "Measure times, too.", default=True),
     samples: int = opt.whole(20, "--samples", "Calls of each mechanism that are timed.", 1),
-    max_time: float = Option(
-        60.0, metavar="SECONDS", help="Time all of them at most this long together."
+    max_time: float = opt.flag(
+        "SECONDS", "Time all of them at most this long together.", default=60.0
     ),
     seeds: int | None = opt.whole(
         None, "--seeds", "Draws of weights that start as random (default 3), or repetitions of "
         "--distill (default 1).", 1, 1000,
     ),
     seed: int = opt.whole(0, "--seed", "Seed of inputs, and of the first weights.", 0, 2**63 - 1),
-    over: str = Option(
-        "flops", metavar="|".join(OVER), callback=opt.among("--over", OVER),
-        help="What --plot has for its cost: flops, time or memory.",
+    over: str = opt.flag(
+        "|".join(OVER), "What --plot has for its cost: flops, time or memory.",
+        default="flops", callback=opt.among("--over", OVER),
     ),
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -170,7 +143,7 @@ def tradeoff(
     """
     if distill:
         others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
-        given = [*what.flags(), *(flag for flag, typed in others.items() if typed)]
+        given = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
         _distill(given, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:

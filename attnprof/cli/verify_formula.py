@@ -5,9 +5,9 @@ from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import working
@@ -23,39 +23,27 @@ OF_MODEL = 'attnprof verify-formula --model config.json "6*P + 12*L*h*d*N"'
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
 
-_PHASE: Any = Option(
-    None, metavar="PHASE", show_default="forward; train with --model",
-    help="forward, prefill (causal forward), backward, train or decode.",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Interpretation:
     """Flags for how a printed formula is read, and how far it is compared."""
 
-    meaning: list[str] | None = Option(
-        None, "--where", metavar="NAME=SIZES", help="What a name stands for: D=h*d; repeatable."
+    meaning: list[str] | None = opt.flag(
+        "NAME=SIZES", "What a name stands for: D=h*d; repeatable.", "--where"
     )
-    up_to: str = Option("exact", metavar="LEVEL", help="exact, leading (terms) or order (growth).")
-    growing: str | None = Option(
-        None, "--in", metavar="NAMES", help="Sizes that grow: others do not."
-    )
-    at: list[str] | None = Option(
-        None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64; repeatable."
-    )
+    up_to: str = opt.flag("LEVEL", "exact, leading (terms) or order (growth).", default="exact")
+    growing: str | None = opt.flag("NAMES", "Sizes that grow: others do not.", "--in")
+    at: list[str] | None = opt.flag("SIZES", "Numbers at a shape: N=4096,h=8,d=64; repeatable.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WholeModelFormula:
     """Flags for a formula of a whole model's FLOPs a token."""
 
-    of_model: str | None = Option(
-        None, "--model", metavar="CONFIG",
-        help="The formula is of this model's FLOPs a token: a config.json or a name.",
+    of_model: str | None = opt.flag(
+        "CONFIG", "The formula is of this model's FLOPs a token: a config.json or a name.",
+        "--model",
     )  # fmt: skip
-    seq: str | None = Option(
-        None, metavar="SIZE", help="With --model: the N of the numbers (default: 4096)."
-    )
+    seq: str | None = opt.flag("SIZE", "With --model: the N of the numbers (default: 4096).")
 
     def is_asked(self) -> bool:
         """Return whether a model is named; :class:`RequestError` for its length alone."""
@@ -93,23 +81,24 @@ def verify_formula(
     target: str | None = Argument(
         None, metavar="TARGET", help="my.py:Name, package.module:Name, or a mechanism."
     ),
-    table: Path | None = Option(None, metavar="FILE", help="A CSV file with a formula a row."),
-    attention: str | None = Option(
-        None, "--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name."
-    ),
+    table: Path | None = opt.flag("FILE", "A CSV file with a formula a row."),
+    attention: str | None = opt.flag("NAME", "TARGET as a mechanism's name.", "--attention", "-a"),
     modules: opt.Modules,
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
-    phase: str | None = _PHASE,
-    quantity: str = Option("flops", metavar="NAME", help="What it counts, like flops or macs."),
-    kind: str | None = Option(None, metavar="KIND", help="formula (ours) or derived (from code)."),
+    phase: str | None = opt.flag(
+        "PHASE", "forward, prefill (causal forward), backward, train or decode.",
+        show_default="forward; train with --model",
+    ),
+    quantity: str = opt.flag("NAME", "What it counts, like flops or macs.", default="flops"),
+    kind: str | None = opt.flag("KIND", "formula (ours) or derived (from code)."),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
     reading: Interpretation,
     whole: WholeModelFormula,
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
-) -> None:
+) -> None:  # fmt: skip
     """Check a published formula, or a table of them, against code.
 
     Code is derived, a mechanism has its closed form. Ends with 1 where a formula differs.
@@ -131,8 +120,7 @@ def verify_formula(
 
     opt.one_of(phase or "forward", PHASES, "--phase")
     opt.one_of(reading.up_to, UP_TO, "--up-to")
-    if kind is not None:
-        opt.one_of(kind, KINDS, "--kind")
+    opt.among("--kind", KINDS)(kind)
     source = Source(
         target or attention or "", kind or "", convention, scope or "", causal, dtype,
         tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
@@ -144,8 +132,8 @@ def verify_formula(
     )  # fmt: skip
     if whole.is_asked():
         whole.answer(row, phase, to)
-        return
-    _answer(with_phase(row, phase or "forward"), table, to)
+    else:
+        _answer(with_phase(row, phase or "forward"), table, to)
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:

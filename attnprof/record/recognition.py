@@ -5,7 +5,6 @@ by device and number on disk (:class:`Destinations`), whatever names lead to the
 """
 
 import csv
-import errno
 import os
 import re
 import stat
@@ -22,23 +21,24 @@ SCHEMA = "attnprof/1"
 #: Name of the program in a figure's metadata.
 MAKER = "attnprof"
 _ENDS = 4096
-_REPORT = re.compile(
-    r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"(?:(ceilings)"|command"\s*:\s*(?:"([a-z -]+)")?)'
-)
-_JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
-_BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
+_SCHEMA = r'\A\s*\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*'
+_JOURNAL = re.compile(_SCHEMA + r'"key"\s*:')
+#: Signs in the first or last bytes of a file of ours, and its writer, or "" where a group has it.
+_SIGNS = [(re.compile(pattern), writer) for pattern, writer in (
+    (_SCHEMA + r'"ceilings"', "calibrate --file"),
+    (_SCHEMA + r'"command"\s*:\s*(?:"([a-z -]+)")?', ""),
+    (r'\A\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"', "check --badge"),
+    (r'<testsuites [^>]*name="attnprof ', "check --junit"),
+    (r"<dc:title>attnprof</dc:title>|Software\0attnprof|/Creator \(attnprof\)", "figure"),
+    (r'<meta name="generator" content="attnprof">', "reproduce"),
+    (r'<meta name="generator" content="attnprof ([a-z -]+)">', ""),
+)]  # fmt: skip
+#: The first or last line of a text of ours.
 _MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attnprof ([a-z -]+)\.")
-_PAGE = re.compile(r'<meta name="generator" content="attnprof( [a-z -]+)?">')
-_XML = {
-    "check --junit": re.compile(r'<testsuites [^>]*name="attnprof '),
-    "figure": re.compile("<dc:title>attnprof</dc:title>"),
-}
 #: Commands whose output may be a figure though no ``--plot`` names it.
 _DRAWING = ("plot", "heatmap", "reproduce")
 #: Files of a folder of reports whose columns are their document's.
 _REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
-#: Marks in the metadata of PNG and PDF.
-_BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 
 
 def mark(command: str) -> str:
@@ -53,13 +53,8 @@ def written_by(command: str) -> str:
 
 def is_ours(path: Path) -> bool:
     """Return whether a file may be overwritten: it is missing, empty, or attnprof's."""
-    try:
-        head, _ = ends_of(path)
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return not head or bool(writers_of(path))
+    ends = _ends_of(path)
+    return not _mode(path) if ends is None else not ends[0] or bool(writers_of(path))
 
 
 def writers_of(path: Path) -> set[str]:
@@ -68,49 +63,40 @@ def writers_of(path: Path) -> set[str]:
     Empty if attnprof did not. An output of a form of its own has its flag (``check --junit``,
     ``calibrate --file``), and any figure is ``figure``.
     """
-    try:
-        head, tail = ends_of(path)
-    except (OSError, ValueError):
-        return set()
-    text = head.decode("utf-8-sig", "replace")
-    lines = [*text.splitlines()[:1], *tail.decode("utf-8", "replace").splitlines()[-1:]]
+    head, tail = _ends_of(path) or ("", "")
+    names = {
+        writer or (sign[1] or "").partition(" --")[0]
+        for pattern, writer in _SIGNS if (sign := pattern.search(f"{head}\n{tail}"))
+    }  # fmt: skip
+    for line in (*head.splitlines()[:1], *tail.splitlines()[-1:]):
+        if sign := _MARK.fullmatch(line.strip()):
+            names.add((sign[1] or sign[2]).partition(" --")[0])
+    names |= set(_commands_with_header(head.partition("\n")[0].rstrip("\r")))
     page = path.with_name("README.md")  # of ours, beside a regenerated table or figure it names
-    rows: list[str] = []
     if _REGENERATED.fullmatch(path.name) and page.is_file():
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
-    names = {name for name, pattern in _XML.items() if pattern.search(text)}
-    names |= {"figure"} if any(one in part for one in _BINARY for part in (head, tail)) else set()
-    names |= {"check --badge"} if _BADGE.match(text) else set()
-    if page_of := _PAGE.search(text):  # pages of a command that is not named are of reproduce
-        names.add((page_of[1] or "reproduce").strip().partition(" --")[0])
-    if report := _REPORT.match(text.lstrip()):
-        names.add("calibrate --file" if report[1] else (report[2] or "").partition(" --")[0])
-    marks = filter(None, (_MARK.fullmatch(line.strip()) for line in lines))
-    names |= {(one[1] or one[2]).partition(" --")[0] for one in marks}
-    names |= set(_commands_with_header(lines[0] if lines else ""))
-    if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
-        names.add("reproduce")
+        if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
+            names.add("reproduce")
     return {name or "of another version" for name in names}
 
 
 def is_journal(path: Path) -> bool:
     """Return whether a file begins as a sweep's results do."""
+    return bool(_JOURNAL.match((_ends_of(path) or ("",))[0]))
+
+
+def _ends_of(path: Path) -> tuple[str, str] | None:
+    """Return a plain file's first and last bytes as text; None for anything else."""
+    if not stat.S_ISREG(_mode(path)):
+        return None
     try:
-        head, _ = ends_of(path)
-    except (OSError, ValueError):
-        return False
-    return bool(_JOURNAL.match(head.decode("utf-8-sig", "replace").lstrip()))
-
-
-def ends_of(path: Path) -> tuple[bytes, bytes]:
-    """Return a plain file's first and last bytes; OSError for anything else."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a file")
-    with path.open("rb") as stream:
-        head = stream.read(_ENDS)
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - _ENDS))
-        return head, stream.read(_ENDS)
+        with path.open("rb") as stream:
+            head = stream.read(_ENDS)
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _ENDS))
+            return head.decode("utf-8-sig", "replace"), stream.read(_ENDS).decode(errors="replace")
+    except OSError:
+        return None
 
 
 def _commands_with_header(line: str) -> list[str]:

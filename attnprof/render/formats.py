@@ -55,13 +55,13 @@ def notes(report: Report) -> Iterable[str]:
     return lines
 
 
-#: The modules of ``tables`` that several commands share: there ``tables`` is ``compare_tables``.
-SHARED = {
-    **dict.fromkeys(("compare", "cost", "heads", "heatmap", "list"), "costs"),
-    **dict.fromkeys(("profile", "predict", "recommend", "calibrate", "doctor"), "measured"),
-    **dict.fromkeys(("baseline", "history"), "check"),
-    "verify_formula": "derive",
-}
+#: The commands of each module of ``tables``, which has ``compare_tables``, ``check_page`` ….
+MODULES = {
+    "costs": ("compare", "cost", "heads", "heatmap", "list"), "crossover": ("crossover",),
+    "measured": ("profile", "predict", "recommend", "calibrate", "doctor", "tradeoff"),
+    "check": ("check", "baseline", "history"), "derive": ("derive", "verify_formula"),
+    "model": ("model", "fit"), "reproduce": ("reproduce",),
+}  # fmt: skip
 
 
 def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:
@@ -69,12 +69,12 @@ def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:
 
     Its texts are without control characters.
     """
-    name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
-    module = import_module(f"attnprof.render.tables.{SHARED.get(name, name)}")
-    prefix = f"{name}_" * (name in SHARED)
+    command = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
+    module = next(name for name, commands in MODULES.items() if command in commands)
+    members = import_module(f"attnprof.render.tables.{module}")
     # columns hold numbers only
     shown = report if isinstance(report.records, ColumnarRecords) else readable(report)
-    return lambda kind, *other: getattr(module, prefix + kind, *other), shown
+    return lambda kind, *other: getattr(members, f"{command}_{kind}", *other), shown
 
 
 def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:

@@ -10,10 +10,8 @@ from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value, joined, plural
 
-#: Cases that an annotation names.
-MOST = 6
-#: GitHub shows ten annotations of a level in a step; more are lost.
-MOST_ANNOTATIONS = 10
+#: Cases that an annotation names; annotations of a level in a step: GitHub loses more.
+MOST, MOST_ANNOTATIONS = 6, 10
 
 
 class Fate(NamedTuple):
@@ -53,15 +51,15 @@ PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_compa
 
 def by_case(report: Report) -> dict[str, list[CheckRecord]]:
     """Return the report's cases with their records, worst first, else in the order checked."""
+
+    def badness(record: CheckRecord) -> tuple[int, float]:
+        ratio = record.ratio if record.verdict == rules.REGRESSED else None
+        return rules.WORST_FIRST.index(record.verdict), -(ratio or 0.0)
+
     groups: dict[str, list[CheckRecord]] = {}
-    for record in sorted(report.of(CheckRecord), key=_badness):
+    for record in sorted(report.of(CheckRecord), key=badness):
         groups.setdefault(record.case, []).append(record)
     return groups
-
-
-def _badness(record: CheckRecord) -> tuple[int, float]:
-    ratio = record.ratio if record.verdict == rules.REGRESSED else None
-    return rules.WORST_FIRST.index(record.verdict), -(ratio or 0.0)
 
 
 def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
@@ -211,14 +209,14 @@ def _annotation(cause: rules.Cause) -> str:
     title = f"attnprof {cause.verdict}: {_phrase(cause) or plural(len(cause.cases), 'case')}"
     file, _, line = cause.place.rpartition(":")
     properties = {"file": file, "line": line} if file and line.isdigit() else {}
-    named_by = ",".join(
+    texts = ",".join(
         f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
         for name, value in {**properties, "title": title}.items()
     )
     left = len(cause.cases) - MOST
     more = [f"and {plural(left, 'more case')}"] if left > 0 else []
-    told_by = "\n".join([rules.effect_text(cause), *cause.cases[:MOST], *more])
-    return f"::{OUTCOMES[cause.verdict].level} {named_by}::{_escaped(told_by)}"
+    message = "\n".join([rules.effect_text(cause), *cause.cases[:MOST], *more])
+    return f"::{OUTCOMES[cause.verdict].level} {texts}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:

@@ -8,10 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from queue import Empty
+from typing import TYPE_CHECKING, Any
 
 from attnprof.record.escapes import visible
+
+if TYPE_CHECKING:
+    from attnprof.processes.progress import Progress
 
 #: Seconds before anything is shown on a terminal.
 SHOWN_AFTER_S = 1.5
@@ -31,28 +34,13 @@ def note(text: str) -> None:
     sys.stderr.write(render_text([Hanging(visible(text))], width))
 
 
-class LongWork(Protocol):
-    """Work that a command waits for (:mod:`attnprof.processes.progress`)."""
-
-    news: "SimpleQueue[str | None]"
-
-    def sentence(self) -> str:
-        """Return what is done, how much of it and how long it takes."""
-
-    def so_far_s(self) -> float:
-        """Return the seconds since it began."""
-
-    def count(self) -> tuple[int, int | None]:
-        """Return how many pieces are done, and of how many."""
-
-
-def shown(work: LongWork) -> AbstractContextManager[Any]:
+def shown(work: "Progress") -> AbstractContextManager[Any]:
     """Show on stderr how far the work is while the body runs; nothing if it is quick."""
     return _progress_bar(work) if sys.stderr.isatty() else _write_lines(work)
 
 
 @contextmanager
-def _write_lines(work: LongWork) -> Iterator[None]:
+def _write_lines(work: "Progress") -> Iterator[None]:
     """Write a line now and then while the body runs, and one with the first forecast."""
     stream = sys.stderr
 
@@ -79,7 +67,7 @@ def _write_lines(work: LongWork) -> Iterator[None]:
         thread.join()
 
 
-def _progress_bar(work: LongWork) -> AbstractContextManager[Any]:
+def _progress_bar(work: "Progress") -> AbstractContextManager[Any]:
     """Show a line on the terminal while the body runs, with a bar if the work can be counted."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Display

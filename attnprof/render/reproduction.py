@@ -1,222 +1,153 @@
-"""Write claims and tables in words, and a replay as Markdown page and folder."""
+"""Write a replay as files: a folder a document, and an HTML page.
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+The page has claims as sentences, what surprises first, matches folded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from markupsafe import Markup
+
 from attnprof.errors import AttnprofError
-from attnprof.papers.documents import not_made
 from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
+from attnprof.papers.replay import distance, severity, surprises
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.escapes import csv_cell
 from attnprof.record.files import make_folder
 from attnprof.record.recognition import mark
-from attnprof.render.formats import csv_text, filled, markdown_table, render_csv
-from attnprof.render.plots.documents import plot_figure
-from attnprof.units import MISSING, format_number
-
-#: Words for each verdict.
-WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
-#: Their colours.
-COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
-#: Columns of a replay's counts: key in the summary, heading.
-COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
-
-
-def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
-    """Return the counts of claims by verdict, a row a document; of several, the sums last."""
-    rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
-            for n, its in documents.items()]  # fmt: skip
-    if len(rows) > 1:
-        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
-    return rows
-
-
-def value_text(value: Any, *, inside: bool = False) -> str:
-    """Return a number, formula, list or mapping as text, in brackets if ``inside`` another."""
-    if value is None or value == "":
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (int, float)):
-        return format_number(value)
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {value_text(its, inside=True)}" for name, its in value.items())
-        return f"{{{text}}}" if inside else text
-    if isinstance(value, (list, tuple)):
-        text = ", ".join(value_text(item, inside=True) for item in value) or "none"
-        return f"[{text}]" if inside else text
-    return str(value)
-
-
-def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
-    """Return the texts of a claim's printed value and ours.
-
-    Mappings are shortened to the entries that differ. A statement's printed side is its own words.
-    """
-    if record.verdict == "error":
-        return record.says, MISSING
-    if isinstance(record.published, bool):
-        holds = "holds" if record.ours else "does not hold"
-        return record.says, holds if isinstance(record.ours, bool) else value_text(record.ours)
-    printed, ours = differing_parts(record.published, record.ours)
-    return value_text(printed), value_text(ours)
-
-
-def differing_parts(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return both values without what they share; whole if they are equal or no mappings."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
-        pairs = {name: differing_parts(a[name], b[name]) for name in a if a[name] != b[name]}
-        theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-        return theirs, ours
-    return a, b
-
-
-def place_text(place: str) -> str:
-    """Return a claim's place, a table by its number instead of its file: ``Table 2``."""
-    return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)
-
-
-def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a full answer on a claim, as name and text."""
-    yield "says", record.says
-    if record.verdict != "error":
-        yield "published", value_text(record.published)
-        yield "ours", value_text(record.ours)
-        yield "verdict", f"{WORDS[record.verdict]} ({record.basis})"
-        yield "how", record.how
-    if record.why:
-        yield "why", record.why
-    if record.committed and record.committed != record.verdict:
-        yield "before", f"{WORDS[record.committed]} (the verdict that ships with attnprof)"
-
-
-def title_of(values: Mapping[str, Any]) -> str:
-    """Return a table's title, with its number if the document has one."""
-    title = str(values["title"])
-    return f"Table {values['name']}: {title}" if values["name"].isdigit() else title
-
-
-def cell_text(cell: Any) -> str:
-    """Return the printed value and, if ours differs, ours in brackets."""
-    if not isinstance(cell, Mapping):
-        return value_text(cell)
-    printed, ours = value_text(cell["printed"]), value_text(cell["ours"])
-    if bound := cell.get("bound"):
-        return f"{printed} [{bound} {ours}]"
-    return f"{printed} [ours {ours}]" if cell["differs"] else printed
-
-
-def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int, int]:
-    """Return how many cells were recomputed, and how many of them differ.
-
-    With ``bounds`` the cells beside a bound are counted instead: those that differ are beyond it.
-    """
-    cells = [
-        cell for row in values["rows"] for cell in row.values()
-        if isinstance(cell, Mapping) and ("bound" in cell) == bounds
-    ]  # fmt: skip
-    return len(cells), sum(cell["differs"] for cell in cells)
-
-
-def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the notes below a table: how many values were recomputed, and its own notes."""
-    made, differing = count_cells(values)
-    if made:
-        yield f"{made} values made again, {differing or 'none'} of them different from the printed."
-    bounded, beyond = count_cells(values, bounds=True)
-    if bounded:
-        yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
-    yield from values["notes"]
-
-
-#: Sections of a document's claims: title, verdict, and the heading of our result.
-SECTIONS = (
-    ("Errata", "erratum", "right"),
-    ("Not reproducible", "not-reproducible", "ours"),
-    ("Without a verdict", "error", "ours"),
+from attnprof.render.formats import csv_text, filled, render_csv
+from attnprof.render.html import Entry, Figure, Fold, PageTable, Section, badge, page, value_html
+from attnprof.render.plots.documents import picture, plot_figure
+from attnprof.render.tables.reproduce import (
+    AGREES,
+    COLOURS,
+    COUNTED,
+    DESCRIBED,
+    FILTERS,
+    SECTIONS,
+    WORDS,
+    answer_lines,
+    count_cells,
+    count_rows,
+    described_rows,
+    place_text,
+    printed_and_ours,
+    printed_of,
+    table_notes,
+    title_of,
+    value_text,
 )
+from attnprof.units import plural
+
+#: The look of a severity's badge.
+SEVERE = {"major": "full", "moderate": "red", "minor": ""}
+#: Characters of both sides of a claim that stand in its line.
+BRIEF = 90
 
 
-def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how: object) -> str:
-    """Return the Markdown page: counts, errata, claims that are not reproducible, readings.
+def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
+    """Return the HTML page: counts, then claims of each document as sentences, tables, figures.
 
-    ``by_name`` has whole answers instead. ``linked``: the documents' folders are beside the page.
+    The tables and figures are the one asked for, and those of the whole documents in ``made``.
     """
-    filters = {
-        "table": lambda rows, *heads: _table(heads, rows), "row": _row,
-        "counts": lambda its: _table(
-            ["document", *COUNTED.values()], count_rows(its, COUNTED)
-        ),
-        "read": lambda record: [
-            f"`{record.claim}`", place_text(record.place), WORDS[record.verdict],
-            ". ".join(dict.fromkeys((record.how, record.why))),
-        ],
-        "answer": answer_lines, "place": place_text, "regenerated": _regenerated,
-        "verdict": lambda record: WORDS[record.verdict], **FILTERS,
-        "left_out": lambda number: {f"figure {n}": why for n, why in not_made(number).items()},
-    }  # fmt: skip
-    return filled(
-        "reproduce.md", filters, by_name=by_name, linked=linked, summary=report.summary,
-        records=report.of(ReproduceRecord), sections=SECTIONS, mark=mark("reproduce"),
-    )  # fmt: skip
+    summary, records = report.summary, report.of(ReproduceRecord)
+    documents = summary["documents"]
+    head, right = ["document", *COUNTED.values()], [False, *[True] * len(COUNTED)]
+    counts = PageTable("Claims by verdict", head, count_rows(documents, COUNTED), right)
+    sections = [Section("", [counts])]
+    for number, its in documents.items():
+        blocks: list[Any] = [_table_block(summary["table"])] if "table" in summary else []
+        blocks += _described_block(summary["figure"]) if "figure" in summary else []
+        blocks += _claim_folds([record for record in records if record.document == number])
+        if number in made:
+            blocks += _made_folds(number, made[number])
+        sections.append(Section(f"{number} {its['title']}", blocks))
+    there = {record.verdict for record in records}
+    verdicts = {name: words for name, words in WORDS.items() if name in there}
+    return page(report, "reproduce", f"{summary['answer']}.", sections, verdicts)
 
 
-def _row(record: ReproduceRecord) -> list[str]:
-    # a formula is code, where its signs would be taken for emphasis
-    both = (
-        f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
-        for text in printed_and_ours(record)
+def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
+    """Yield a document's claims: those furthest off, then by verdict, matches last and folded."""
+    first = surprises(records)
+    of_verdict = {name: [r for r in records if r.verdict == name] for name in WORDS}
+    of_verdict["erratum"].sort(key=lambda r: -distance(r.published, r.ours))
+    brief = len(first) < len(of_verdict["erratum"])
+    if brief:
+        yield Fold("What surprises most", [_entry(r, "-first") for r in first], open=True)
+    titles = {**{name: title for title, name, _ in SECTIONS}, "match": "Match"}
+    for verdict, title in titles.items():
+        if those := of_verdict[verdict]:
+            few = verdict != "match" and not (brief and verdict == "erratum")
+            yield Fold(f"{title} ({len(those)})", [_entry(record) for record in those], open=few)
+
+
+def _entry(record: ReproduceRecord, suffix: str = "") -> Entry:
+    """Return a claim: its sentence, badges, place, and the full answer to unfold."""
+    badges = [badge(WORDS[record.verdict], f"{record.verdict} {COLOURS[record.verdict]}")]
+    if level := severity(record):
+        badges.append(badge(level, SEVERE[level]))
+    sides = [value_html(text) for text in printed_and_ours(record)]
+    differs = Markup("; does not hold") if isinstance(record.published, bool) else Markup("")
+    if not differs and sum(map(len, printed_and_ours(record))) < BRIEF:
+        differs = Markup("; {} → {}").format(*sides)
+    short = Markup("{}, {}{}").format(
+        record.claim, place_text(record.place), differs if level else ""
     )
-    return [f"`{record.claim}`", place_text(record.place), *both, record.why]
+    both = {"published": record.published, "ours": record.ours}
+    lines = [(name, _value_html(both[name]) if name in both else text)
+             for name, text in answer_lines(record) if name not in ("says", "verdict")]  # fmt: skip
+    return Entry(f"{record.claim}{suffix}", record.says, badges, short, lines)
 
 
-def _reasons(left_out: Mapping[str, str]) -> str:
-    """Return a list of what was left out, grouped by reason."""
-    names: dict[str, list[str]] = {}
-    for name, why in left_out.items():
-        names.setdefault(why, []).append(name)
-    return "\n".join(f"- {', '.join(those)}: {_escaped(why)}" for why, those in names.items())
+def _value_html(value: Any) -> Any:
+    """Return a value with its formulas set; a mapping's entries are lines."""
+    if isinstance(value, Mapping):
+        lines = (Markup("{}: {}").format(name, _value_html(its)) for name, its in value.items())
+        return Markup("<br>").join(lines)
+    return value_html(value_text(value))
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return markdown_table(heads, (map(_escaped, row) for row in rows)).rstrip("\n")
+def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
+    tables = [_table_block(table_values(name, table)) for name, table in made.tables.items()]
+    figures: list[Any] = []
+    for name, (figure, data) in made.figures.items():
+        values = figure_values(name, figure, data)
+        figures += _described_block(values, picture(number, name, data))
+    for what, blocks in (("table", tables), ("figure", figures)):
+        if blocks:
+            count = len(getattr(made, f"{what}s"))
+            yield Fold(f"{plural(count, what)} made again", blocks)
 
 
-def _escaped(text: str) -> str:
-    """Return text that Markdown shows verbatim; code between backticks stays code."""
-    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(
-        part.replace("|", "\\|")
-        if part.startswith("`")
-        else re.sub(r"([*_|<>\[\]~])", r"\\\1", part)
-        for part in parts
-    )
+def _table_block(values: Mapping[str, Any]) -> PageTable:
+    """Return a recomputed table; ours is a badge beside what is printed where they differ."""
+    names, rows = values["columns"], values["rows"]
+    right = [all(isinstance(printed_of(row[name]), int | float) for row in rows) for name in names]
+    cells = [[_cell_html(row[name]) for name in names] for row in rows]
+    heads = [name.replace("_", " ") for name in names]
+    return PageTable(title_of(values), heads, cells, right, note=" ".join(table_notes(values)))
 
 
-def _regenerated(values: Mapping[str, Any]) -> str:
-    """Return a recomputed table; ours is in brackets where it differs."""
-    rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
-    table = _table([name.replace("_", " ") for name in values["columns"]], rows)
-    below = "".join(f"\n\n{_escaped(line)}" for line in table_notes(values))
-    return f"### {_escaped(title_of(values))}\n\n{table}{below}"
+def _cell_html(cell: Any) -> Any:
+    printed = value_html(value_text(printed_of(cell)))
+    if not isinstance(cell, Mapping) or not (cell["differs"] or cell.get("bound")):
+        return printed
+    ours = f"{cell.get('bound', 'ours')} {value_text(cell['ours'])}"
+    return Markup("{} {}").format(printed, badge(ours, "red" if cell["differs"] else ""))
 
 
-def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
-    """Return what the document says of a figure beside ours, and the image if it was drawn."""
-    drawn = f"![{_escaped(values['title'])}]({image})\n\n" if image else ""
-    rows = [
-        [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
-        for its in values["described"]
-    ]
-    table = _table(("what", "in the document", "ours", ""), rows) if rows else ""
-    return f"### Figure {values['name']}: {values['title']}\n\n{drawn}{table}"
-
-
-#: Template filters that all documents' pages share.
-FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
+def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Iterator[Any]:
+    """Yield a figure, if it was drawn, and a table of what the document says of it."""
+    title, texts = f"Figure {values['name']}: {values['title']}", described_rows(values)
+    if drawn:
+        seen = "; ".join(f"{what}: {ours}" for what, _, ours, _ in texts)
+        yield Figure(title, drawn, f"{title}. {seen}")
+    if texts:
+        rows = [[*cells, badge(verdict, AGREES[verdict])] for *cells, verdict in texts]
+        yield PageTable("" if drawn else title, DESCRIBED, rows, [False] * 4)
 
 
 def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:

@@ -28,7 +28,7 @@ from attnprof.record.escapes import markdown_text
 from attnprof.record.recognition import written_by
 from attnprof.render.formats import markdown_table, render, render_markdown
 from attnprof.render.plots import plot_report
-from attnprof.render.tables.tradeoff import CLAIMS, claim_rows
+from attnprof.render.tables.measured import CLAIMS, claim_rows
 from attnprof.units import format_value, setting_text
 
 FOLDER = Path(__file__).parent

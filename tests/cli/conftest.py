@@ -1,7 +1,5 @@
 """Run the command line in this process and keep what it wrote."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,16 +1,11 @@
 """``crossover``: the published numbers, ours against every integer, and its answers."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 import pytest
 import sympy
 
-import attnprof
+import attnprof as package
 from attnprof import registry
-from attnprof.cli.app import main
 from attnprof.closed_form import quantities
 from attnprof.crossovers.sides import Contest, CostSource, Meeting, contests
 from attnprof.crossovers.solve import bisected, solved
@@ -31,21 +26,9 @@ PAIRS = [
 ]
 
 
-def ran(capsys, *args):
-    with pytest.raises(SystemExit) as ended:
-        main(["crossover", *args])
-    streams = capsys.readouterr()
-    return ended.value.code, streams.out, streams.err
-
-
-def records(capsys, *args):
-    code, out, _ = ran(capsys, *args, "--format", "json")
-    assert code == 0
-    return json.loads(out)["records"]
-
-
-def test_published_crossovers_are_those_of_the_paper(capsys):
-    rows = records(capsys, "--d", "8,16,32,64,128", "--kind", "published")
+def test_published_crossovers_are_those_of_the_paper(attnprof):
+    ended = attnprof("crossover --d 8,16,32,64,128 --kind published -f json")
+    rows = ended.json["records"]
     found = {(row["head_dim"], row["metric"]): row for row in rows}
     for d, (flops, memory) in TABLE_2.items():
         assert found[d, "flops"]["first_seq_len"] == flops
@@ -62,9 +45,9 @@ def test_published_crossovers_are_those_of_the_paper(capsys):
         )
 
 
-def test_memory_of_our_own_is_in_bytes_and_of_a_dtype(capsys):
-    rows = records(capsys, "--d", "16", "--kind", "formula", "--dtype", "float16")
-    assert [(row["metric"], row["unit"], row["dtype"]) for row in rows] == [
+def test_memory_of_our_own_is_in_bytes_and_of_a_dtype(attnprof):
+    ended = attnprof("crossover --d 16 --kind formula --dtype float16 -f json")
+    assert [(row["metric"], row["unit"], row["dtype"]) for row in ended.json["records"]] == [
         ("flops", "flops", "float16"),
         ("memory", "bytes", "float16"),
     ]
@@ -140,34 +123,20 @@ def test_answers_of_stub_costs(name):
 
 
 def test_the_python_interface_gives_the_report():
-    report = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=64)
+    report = package.crossover("taylor-direct", "taylor-efficient", head_dim=64)
     first = report.records[0]
     assert (first.first_seq_len, first.closed_form) == (4161, "d**2 + d + 1/2")
     with pytest.raises(RequestError, match="head_dim"):
-        attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=0)
+        package.crossover("taylor-direct", "taylor-efficient", head_dim=0)
     with pytest.raises(RequestError, match="flops"):
-        attnprof.crossover("taylor-direct", "taylor-efficient", metrics=["flop"])
+        package.crossover("taylor-direct", "taylor-efficient", metrics=["flop"])
 
 
-@pytest.mark.parametrize("fmt", ["table", "csv", "markdown"])
-def test_every_format_shows_the_answer(fmt, capsys):
-    code, out, _ = ran(capsys, "--d", "64", "--format", fmt)
-    assert code == 0
-    assert "4161" in out.replace(",", "").replace(" ", "")
-
-
-def test_a_figure_is_drawn_from_the_curves(tmp_path, capsys):
+def test_a_figure_is_drawn_from_the_curves(attnprof, tmp_path):
     path = tmp_path / "figure.svg"
-    code, _, err = ran(capsys, "--d", "8,16", "--kind", "published", "--plot", str(path))
-    assert (code, path.stat().st_size > 1000) == (0, True)
-    assert str(path) in err
-
-
-@pytest.mark.parametrize("flags", ["--d 32", "--heads 4", "--causal", "--scope core"])
-def test_what_a_models_configuration_says_is_not_said_twice(attnprof, flags):
-    ended = attnprof("crossover", "--model", "001-lm-dot", "linear", flags)
-    assert ended.code == 2
-    assert f"leave out {flags.split()[0]}" in ended.err
+    ended = attnprof(f"crossover --d 8,16 --kind published --plot {path}")
+    assert (ended.code, path.stat().st_size > 1000) == (0, True)
+    assert str(path) in ended.err
 
 
 @pytest.mark.parametrize("names", [("taylor-direct", "taylor-efficient"), ("standard", "linear")])
@@ -182,16 +151,65 @@ def test_flops_and_memory_share_the_play_of_a_mechanism(names, monkeypatch):
 
     quantities._table.cache_clear()
     monkeypatch.setattr(Mechanism, "cost", counted)
-    report = attnprof.crossover(*names, head_dim=48, kinds="formula")
+    report = package.crossover(*names, head_dim=48, kinds="formula")
     assert {row.metric for row in report.records} == {"flops", "memory"}
     assert len(played) == len(set(played))
 
 
 def test_the_python_interface_derives_costs_of_code():
-    report = attnprof.crossover(
+    report = package.crossover(
         "taylor-direct", "taylor-efficient", kinds=["formula", "derived"], head_dim=8,
         metrics="flops",
     )  # fmt: skip
     formula, derived = report.records
     assert (formula.kind, derived.kind) == ("formula", "derived")
     assert formula.first_seq_len == derived.first_seq_len
+
+
+# -- --over: another size than the length ----------------------------------------
+def test_the_answer_comes_first_and_fits_in_80_columns(attnprof, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = attnprof("crossover standard longformer --over window --seq 256,1024").out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    said = " ".join(out.split("\n\n")[0].split())
+    assert said.startswith("At 256 and 1,024 tokens, standard needs fewer FLOPs than longformer")
+    assert "from window 191 (at 256) to 812 (at 1,024) on" in said
+    assert "over window" in out
+
+
+def test_json_names_what_varies_and_keeps_keys_of_lengths_for_lengths(attnprof):
+    for row in attnprof("crossover standard linear --over batch -f json").json["records"]:
+        assert (row["over"], row["seq_len"], row["head_dim"], row["num_heads"]) == (
+            "batch", 1024, 64, 1,
+        )  # fmt: skip
+        assert row["batch_size"] is row["crossover_seq_len"] is row["first_seq_len"] is None
+    for row in attnprof("crossover standard linear -f json").json["records"]:
+        assert (row["over"], row["seq_len"]) == ("seq", None)
+        assert row["crossover_value"] == row["crossover_seq_len"]
+        assert row["first_value"] == row["first_seq_len"]
+
+
+def test_heads_share_a_models_width_unless_theirs_is_typed(attnprof):
+    asked = "crossover taylor-direct taylor-efficient --over heads --kind formula -f json"
+    shared = attnprof(asked, "--d-model 256").json["records"]
+    assert {(row["d_model"], row["head_dim"]) for row in shared} == {(256, None)}
+    assert all(256 % row["first_value"] == 0 for row in shared)
+    own = attnprof(asked, "--d 32").json["records"]
+    assert {(row["d_model"], row["head_dim"], row["verdict"]) for row in own} <= {
+        (None, 32, "never"), (None, 32, "always"),
+    }  # fmt: skip
+
+
+def test_decoding_compares_a_cache_with_a_fixed_state(attnprof):
+    ended = attnprof("crossover standard linear --phase decode --d 32 -f json")
+    (state,) = [row for row in ended.json["records"] if row["metric"] == "state"]
+    # two rows of d a token against d² + d sums
+    assert state["crossover_seq_len"] == (32 * 32 + 32) / (2 * 32)
+    assert (state["unit"], state["cheaper_above"]) == ("bytes", "linear")
+
+
+@pytest.mark.parametrize("over", ["d", "heads", "window"])
+def test_a_figure_is_drawn_over_the_values(attnprof, over, tmp_path):
+    path = tmp_path / "over.png"
+    assert attnprof(f"crossover standard longformer --over {over} --plot {path}").code == 0
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

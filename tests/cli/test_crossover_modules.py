@@ -65,12 +65,6 @@ def test_closed_forms_of_a_module_are_not_pretended(attnprof, modules):
     assert "--kind derived" in done.err
 
 
-def test_an_argument_needs_a_module(attnprof):
-    done = attnprof("crossover", "--arg", "d_model=h*d")
-    assert done.code == 2
-    assert "my.py:MyAttention" in done.err
-
-
 def test_a_name_that_is_not_there_is_said(attnprof, modules):
     done = attnprof("crossover", f"{modules}:Score", f"{modules}:States")
     assert done.code == 2

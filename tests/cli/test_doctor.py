@@ -1,7 +1,5 @@
 """attnprof doctor: what works here, found by trying."""
 
-from __future__ import annotations
-
 import sys
 
 

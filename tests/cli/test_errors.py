@@ -1,7 +1,5 @@
 """Bad requests: the contract's exit codes, one helpful message, never a traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -142,17 +140,6 @@ def test_a_width_that_no_terminal_has_changes_no_answer(attnprof, monkeypatch, n
     ended = attnprof("cost --seq 8")
     assert (ended.code, "".join(ended.out.split()).count("bytes")) == (0, usual.count("bytes"))
     assert "Usage" in attnprof("cost --help").out
-
-
-def test_a_number_that_is_none_is_refused_with_what_to_type(attnprof):
-    for line, hint in {
-        "check --budget small": "Give a number, like --budget 300",
-        "profile --samples 1.5": "Give a whole number, like --samples 20",
-        "calibrate --seconds x": "Give a number, like --seconds 0.5",
-        "profile --threads x": "Give a whole number, like --threads 1",
-    }.items():
-        ended = attnprof(line)
-        assert (ended.code, hint in ended.err) == (2, True), ended.err
 
 
 #: What is not UTF-8, as a system gives it to Python.

@@ -1,7 +1,5 @@
 """Every command in every format: exact data on stdout or in a file, nothing else there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -14,11 +12,19 @@ from attnprof.record import Record, Report, column
 from attnprof.render.formats import render_csv, render_markdown
 from attnprof.units import format_bytes, format_count, format_time, format_value
 
-COMMANDS = {
+TABLES = {
     "list": "list",
     "cost": "cost --attention standard,efficient --seq 64",
     "compare": "compare --attention standard,efficient --seq 64",
 }
+COMMANDS = {
+    **TABLES,
+    "crossover": "crossover --d 8,64",
+    "heads": "heads --d-model 64 --seq 100",
+    "heatmap": "heatmap --kind formula --seq 4,8 --d-model 2,16 --heads 1,4",
+    "verify-formula": "verify-formula 4*N*N standard --scope core",
+}
+LOADED = {**COMMANDS, "reproduce": "reproduce --claim 002-INF-self_attention-add"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -38,11 +44,11 @@ def test_json_csv_and_markdown_hold_the_same_records(attnprof, command):
                 assert int(row[name]) == value
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TABLES)
 @pytest.mark.parametrize("fmt", ["table", "json", "csv", "markdown"])
 def test_a_file_holds_what_stdout_would(attnprof, tmp_path, command, fmt):
     path = tmp_path / "out"
-    words = [COMMANDS[command], "--format", fmt]
+    words = [TABLES[command], "--format", fmt]
     shown, written = attnprof(*words), attnprof(*words, "--output", str(path))
     assert (shown.code, written.code) == (0, 0)
     assert (shown.err, written.out) == ("", "")
@@ -54,20 +60,20 @@ def test_a_file_holds_what_stdout_would(attnprof, tmp_path, command, fmt):
     assert written == plain.rstrip("\n")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", TABLES)
 def test_tables_fit_a_narrow_terminal_without_cut_numbers(attnprof, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
-    out = attnprof(COMMANDS[command]).out
+    out = attnprof(TABLES[command]).out
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "…" not in out
     assert "\x1b" not in out
 
 
-def test_saved_json_loads_as_the_same_report(attnprof, tmp_path):
-    path = tmp_path / "cost.json"
-    attnprof("cost --seq 64 --format json --output", str(path))
-    report = Report.load(path)
-    assert report.to_json() == path.read_text()
+@pytest.mark.parametrize("command", LOADED)
+def test_saved_json_loads_as_the_same_report(attnprof, tmp_path, command):
+    path = tmp_path / "saved.json"
+    attnprof(LOADED[command], "--format json --output", str(path))
+    assert Report.load(path).to_dict() == json.loads(path.read_text())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """``heads``: values at every divisor, and the optimum against calculus done by sympy."""
 
-from __future__ import annotations
-
 import pytest
 import sympy
 
@@ -84,11 +82,7 @@ def test_only_the_head_counts_asked_for(attnprof):
     assert {row["num_heads"] for row in rows} == {2, 8}
 
 
-def test_a_figure_and_every_format(attnprof, tmp_path):
+def test_the_figure_is_drawn_and_the_table_has_the_optimum(attnprof, tmp_path):
     path = tmp_path / "heads.svg"
-    assert attnprof(f"heads --d-model 64 --plot {path}").code == 0
+    assert "0.467297" in attnprof(f"heads --d-model 256 --seq 1025 --plot {path}").out
     assert path.stat().st_size > 1000
-    for fmt in ("table", "csv", "markdown"):
-        ended = attnprof(f"heads --d-model 256 --seq 1025 -f {fmt}")
-        assert (ended.code, "256" in ended.out) == (0, True)
-    assert "0.467297" in attnprof("heads --d-model 256 --seq 1025").out

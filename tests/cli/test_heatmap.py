@@ -1,9 +1,5 @@
 """attnprof heatmap: exact cells, means and maxima, figures with their CSV, refusals."""
 
-from __future__ import annotations
-
-import csv
-import json
 from fractions import Fraction
 from statistics import mean
 
@@ -122,27 +118,11 @@ def test_values_above_64_bits_stay_exact(attnprof):
     assert cell["value_a"] == package.cost("standard", work).flops
 
 
-def test_the_same_cells_come_as_json_csv_and_table(attnprof, tmp_path):
-    sizes = ["heatmap", "--kind", "formula", "--seq", "4,8", "--d-model", "2,16", "--heads", "1,4"]
-    records = attnprof(*sizes, "--format", "json").json["records"]
-    rows = attnprof(*sizes, "--format", "csv").csv
-    assert [{k: json.dumps(v) for k, v in r.items()} for r in records] == [
-        {k: v if k not in ("kind", "quantity", "phase") else f'"{v}"' for k, v in row.items()}
-        | {k: "null" for k, v in row.items() if not v}
-        for row in rows
-    ]
-    attnprof(*sizes, "--output", str(tmp_path / "cells.csv"))
-    with (tmp_path / "cells.csv").open() as file:
-        assert list(csv.DictReader(file)) == rows
-    loaded = package.Report.load(_saved(attnprof, sizes, tmp_path))
-    assert loaded.records[0].value_a == records[0]["value_a"]
-    assert "mean excess" in attnprof(*sizes).out
-
-
-def _saved(attnprof, sizes, folder):
-    path = folder / "report.json"
-    attnprof(*sizes, "--output", str(path))
-    return path
+def test_the_suffix_of_a_file_chooses_its_format(attnprof, tmp_path):
+    sizes = "heatmap --kind formula --seq 4,8 --d-model 2,16 --heads 1,4"
+    for suffix, fmt in {"csv": "csv", "json": "json", "md": "markdown"}.items():
+        attnprof(sizes, f"--output cells.{suffix}")
+        assert (tmp_path / f"cells.{suffix}").read_text() == attnprof(sizes, "-f", fmt).out
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])

@@ -1,7 +1,5 @@
 """Whatever a file is, a command that reads it ends with 2 and one line, and leaves it as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.record import files
+from attnprof.cli.measurement import grids_from_file
+from attnprof.errors import RequestError
+from attnprof.measure.sweep import load_results
+from attnprof.record import Report, files
+from attnprof.verify.own_formulas import Source
+from attnprof.verify.printed import Printed, rows_of
 
 #: A command for each file that is read, with the suffix such a file has.
 READERS = {
@@ -67,13 +70,20 @@ CONTENTS = {
     "unclosed quotes": b'formula,place\n"4*N,a\n',
     "half a journal": f'{{{SCHEMA}, "key": 5}}\n'.encode(),
 }  # fmt: skip
-#: What a reader itself has to refuse: whole JSON that is something else.
+#: What a reader of JSON itself has to refuse: whole JSON that is something else.
 OF_ANOTHER_KIND = (
     "a list", "a line of JSON", "deep records", "no records", "records that are none",
     "an unknown command", "half a journal",
 )  # fmt: skip
-#: A reader for each format: all files of a format are parsed by the same code.
-BY_FORMAT = ("plot", "plot a sweep", "grid", "table")
+OF_JSON = [
+    name for name, (_, suffix) in READERS.items()
+    if "json" in suffix and name not in {"accepted baseline", "calibration of another device"}
+]  # fmt: skip
+#: What reads each format: all files of a format are parsed by the same code.
+BY_FORMAT = {
+    ".json": Report.load, ".jsonl": load_results, ".toml": grids_from_file,
+    ".csv": lambda path: rows_of(path, Printed("", Source("standard"))),
+}  # fmt: skip
 MEGABYTES = 50
 
 
@@ -120,9 +130,19 @@ def run(attnprof, reader, name):
     return attnprof(tuple(name if word == "{}" else word for word in command.split()))
 
 
+@pytest.mark.parametrize("suffix", BY_FORMAT)
+def test_no_format_is_read_from_a_file_of_something_else(tmp_path, suffix):
+    for name, content in CONTENTS.items():
+        path = tmp_path / f"given{suffix}"
+        path.write_bytes(content)
+        with pytest.raises(RequestError) as refusal:
+            BY_FORMAT[suffix](path)
+        assert "\n" not in str(refusal.value), name
+
+
 @pytest.mark.parametrize(
     ("reader", "content"),
-    sorted({*met(READERS, [*CONTENTS], BY_FORMAT), *met((), OF_ANOTHER_KIND, READERS)}),
+    sorted({*met(READERS, [*CONTENTS], ()), *met((), OF_ANOTHER_KIND, OF_JSON)}),
 )
 def test_a_file_of_something_else_is_refused_and_kept(attnprof, tmp_path, reader, content):
     path = tmp_path / f"given{READERS[reader][1]}"
@@ -149,7 +169,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("reader", "kind"), met(READERS, [*KINDS], BY_FORMAT))
+@pytest.mark.parametrize(("reader", "kind"), met(READERS, [*KINDS], ["plot", "plot a sweep"]))
 def test_what_is_no_file_or_too_large_is_refused_unread(attnprof, tmp_path, reader, kind):
     path = tmp_path / f"given{READERS[reader][1]}"
     KINDS[kind](path)

@@ -1,13 +1,14 @@
 """attnprof list and the registry behind it: shipped, plug-ins, files."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from attnprof import registry
 from attnprof.errors import RequestError
+from attnprof.measure.growth import counted_growth, subjects
+from attnprof.mechanisms.standard import Standard
+from attnprof.record import Report
 
 #: A mechanism in tensor methods, and one that writes stages and has no torch side.
 PLUGIN = """
@@ -128,12 +129,50 @@ def test_a_file_with_an_error_is_named(attnprof, tmp_path):
     assert "ZeroDivisionError" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("asked", "hint"),
-    [("taylor", "taylor-direct"), ("efficient-taylorshift", "taylor-efficient"),
-     ("standrad", "did you mean standard")],
-)  # fmt: skip
-def test_misspelt_names_get_a_helpful_answer(attnprof, asked, hint):
-    ended = attnprof("cost", "--attention", asked)
-    assert ended.code == 2
-    assert hint in ended.err
+# -- --verify: claimed growth against what torch counts ---------------------------
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(registry, "names", lambda: ["standard", "me"])
+
+
+def test_every_mechanism_and_variant_has_its_three_records(attnprof, monkeypatch):
+    monkeypatch.setattr(registry, "names", lambda: ["standard", "longformer"])
+    ended = attnprof("list --verify -f json")
+    assert ended.code == 0
+    records = ended.json["records"]
+    shown = ["standard", "longformer", "longformer impl=dense-mask"]
+    quantities = ("matmul_flops", "flops", "peak_bytes")
+    assert [(r["variant"], r["quantity"]) for r in records] == [
+        (label, quantity) for label in shown for quantity in quantities
+    ]
+    verdicts = {r["variant"]: r["verdict"] for r in records if r["quantity"] == "flops"}
+    assert verdicts == {label: "grows faster" if "dense" in label else "agrees" for label in shown}
+    summary = ended.json["summary"]
+    assert summary["faster"] == ["longformer impl=dense-mask"]
+    assert (summary["unexpected"], summary["miscounted"]) == ([], [])
+
+
+@pytest.mark.usefixtures("few")
+def test_the_table_says_what_torch_counts_and_the_file_loads_again(attnprof, tmp_path):
+    table = attnprof("list --verify").out
+    assert "agrees" in table
+    assert "no matrix product for torch to count" in table
+    path = tmp_path / "growth.json"
+    assert attnprof("list", "--verify", "-f", "json", "-o", str(path)).code == 0
+    assert Report.load(path).records[0].found_exponent == 2
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("order", ["time_order", "memory_order"])
+def test_a_mechanism_that_grows_faster_than_it_claims_fails_the_check(attnprof, monkeypatch, order):
+    monkeypatch.setattr(Standard, order, "N")
+    ended = attnprof("list --verify")
+    assert ended.code == 1
+    assert "GROWS FASTER" in ended.out
+    assert "does not say so" in ended.out
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_torchs_counter_finds_the_closed_forms_products_at_long_lengths(name):
+    for subject in subjects([name]):
+        assert counted_growth(subject, (1024, 4097)).equals_formula

@@ -1,7 +1,5 @@
 """Nobody's file is lost: what attnprof did not write needs --force, and an input never goes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -111,10 +109,6 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-#: Writers of text, a table, a figure and JSON, which meet all contents.
-TELLING = ("cost", "sweep, as CSV", "plot", "baseline")
-
-
 #: What attnprof wrote, and what may be written over it without --force: its own kind again.
 KEPT = {
     "a baseline": (
@@ -136,10 +130,10 @@ def is_own(writer, content):
     return writer.startswith(own) and not (content == "a badge" and writer != own[0])
 
 
-FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], TELLING)]
+FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], ())]
 FOREIGN += [
     (writer, KEPT[name][0].encode())
-    for writer, name in met(WRITERS, [*KEPT], [*TELLING, "check --badge", "calibrate --file"])
+    for writer, name in met(WRITERS, [*KEPT], ["check --badge", "calibrate --file"])
     if not is_own(writer, name)
 ]
 
@@ -295,12 +289,12 @@ def test_marks_are_known(tmp_path, text):
         " ", "attnprof", '{"a": {"schema": "attnprof/1", "command": "cost"}}', "[]",
         '{"schema": "attnprof/1", "key": "k/0"}\n', "mechanism,notes\n", "mechanism\n",
         "| mechanism | mine |\n", "see <!-- attnprof derive --> there\n",
-        '{"schema": "attnprof/1"}',
+        '{"schema": "attnprof/1"}', *PRECIOUS.values(),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it_is_not(tmp_path, text):
     path = tmp_path / "x"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert not is_ours(path)
 
 

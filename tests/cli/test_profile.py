@@ -1,24 +1,225 @@
-"""The command line of ``profile``: lists, formats, exit codes, clean stdout."""
+"""``profile``: lists, formats, exit codes; modules of somebody's own beside mechanisms."""
 
 import json
 
 import pytest
 
-QUICK = ("--samples", "3", "--min-time", "0", "--max-time", "0.2", "--threads", "1")
+import attnprof
+from attnprof.device.roofline import Ceilings
+from attnprof.measure.counters import DerivedCount
+
+CODE = """
+import torch
+from torch import nn
 
 
-def run(attnprof, *arguments):
-    ended = attnprof("profile", *arguments)
-    return ended.code, ended.out, ended.err
+class Attention(nn.Module):
+    def __init__(self, d_model, num_heads, bias=True):
+        super().__init__()
+        self.h = num_heads
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=bias)
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.h, c // self.h).permute(2, 0, 3, 1, 4)
+        y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        return y.transpose(1, 2).reshape(b, n, c), None
 
 
+def core(q, k, v):
+    return (q @ k.transpose(-1, -2)) @ v
+"""
+TABLE = "--samples 3 --min-time 0 --max-time 0.1 --threads 1"
+QUICK = f"{TABLE} --format json"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_module_is_measured_beside_a_mechanism(attnprof, mine, phase):
+    done = attnprof(f"profile --attention {mine}:Attention,standard --seq 24 --d-model 32 "
+                    f"--heads 4 --batch 2 --phase {phase} {QUICK}")  # fmt: skip
+    assert done.code == 0
+    own, standard = done.json["records"]
+    assert own["flops_formula"] is None
+    products = 2 * 2 * 24 * 32 * 96 + 2 * 2 * 2 * 24 * 24 * 32
+    assert own["matmul_flops_derived"] == products * (3 if phase == "train" else 1)
+    assert own["flops_torch"] == own["matmul_flops_derived"]
+    assert own["peak_bytes_measured"] == pytest.approx(own["peak_bytes_predicted"], rel=1e-3)
+    assert own["parameters"] == 32 * 96 + 96
+    assert own["median_s"] > 0
+    assert own["skipped"] is None
+    assert standard["flops_formula"] is not None
+
+
+def test_arguments_and_functions(attnprof, mine):
+    done = attnprof(f"profile --attention {mine}:Attention --arg bias=False --seq 8 --d-model 8 "
+                    f"--heads 2 {QUICK}")  # fmt: skip
+    assert done.json["records"][0]["parameters"] == 8 * 24
+    done = attnprof(f"profile --attention {mine}:core --seq 8 --d-model 8 --heads 2 {QUICK}")
+    assert done.json["records"][0]["matmul_flops_derived"] == 2 * 2 * 8 * 8 * 8
+
+
+def test_a_module_runs_in_a_process_of_its_own(attnprof, mine):
+    done = attnprof(f"profile --attention {mine}:Attention --seq 8 --d-model 8 --heads 2 "
+                    f"--isolate {QUICK}")  # fmt: skip
+    assert done.json["records"][0]["median_s"] > 0
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ("--phase decode", "no decoding step"), ("--set bias=false", "--arg"),
+])  # fmt: skip
+def test_what_a_module_cannot_is_said(attnprof, mine, more, said):
+    done = attnprof(f"profile --attention {mine}:Attention --seq 8 --d-model 8 --heads 2 "
+                    f"{more} {QUICK}")  # fmt: skip
+    assert done.code == 2
+    assert said in done.err
+
+
+ODD = """
+import sys
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+class Blocks(nn.Module):
+    def forward(self, x):
+        b, n, d = x.shape
+        if n % 64:
+            raise ValueError(f"{n} tokens are no blocks of 64")
+        y = x.reshape(b, n // 64, 64, d)
+        return (y @ y.mT @ y).reshape(b, n, d)
+
+
+class Asserts(nn.Module):
+    def forward(self, x):
+        assert x.shape[1] % 64 == 0
+        return x * 2.0
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        sys.exit(5)
+
+
+class NoGradient(nn.Module):
+    def forward(self, x):
+        return (x > 0).sum()
+
+
+class OnlyWhenReal(nn.Module):
+    def forward(self, x):
+        if not isinstance(x, FakeTensor) and not x.is_meta:
+            raise RuntimeError("not with real numbers")
+        return x * 2.0
+
+
+class Named(nn.Module):
+    def __init__(self, width=48):
+        super().__init__()
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+layer = Named(32)
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("Blocks", "--in-process", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
+        ("Blocks", "--isolate", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
+        ("Asserts", "--in-process", "AssertionError in `assert x.shape[1] % 64 == 0` (odd.py:"),
+        ("Exits", "--in-process", "SystemExit: 5 (odd.py:"),
+        ("Exits", "--isolate", "SystemExit: 5 (odd.py:"),
+        ("NoGradient", "--in-process --phase train", "no backward pass"),
+        ("OnlyWhenReal", "--in-process", "not with real numbers"),
+        ("OnlyWhenReal", "--isolate", "not with real numbers"),
+    ],
+)
+def test_a_module_that_does_not_run_at_a_length_is_refused(attnprof, odd, name, how, said):
+    done = attnprof(f"profile --attention {odd}:{name} --seq 100 --d-model 8 --heads 2",
+                    f"{how} {QUICK}")  # fmt: skip
+    assert done.code in (2, 3)
+    assert said in done.err + done.out.replace("\\", "")
+    assert "bug" not in done.err
+
+
+def test_a_length_that_is_refused_is_a_row_beside_those_that_are_not(attnprof, odd):
+    done = attnprof(f"profile --attention {odd}:Blocks --seq 64,100 --d-model 8 --heads 2 {QUICK}")
+    assert done.code == 0
+    first, second = done.json["records"]
+    assert first["median_s"] > 0
+    assert first["contradicted"] is None
+    assert "no blocks of 64" in second["skipped"]
+
+
+QUICKLY = {"samples": 3, "min_time_s": 0, "max_time_s": 0.1, "d_model": 8, "num_heads": 2}
+CEILINGS = Ceilings("this", {"float32": 1e9}, 1e9, "typed")
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "wrong"),
+    [
+        ("count_derived", "standard", DerivedCount(1, 1)),
+        ("count_derived", "odd", DerivedCount(1, 1)),
+        ("count_derived", "odd", DerivedCount(note="no derived counts")),
+    ],
+)
+def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong):
+    monkeypatch.setattr(f"attnprof.measure.counters.{what}", lambda *_: wrong)
+    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    place = f"{odd}:Blocks" if name == "odd" else name
+    (row,) = attnprof.profile(place, 64, **QUICKLY).records
+    assert "unexplained difference" in row.contradicted
+    rates = ("flops_per_s", "arithmetic_intensity", "roofline_time_s", "roofline_fraction", "bound")
+    assert all(getattr(row, rate) is None for rate in rates)
+    assert row.median_s > 0
+
+
+def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(monkeypatch, odd):
+    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    monkeypatch.setattr("attnprof.measure.counters.peak_differences", lambda *_, **__: [
+        "unexplained difference of +4 bytes in peak memory"
+    ])  # fmt: skip
+    own, standard = attnprof.profile([f"{odd}:Blocks", "standard"], 64, **QUICKLY).records
+    assert own.contradicted
+    assert (own.flops_per_s, own.roofline_fraction) == (None, None)
+    assert standard.contradicted is None
+    assert standard.flops_per_s > 0
+    assert standard.roofline_fraction > 0
+
+
+@pytest.mark.parametrize(("name", "width"), [("layer", 32), ("Named", 48)])
+def test_the_width_shown_is_the_module_s(attnprof, odd, name, width):
+    done = attnprof(f"profile --attention {odd}:{name} --seq 8 {QUICK}")
+    (row,) = done.json["records"]
+    assert (row["d_model"], row["num_heads"], row["head_dim"]) == (width, None, None)
+    shown = attnprof(f"profile --attention {odd}:{name},standard --seq 8", TABLE)
+    rows = " ".join(shown.out.split())
+    assert f"{name} 8 {width} – " in rows
+    assert "standard 8 512 8 " in rows
+
+
+# -- mechanisms ------------------------------------------------------------------------
 def test_lists_give_a_record_for_each_mechanism_at_each_length(attnprof):
-    code, out, _ = run(
-        attnprof, "--attention", "standard,sdpa", "--seq", "32:64:x2", "--d-model", "64",
-        "--heads", "4", "--format", "json", *QUICK,
-    )  # fmt: skip
-    report = json.loads(out)
-    assert code == 0
+    report = attnprof("profile -a standard,sdpa --seq 32:64:x2 --d-model 64 --heads 4", QUICK).json
     rows = [(r["mechanism"], r["seq_len"]) for r in report["records"]]
     assert rows == [("standard", 32), ("sdpa", 32), ("standard", 64), ("sdpa", 64)]
     first = report["records"][0]
@@ -28,85 +229,42 @@ def test_lists_give_a_record_for_each_mechanism_at_each_length(attnprof):
     assert first["matmul_flops_derived"] == first["matmul_flops_formula"]
     assert first["roofline_fraction"] is None
     assert report["environment"]["threads"] == 1
-    assert report["summary"] == {
-        "measured": 4, "skipped": 0, "fastest": report["summary"]["fastest"],
-        "roofline": report["summary"]["roofline"], "answer": report["summary"]["answer"],
-    }  # fmt: skip
+    assert set(report["summary"]) == {"measured", "skipped", "fastest", "roofline", "answer"}
+    assert (report["summary"]["measured"], report["summary"]["skipped"]) == (4, 0)
     assert report["summary"]["answer"].startswith("At 64 tokens sdpa takes ")
 
 
 def test_the_table_puts_the_numbers_side_by_side_and_names_the_differences(attnprof):
-    code, out, err = run(
-        attnprof, "--attention", "sdpa", "--seq", "64", "--d-model", "32", "--heads", "2", *QUICK
-    )
-    assert code == 0
+    ended = attnprof("profile -a sdpa --seq 64 --d-model 32 --heads 2", TABLE)
+    assert ended.code == 0
     for heading in ("matmul FLOPs (formula)", "torch's counter", "2x fvcore", "peak (measured)"):
-        assert heading in out
-    assert out.startswith("At 64 tokens sdpa takes ")
-    assert "sdpa at 64 tokens: torch counts fused SDPA on CPU" in err
-    assert "torch counts" not in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--seq", "64"], 2, "--attention"),
-        (["--attention", "standard"], 2, "--seq"),
-        (["--attention", "nope", "--seq", "64"], 2, "unknown mechanism"),
-        (["--attention", "standard", "--seq", "0"], 2, "at least 1"),
-        (["--attention", "standard", "--seq", "64", "--heads", "7"], 2, "do not divide"),
-        (["--attention", "standard", "--seq", "64", "--phase", "sideways"], 2, "unknown phase"),
-        (["--attention", "standard", "--seq", "64", "--scope", "house"], 2, "unknown scope"),
-        (["--attention", "standard", "--seq", "64", "--dtype", "int8"], 2, "unknown dtype"),
-        (["--attention", "standard", "--seq", "64", "--device", "tpu"], 2, "unknown device"),
-        (["--attention", "standard", "--seq", "64", "--device", "cuda:99"], 3, "--device"),
-        (["--attention", "standard", "--seq", "64", "--set", "window=3"], 2, "window"),
-        (
-            ["--attention", "standard", "--seq", "64", "--samples", "0"],
-            2,
-            "samples must be at least",
-        ),
-        (["--attention", "standard", "--seq", "64", "--threads", "0"], 2, "threads"),
-        (["--attention", "standard", "--seq", "64", "--output", "/no/such/x"], 2, "--output"),
-    ],
-)
-def test_bad_requests_end_with_one_helpful_message(attnprof, arguments, code, said):
-    ended, out, err = run(attnprof, *arguments)
-    assert (ended, out) == (code, "")
-    assert said in err
-    assert err.count("\n") == 1
+        assert heading in ended.out
+    assert ended.out.startswith("At 64 tokens sdpa takes ")
+    assert "sdpa at 64 tokens: torch counts fused SDPA on CPU" in ended.err
+    assert "torch counts" not in ended.out
 
 
 def test_every_point_out_of_memory_ends_with_3_after_the_report(attnprof, tmp_path):
     target = tmp_path / "report.json"
-    code, _, _ = run(
-        attnprof, "--attention", "standard", "--seq", "16777216", "--device", "cpu", "--format",
-        "json", "--output", str(target),
-    )  # fmt: skip
-    assert code == 3
+    words = f"profile -a standard --seq 16777216 --device cpu -f json -o {target}"
+    assert attnprof(words).code == 3
     (row,) = json.loads(target.read_text())["records"]
     assert "does not fit" in row["skipped"]
     assert row["matmul_flops_formula"] > 0
 
 
 def test_one_point_out_of_memory_is_a_row_among_others(attnprof):
-    code, out, _ = run(
-        attnprof, "--attention", "standard", "--seq", "32,16777216", "--device", "cpu",
-        "--format", "json", *QUICK,
-    )  # fmt: skip
-    assert code == 0
-    assert [bool(r["skipped"]) for r in json.loads(out)["records"]] == [False, True]
+    ended = attnprof("profile -a standard --seq 32,16777216 --device cpu", QUICK)
+    assert ended.code == 0
+    assert [bool(r["skipped"]) for r in ended.json["records"]] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("flag", "checked"), [("--check", "float64; standard"), ("--no-check", None)]
 )
 def test_a_module_is_checked_before_it_is_timed_unless_told_not_to(attnprof, flag, checked):
-    _, out, _ = run(
-        attnprof, "--attention", "sdpa", "--seq", "16", "--d-model", "32", "--heads", "2",
-        flag, "--format", "json", *QUICK,
-    )  # fmt: skip
-    (record,) = json.loads(out)["records"]
+    ended = attnprof("profile -a sdpa --seq 16 --d-model 32 --heads 2", flag, QUICK)
+    (record,) = ended.json["records"]
     assert record["checked"] == checked
     assert record["median_s"]
 
@@ -119,9 +277,7 @@ def test_a_module_is_checked_before_it_is_timed_unless_told_not_to(attnprof, fla
     ],
 )
 def test_memory_is_shown_in_the_parts_of_the_phase(attnprof, phase, shown, hidden):
-    _, out, _ = run(
-        attnprof, "--attention", "standard", "--seq", "24", "--d-model", "32", "--heads", "2",
-        "--phase", phase, *QUICK,
-    )  # fmt: skip
+    words = f"profile -a standard --seq 24 --d-model 32 --heads 2 --phase {phase}"
+    out = attnprof(words, TABLE).out
     assert all(title in out for title in shown)
     assert hidden not in out

@@ -163,23 +163,6 @@ def test_rows_between_a_hybrids_layers_die_unless_training_saves_them():
     assert [end - weights * n for n, end in enumerate(ends, 1)] == [rows, rows]
 
 
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("cost -a mla@absorbed", "type a parameter, like mla@impl=absorbed"),
-        ("cost -a gqa@2@3", "a number of layers"),
-        ("cost -a mla@impl=absorb", "absorbed"),
-        ("cost -a efficient --width 100", "takes columns of its input as heads"),
-        ("crossover gated-deltanet gqa --metric bytes", "add --phase decode"),
-        ("crossover linear gqa --over d --every 64 --metric flops", "leave it or --over out"),
-    ],
-)
-def test_what_cannot_be_is_refused(attnprof, command, reason):
-    ended = attnprof(command)
-    assert ended.code == 2
-    assert reason in ended.err
-
-
 def test_names_with_parameters_build_layers():
     import torch
 

@@ -1,12 +1,9 @@
 """attnprof reproduce: claims in full, tables beside ours, reports, exit codes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -14,8 +11,8 @@ from attnprof.papers import replay as replaying
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import Document, claims
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
-from attnprof.record import Report
 from attnprof.render.plots import documents as drawn
+from tests.cli.test_pages import Outline
 
 KEYS = {
     "claim", "document", "place", "says", "published", "ours", "verdict", "basis", "why", "how",
@@ -74,13 +71,6 @@ def test_records_have_the_fixed_keys_in_every_format(attnprof, settled):
     assert data["summary"]["documents"]["002"]["erratum"] == 1
     for name in (WRONG, RIGHT):
         assert f"### {name}, Table 5: " in page
-
-
-def test_a_saved_replay_is_loaded_again(attnprof, tmp_path, settled):
-    settled({})
-    path = tmp_path / "replay.json"
-    assert attnprof(f"reproduce --claim {WRONG} -f json -o {path}").code == 0
-    assert Report.load(path).records[0].verdict == "erratum"
 
 
 def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):
@@ -216,32 +206,15 @@ def test_a_figure_that_cannot_be_made_is_named_and_ends_with_3(attnprof, tmp_pat
     assert "ZeroDivisionError" in (tmp_path / "004" / "README.md").read_text()
 
 
-class Links(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found, self.open = [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.found += [value for name, value in attributes
-                       if name in ("src", "href", "xlink:href")]  # fmt: skip
-        if tag not in ("meta", "img", "input", "br", "link"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 @pytest.mark.usefixtures("few", "drawable")
 def test_the_html_page_holds_all_it_needs(attnprof, tmp_path, settled):
     settled({})
     path = tmp_path / "page.html"
     attnprof(("reproduce", "002", "--format", "html", "--output", str(path)))
     text = path.read_text()
-    parser = Links()
-    parser.feed(text)
-    assert parser.open == []
-    assert parser.found
-    assert all(link.startswith("#") for link in parser.found)
+    links = Outline(text).links
+    assert links
+    assert all(link.startswith("#") for link in links)
     assert not re.search(r"url\((?!#)", text)
     for claim, its in claims().items():
         assert (f'id="{claim}"' in text) is (its.document == "002")

@@ -1,7 +1,5 @@
 """``tradeoff``: tables, figures, somebody's tensors, and rows that say why they are empty."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

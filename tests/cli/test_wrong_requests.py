@@ -1,16 +1,16 @@
 """Wrong requests over all commands: an exit code, one line on stderr, nothing on stdout."""
 
-from __future__ import annotations
-
 import pytest
 
 import attnprof as package
 from attnprof.errors import RequestError
+from tests.render.test_hostile_names import NAMES, OBEYED
 
 #: What is typed and, after two colons, what the message says of it.
 WRONG = r"""
 calibrate --dtype int8
 calibrate --seconds 0
+calibrate --seconds x :: Give a number, like --seconds 0.5
 check :: --against or --baseline
 check --update --against . :: --baseline FILE
 check --against no-such-ref :: no-such-ref
@@ -18,20 +18,13 @@ check --baseline nowhere.json :: nowhere.json
 check --against . --rule sensitiv :: sensitive
 check --against . --inconclusive maybe :: retry
 check --against . --budget 0 :: --budget
+check --budget small :: Give a number, like --budget 300
 check --against . --suite nowhere.toml :: nowhere.toml
 check --against . --attention standard :: --seq
 check --against . --junit no/such/folder.xml :: no/such
-compare --seq 0
 compare --attention standard,nothing --seq 8
 compare --seq 8 --heads 7
-compare --seq 8 --set nobody=1
-compare --seq 8 --dtype int8
 compare --attention linformer --seq 8 --causal
-compare --seq 8 --scope stage
-compare --seq 8 --batch 1e3
-compare --seq 8 --format pdf
-compare --seq 8 --output /no/such/x
-compare --seq 8 --device gpu0
 compare --seq 1:500:+1
 compare --output / :: folder
 compare --quantity time :: possible
@@ -48,7 +41,6 @@ cost --attention she --seq 8 --scope core
 cost --attention linformer --set proj_len=0 --seq 8
 cost --attention performer --set num_features=-3 --seq 8
 cost --attention longformer --set window=0 --seq 8
-cost --attention longformer --set window=-1 --seq 8
 cost --attention longformer --set window=2.5 --seq 8
 cost --attention sparse --set pattern=round --seq 8
 cost --attention sparse --set stride=0 --seq 8
@@ -60,8 +52,6 @@ cost --attention nystromformer --set num_landmarks=0 --seq 8
 cost --attention she --set depth=0 --seq 8
 cost --attention standard --set bias= --seq 8
 cost --attention standard --set =true --seq 8
-cost --attention efficient-taylorshift --seq 8
-cost --attention taylor --seq 8
 cost --attention /no/such/file.py:Mine --seq 8
 cost --attention standard --seq 8 extra
 cost --attention efficient --d-model 7 --heads 9 --seq 8
@@ -85,6 +75,22 @@ cost --d-model 0 :: --d-model
 cost --heads x :: --heads
 cost --d-model 512 --heads 8 --d 32 :: heads times d
 cost --attention nothing :: attnprof list
+cost --attention taylor :: taylor-direct
+cost --attention efficient-taylorshift :: taylor-efficient
+cost --attention standrad :: did you mean standard
+cost --attention mla@absorbed :: type a parameter, like mla@impl=absorbed
+cost --attention gqa@2@3 :: a number of layers
+cost --attention mla@impl=absorb :: absorbed
+cost --attention efficient --width 100 :: takes columns of its input as heads
+cost --kind published --seq 64 :: 000-EQ24
+cost --phase train --convention operations :: --convention flops
+cost --seq 64 --bandwidth 450GB/s :: type how many, --ranks 8
+cost --seq 64 --plot x.png :: type how many, --ranks 8
+cost -a gqa --seq 64 --ranks 0 :: at least 1
+cost -a gqa --seq 64 --ranks 2 --bandwidth fast :: 450GB/s
+cost -a gqa --ranks 2 --bandwidth 1GB/s --dtype bfloat16 --on T4 :: states no rate for bfloat16
+cost -a gqa --seq 64 --ranks 2 --quantity flops :: not of --ranks
+cost -a gqa --seq 64 --ranks 2 --phase decode :: not of decode
 cost --attention standard,,efficient :: empty name
 cost --set window=256 :: 'window'
 cost --set bias :: '='
@@ -99,25 +105,13 @@ cost --format xml :: json
 cost --output /no/such/folder/x.csv :: no folder
 cost --sequence 5 :: --se
 crossover --d 0
-crossover --d -1
-crossover --d 1.5
-crossover --d 99999999999999999999
-crossover --d 64:8:x2
-crossover --d 8:64
-crossover --d x
 crossover standard standard
 crossover standard
-crossover standard nothing
 crossover standard efficient sdpa
 crossover standard efficient --attention standard,sdpa
 crossover --attention standard
-crossover --heads 0
 crossover --heads 1,2
-crossover --batch 0
-crossover --scope head
-crossover --phase sideways
 crossover --kind guessed
-crossover --arg d_model=h*d
 crossover nosuch.py:A nosuch.py:B
 crossover standard linformer --kind published
 crossover --metric time --kind formula
@@ -130,21 +124,9 @@ crossover standard linformer --causal
 crossover standard she --phase forward
 crossover standard linformer --phase decode
 crossover --plot x.xyz
-crossover --plot /no/such/x.png
-crossover --plot /
-crossover --output /no/such/x
-crossover --dtype float8
-crossover --device tpu
 crossover --d 1:5000:+1
 crossover --metric weight
-crossover --scope half
-crossover --dtype int8
-crossover --set window=3
 crossover standard efficent
-crossover standard sdpa --kind published
-crossover --heads 4 --attention standard
-crossover --plot figure.txt
-crossover --output no/such/folder/x.json
 crossover standard longformer --over windw :: did you mean window?
 crossover standard longformer --over bias :: possible: seq, d, heads
 crossover standard longformer --over d --d 32 :: leave --d out
@@ -164,7 +146,14 @@ crossover standard longformer --over d --kind derived :: leave --over d out
 crossover standard longformer --over batch --kind published :: over batch; use --kind formula
 crossover standard longformer --metric state :: add --phase decode
 crossover standard longformer --model config.json --over d :: leave out --over
-derive
+crossover --model config.json linear --d 32 :: leave out --d
+crossover --model config.json linear --heads 4 :: leave out --heads
+crossover --model config.json linear --causal :: leave out --causal
+crossover --model config.json linear --scope core :: leave out --scope
+crossover gated-deltanet gqa --metric bytes :: add --phase decode
+crossover linear gqa --over d --every 64 --metric flops :: leave it or --over out
+crossover --arg d_model=h*d :: my.py:MyAttention
+derive :: type attnprof derive my.py:MyAttention
 derive nosuch.py:A
 derive standard --at B=x
 derive standard --phase sideways
@@ -172,23 +161,23 @@ derive nothing
 derive nowhere.py:Mine
 derive torch.nn:Nothing
 derive standard extra
-derive standard --at N=0
-derive standard --at N
 derive standard --at N=x
-derive standard --at M=8
+derive standard --at N=0 :: must be at least 1
+derive standard --at N :: type names and sizes, like B=1
+derive standard --at N=4 --at B=1,N=5 :: --at: N is 4 and 5
+derive standard --at M=8 :: --at M=8
+derive standard --by layer :: possible: operation, line, module
+derive standard --scope head :: --scope head
+derive standard --dtype int8 :: --dtype int8
+derive standard --quantity time :: --quantity time
+derive standard --set nobody=1 :: has no parameter 'nobody'
 derive standard --arg d_model=h*d
 derive standard --input x:B,N
-derive standard --scope head
-derive standard --dtype int8
-derive standard --quantity time
-derive standard --set nobody=1
 derive she --scope core
 derive torch.nn:ModuleDict
 derive torch.nn:MultiheadAttention --set bias=false
 derive torch.nn:MultiheadAttention --arg heads=8
 derive torch.nn:MultiheadAttention --input x:B,N
-derive standard --format pdf
-derive standard --output /no/such/x
 derive standard --at N=10**400
 derive torch.nn:Linear --arg in_features=9**9**9**9 --arg out_features=8
 derive torch.nn:Linear --arg in_features=h**99999999 --arg out_features=8 --input input:B,N,8
@@ -198,57 +187,29 @@ derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,
 derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,'x',8
 derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,N/7,8
 derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,9**99,8
-doctor --format x
-doctor --output /no/such/x
 doctor --seq 3
-heads --device x
 heads --d-model 0
 heads --d-model 64 --heads 3
 heads --d-model 64,128
-heads --seq 0
-heads --seq 1,2
-heads --seq x
 heads --kind measured
 heads --quantity time
 heads nothing
 heads standard --kind published
 heads --attention standard taylor-direct
 heads --plot heads.docx
-heads --set nobody=1
 heads --phase decode linformer
 heads --causal linformer
-heads --scope x
-heads --quantity seconds
-heads standard efficent
-heads standard --attention sdpa
-heads --plot figure.bmp
-heatmap --device x
-heatmap --seq 0
-heatmap --d-model 0
 heatmap --heads 0 :: at least 1
-heatmap --heads x
 heatmap standard
-heatmap standard efficient sdpa
-heatmap standard nothing
 heatmap standard sdpa
 heatmap standard linformer :: --kind formula
 heatmap --kind measured :: published, formula
-heatmap --quantity time --kind formula
 heatmap --quantity peak_bytes
-heatmap --phase sideways --kind formula
-heatmap --scope x
 heatmap --d 64 :: --d-model
 heatmap --convention operations :: --kind formula
-heatmap --plot x.xyz
-heatmap --plot x
-heatmap --output /no/such/x.png
 heatmap standard efficient --attention standard,efficient
 heatmap --seq 1:1000000:+1
-heatmap --seq 1:100000:+10 --d-model 1:100000:+10
-heatmap --heads 3 --d-model 4,8 --kind formula
-heatmap --set nobody=1
 heatmap linformer standard --kind formula --causal
-heatmap --dtype x
 heatmap --no-plot --plot ratio.png :: leave it out, or ratio.png
 heatmap --no-plot --output ratio.png :: leave it out, or ratio.png
 heatmap --size wide :: page, column
@@ -262,50 +223,51 @@ heatmap --heads 3 --d-model 10 --kind formula :: --d-model 3:48:x2
 heatmap --seq 1:100000:+1 --d-model 1:100000:+1 :: larger steps
 heatmap --batch 4 :: --kind formula
 heatmap --set window=4 :: no parameter
-list --format yaml
 list --seq 5
-list extra
 list --output /no/such/folder/x.csv :: no folder
 lst :: list
 plot nosuch.jsonl
 plot nosuch.json --kind growth
 plot nosuch.jsonl --kind circle
 plot nosuch.jsonl -o figure.txt
+model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
+model config.json --convention palm :: type --mfu, too
+model config.json --lengths 5,6 :: type --mfu, too
+model config.json --mfu --convention megatorn :: did you mean megatron
+model config.json --mfu --seq 5 --lengths 5 :: type one
+model config.json --mfu --lengths 5,,6 :: --lengths
+model config.json --mfu --memory 80GB :: two questions
+model config.json --mfu --as-python no/folder/flops.py :: there is no folder
 profile
-profile --attention standard
-profile --seq 8
-profile --attention nothing --seq 8
-profile --attention standard --seq 0
-profile --attention standard --seq 8 --heads 7
+profile --attention standard :: --seq
+profile --seq 8 :: --attention
+profile --attention nothing --seq 8 :: unknown mechanism
+profile --attention standard --seq 0 :: at least 1
+profile --attention standard --seq 8 --heads 7 :: do not divide
+profile --attention standard --seq 8 --phase sideways :: unknown phase
+profile --attention standard --seq 8 --scope x :: unknown scope
+profile --attention standard --seq 8 --dtype float8 :: unknown dtype
+profile --attention standard --seq 8 --device tpu :: unknown device
+profile --attention standard --seq 8 --set window=3 :: window
+profile --attention standard --seq 8 --samples 0 :: samples must be at least
+profile --attention standard --seq 8 --samples 1.5 :: Give a whole number, like --samples 20
+profile --attention standard --seq 8 --threads 0 :: --threads must be at least
+profile --attention standard --seq 8 --threads 65537 :: --threads must be at most
+profile --attention standard --seq 8 --threads x :: Give a whole number, like --threads 1
+profile --attention standard --seq 8 --seed -1 :: --seed must be at least
+profile --attention standard --seq 8 --output /no/such/x :: --output
+profile --attention standard --seq 8 --arg a=1
+profile --attention standard --seq 8 --device cuda:99 :: --device
 profile --attention standard --seq 8 --device cuda
-profile --attention standard --seq 8 --device cuda:7
-profile --attention standard --seq 8 --device tpu
-profile --attention standard --seq 8 --dtype float8
-profile --attention standard --seq 8 --phase sideways
-profile --attention standard --seq 8 --scope x
-profile --attention standard --seq 8 --samples 0
-profile --attention standard --seq 8 --samples -1
-profile --attention standard --seq 8 --samples x
 profile --attention standard --seq 8 --min-time -1
 profile --attention standard --seq 8 --max-time 0
 profile --attention standard --seq 8 --max-time nan
-profile --attention standard --seq 8 --threads 0
-profile --attention standard --seq 8 --threads -2
-profile --attention standard --seq 8 --seed -1
 profile --attention standard --seq 8 --seed 99999999999999999999999
 profile --attention linformer --seq 8 --causal
 profile --attention she --seq 8 --scope core
-profile --attention standard --seq 8 --output /no/such/x
-profile --attention standard --seq 8 --set nobody=1
-reproduce 999
 reproduce 004 extra
-reproduce --claim nothing
 reproduce --table 2 :: of which document
-reproduce 004 --table 99
 reproduce 004 --figure 1 --plot x.xyz
-reproduce --verdict maybe
-reproduce --format x
-reproduce --output /no/such/x :: no folder
 reproduce 005 :: did you mean
 reproduce taylor :: taylorshift
 reproduce --claim 004-EQ66 :: 004-EQ6
@@ -353,6 +315,11 @@ verify-formula N standard --where h :: --where h
 verify-formula N standard --quantity speed :: speed
 verify-formula N standard --in N, :: --in
 verify-formula --table nowhere.csv standard :: nowhere.csv
+verify-formula --model config.json :: needs a formula
+verify-formula --model config.json 6*P linear :: not both
+verify-formula --model config.json 6*P --phase decode :: --phase decode
+verify-formula --model nothing-like-it 6*P :: no model is called
+verify-formula --seq 5 6*P linear :: type --model, too
 """
 
 
@@ -411,7 +378,21 @@ def test_help_shows_the_one_name(attnprof):
         assert "--file" not in shown
 
 
-def test_a_memory_that_is_none_is_refused(attnprof):
-    ended = attnprof("model 001-lm-dot --memory much")
-    assert ended.code == 2
-    assert "--memory much: type a size like 2GiB" in ended.err
+#: Commands that tell back a name, of which each name meets a third in turn.
+TELLING = [
+    ("cost", "--attention", "{}"), ("derive", "{}"), ("cost", "--phase", "{}"), ("{}",),
+    ("cost", "--{}"), ("plot", "{}.json"), ("derive", "{}.py:X"), ("cost", "--set", "{}"),
+    ("history", "{}"), ("verify-formula", "{}", "standard"), ("derive", "standard", "--at", "{}"),
+    ("cost", "-o", "{}/x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(NAMES)), ids=NAMES)
+def test_a_message_of_the_command_line_is_one_line_of_plain_signs(attnprof, place):
+    name = [*NAMES.values()][place].replace("\0", "")  # which no argument can hold
+    for words in TELLING[place % 3 :: 3]:
+        typed = tuple(word.replace("{}", name) for word in words)
+        ended = attnprof(typed)
+        assert ended.code == 2, (typed, ended.err)
+        assert ended.err.count("\n") == 1
+        assert not OBEYED.search(ended.err)

@@ -18,7 +18,7 @@ from attnprof.papers.neural_attention.checks import (
     vision_model,
 )
 from attnprof.papers.regenerated import table_rows, table_values
-from attnprof.render.reproduction import table_notes
+from attnprof.render.tables.reproduce import table_notes
 
 CHECKS = document("001").checks()
 ERRATA = {

@@ -3,8 +3,6 @@
 The requests are factorial, the names as long as those of people's own modules may be.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields, replace
 from itertools import product
 

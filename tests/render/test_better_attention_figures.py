@@ -1,7 +1,5 @@
 """000's figures, drawn: every number of the data is where it belongs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attnprof.papers.better_attention.figures import FIGURES

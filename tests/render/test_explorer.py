@@ -12,7 +12,7 @@ from attnprof.cli.app import main
 from attnprof.closed_form.cost_records import compare_records, symbolic
 from attnprof.crossovers.explorer import Scripts, mechanism_subjects, model_subject, page_data
 from attnprof.record import ModelRecord, Report
-from attnprof.render.explorer import render_explorer
+from attnprof.render.html import render_explorer
 from attnprof.workload import Workload
 from tests.browser import needs_browser, open_page
 

@@ -11,9 +11,13 @@ from attnprof.gate.changes import causes
 from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
 from attnprof.record import BaselineRecord, CheckRecord, Report
 from attnprof.render.gate import by_case, render_annotations, render_badge, render_junit
-from attnprof.render.tables.check import LIMIT, MARKER, baseline_tables
-from attnprof.render.tables.check import page as render_page
-from attnprof.render.tables.check import tables as check_tables
+from attnprof.render.tables.check import (
+    LIMIT,
+    MARKER,
+    baseline_tables,
+    check_page,
+    check_tables,
+)
 from attnprof.render.terminal import render_text
 
 CASE = "my.py:Mine[forward N=1024 d_model=512 h=8]"
@@ -51,7 +55,7 @@ def terminal(checked, width=90, **how):
 
 OUTPUTS = {
     "terminal": terminal, "junit": render_junit, "annotations": render_annotations,
-    "page": render_page, "json": Report.to_json,
+    "page": check_page, "json": Report.to_json,
 }  # fmt: skip
 
 
@@ -152,7 +156,7 @@ def test_no_annotation_where_nothing_is_amiss(verdict):
 
 def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
     faster = flops("improved", case="faster", place="fast.py:1", ratio=0.9, why="- 100 additions")
-    page = render_page(report(time(case="same"), faster, flops()))
+    page = check_page(report(time(case="same"), faster, flops()))
     assert page.startswith(MARKER)
     assert page.index("slower") < page.index("faster") < page.index("<details>")
     assert page.index("1 unchanged") < page.index("`same`")
@@ -164,13 +168,13 @@ def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
     ("missing", "missing"), ("error", "error"),
 ])  # fmt: skip
 def test_the_page_says_in_a_word_how_it_came_out(verdict, word):
-    page = render_page(report(flops(verdict)))
+    page = check_page(report(flops(verdict)))
     assert f"### attnprof check: {word}\n" in page
     assert f"| **{word}** |" in page
 
 
 def test_the_page_keeps_formulas_and_bars_as_they_are():
-    page = render_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
+    page = check_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
     assert "a\\|b" in page
     assert r"2\*B\*N\*\*2\*h, \<lambda\>" in page
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
@@ -179,7 +183,7 @@ def test_the_page_keeps_formulas_and_bars_as_they_are():
 
 def test_a_page_fits_into_a_comment_whatever_failed():
     many = [flops(case=f"{'long' * 60}{i}", why="w" * 2000) for i in range(400)]
-    page = render_page(report(*many))
+    page = check_page(report(*many))
     assert len(page) <= LIMIT
     assert "in the JSON" in page
 
@@ -190,7 +194,7 @@ def test_times_that_no_machine_can_compare_are_told_once():
         *(time("not-comparable", None, case=f"case{i}", why=why) for i in range(5)),
         not_comparable=why,
     )
-    for text in (terminal(checked, 200), render_page(checked)):
+    for text in (terminal(checked, 200), check_page(checked)):
         assert text.count("AVX512") == 1
 
 
@@ -218,7 +222,7 @@ def test_every_record_is_there_where_asked_with_its_case_metric_and_verdict(widt
 def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
     checked = report(flops(), flops(metric="flops", ratio=1.2))
     assert terminal(checked, 200).count("2·B·N²·h") == 1
-    assert render_page(checked).partition("<details>")[0].count("2·B·N²·h") == 1
+    assert check_page(checked).partition("<details>")[0].count("2·B·N²·h") == 1
     assert render_junit(checked).count("2·B·N²·h") == 4
 
 
@@ -236,7 +240,7 @@ def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
 ])  # fmt: skip
 def test_the_first_sentence_is_the_answer(records, said):
     assert on_one_line(terminal(report(*records), 300)).startswith(said)
-    assert f"**{said}**" in render_page(report(*records)).replace("\\", "")
+    assert f"**{said}**" in check_page(report(*records)).replace("\\", "")
 
 
 @pytest.mark.parametrize(("records", "message", "color"), [
@@ -254,7 +258,7 @@ def test_the_badge_says_how_many_cases_are_fine(records, message, color):
 
 def test_the_ending_counts_metrics_and_cases():
     checked = report(flops(), time(), time(case="other"))
-    for text in (terminal(checked, 200), render_page(checked)):
+    for text in (terminal(checked, 200), check_page(checked)):
         assert "metrics of 2 cases: 1 regressed, 2 ok" in text
     assert "time" not in terminal(report(flops("ok", why=""), power=[]))
 
@@ -265,7 +269,7 @@ def test_markup_of_a_terminal_is_text():
 
 def test_the_noise_the_budget_and_the_power_are_said():
     passed = report(time(), exit_code=0)
-    for text in (terminal(passed, 200), render_page(passed)):
+    for text in (terminal(passed, 200), check_page(passed)):
         assert "noise 1.20 %" in text
         assert "34 s of 60 s" in text
         assert "10 % slowdown would be seen" in text
@@ -288,7 +292,7 @@ def test_bytes_are_readable_and_exact():
 def test_an_empty_report_is_told_too():
     empty = report()
     assert "nothing was checked" in terminal(empty)
-    assert "nothing was checked" in render_page(empty)
+    assert "nothing was checked" in check_page(empty)
     assert render_annotations(empty) == ""
     assert JUnitXml.fromstring(render_junit(empty).encode()).tests == 0
 

@@ -1,7 +1,5 @@
 """A name is text wherever it is shown: no terminal, page, table, program or figure obeys it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -20,9 +18,8 @@ from attnprof.render.gate import render_annotations, render_junit
 from attnprof.render.plots.curves import draw_history
 from attnprof.render.plots.results import draw_results
 from attnprof.render.plots.style import figure_bytes, styled
-from attnprof.render.tables.check import page as render_page
-from attnprof.render.tables.check import tables as check_tables
-from attnprof.render.tables.derive import page as derivation_page
+from attnprof.render.tables.check import check_page, check_tables
+from attnprof.render.tables.derive import derive_page
 from attnprof.render.terminal import FittedTable, record_table, render_text
 from tests.render.test_results import record
 
@@ -114,7 +111,7 @@ def test_a_markdown_table_keeps_its_cells(name):
 
 @hostile
 def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
-    page = render_page(checked(name))
+    page = check_page(checked(name))
     found = {
         "answer": name, "domain": [name], "verified_at": [{"B": 1}], "method": name,
         "uncounted": [name], "notes": [name],
@@ -127,7 +124,7 @@ def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
     row = DeriveRecord(name=name, phase="forward", quantity="flops", expression=name, method="x")
     summary = {"name": name, "inputs": [name], "symbols": [name], "dtype": "float32", "at": {},
                "notes": [name], "phases": {"forward": found}}  # fmt: skip
-    derived = derivation_page(Report("derive", [row], summary))
+    derived = derive_page(Report("derive", [row], summary))
     for text in (page, derived):
         assert not OBEYED.search(text)
         assert not unescaped("<script", text)

@@ -1,7 +1,5 @@
 """Figures: right file types, repeatable bytes, every curve and crossover drawn."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 
@@ -17,8 +15,9 @@ from attnprof.crossovers.sides import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report, ticks
-from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads, draw_model
+from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
+from attnprof.render.plots.models import draw_model
 from attnprof.render.plots.style import HEIGHT, PALETTE, WIDTHS, check_figure_path, looks, styled
 
 LENGTHS = [2**i for i in range(4, 12)]

@@ -1,7 +1,5 @@
 """Every command's tables at four widths, against its JSON: whole keys, whole numbers, all there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -79,14 +79,14 @@ def test_all_formats_show_it(found):
     phase = report.summary["phases"]["forward"]
     for row in (*phase["operations"], *phase["lines"], *phase["steps"]):
         assert row["bytes_moved"] in ("no formula", "0")
-    for shown in (derive.page(report), "\n".join(map(str, _texts(report)))):
+    for shown in (derive.derive_page(report), "\n".join(map(str, _texts(report)))):
         assert re.search(r"bytes moved \|? *no formula", shown)
         assert record.withheld.split(",")[0] in shown
 
 
 def _texts(report):
     console = Console(width=300, file=StringIO())
-    for block in derive.tables(report):
+    for block in derive.derive_tables(report):
         console.print(block)
     yield console.file.getvalue()
 

@@ -23,9 +23,9 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
     command = report.command.split()[0]
-    name = {"heatmap": "heatmap", "tradeoff": "tradeoff", "cost": "ranks"}.get(command, "curves")
-    module = import_module(f"attnprof.render.plots.{name}")
-    plot(path, getattr(module, f"draw_{command}"), report, size=size)
+    module = {"heatmap": "heatmap", "tradeoff": "results", "model": "models"}.get(command, "curves")
+    draw = getattr(import_module(f"attnprof.render.plots.{module}"), f"draw_{command}")
+    plot(path, draw, report, size=size)
 
 
 def report_figure(report: Report) -> str | None:
@@ -33,11 +33,11 @@ def report_figure(report: Report) -> str | None:
 
     Raises :class:`attnprof.errors.RequestError` where the report has nothing to draw.
     """
-    from attnprof.render.plots import curves, fit, results
+    from attnprof.render.plots import models, results
 
     if report.command not in SEEN:
         return None
     if report.command == "sweep":
         return inline_figure(results.draw_results, [report], name="growth")
-    draw = fit.draw_fit if report.command == "fit" else curves.draw_model
+    draw = models.draw_fit if report.command == "fit" else models.draw_model
     return inline_figure(draw, report, name="figure")

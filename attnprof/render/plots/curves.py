@@ -1,18 +1,22 @@
-"""Curves: mechanisms over length or heads, a model over its lengths, results over runs."""
+"""Curves: mechanisms over length, heads or ranks, where they cross, results over runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from textwrap import fill
 from typing import Any
 
-from attnprof.errors import RequestError
-from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, HistoryRecord, Report
+from attnprof.record import (
+    CompareRecord,
+    CrossoverRecord,
+    HeadsRecord,
+    HistoryRecord,
+    RanksRecord,
+    Report,
+)
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
-from attnprof.render.plots.comparison import draw_comparison
-from attnprof.render.plots.series import need
-from attnprof.render.plots.ticks import unit_of
 from attnprof.units import NAMES, plural
 
 #: The marks of :data:`style.MARKS`, in text.
@@ -187,7 +191,7 @@ def draw_heads(report: Report) -> style.Figure:
     looks = style.looks([record.mechanism for record in records], kinds)
     panels = style.split(figure, len(quantities), 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
-        _panel(axes, [record for record in records if record.quantity == quantity], looks)
+        _draw_by_heads(axes, [record for record in records if record.quantity == quantity], looks)
         axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
         series.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
         if quantity == "flops":
@@ -208,7 +212,7 @@ def draw_heads(report: Report) -> style.Figure:
     return figure
 
 
-def _panel(
+def _draw_by_heads(
     axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, style.Look]
 ) -> None:
     for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
@@ -249,23 +253,23 @@ LEAST_SPAN = 0.2
 def draw_history(report: Report) -> style.Figure:
     """Return a panel a case and metric (and machine, for times), over the runs in order."""
     records = report.of(HistoryRecord)
-    need(records, "the history has no values")
+    series.need(records, "the history has no values")
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
     for record in records:
         groups.setdefault((record.case, record.metric, record.machine), []).append(record)
     # what changed, then times that did not; counts that never did where there is no other
     changed = [its for its in groups.values() if any(r.change_point for r in its)]
     flat = [its for its in groups.values() if its not in changed]
-    series = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
-    del series[ROWS * style.abreast(99, 2.2) :]
+    drawn = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
+    del drawn[ROWS * style.abreast(99, 2.2) :]
     figure = style.new_figure(1.6)
-    panels = style.split(figure, len(series), 2.2)
+    panels = style.split(figure, len(drawn), 2.2)
     style.title(figure, "What was measured over the runs, and where its level changed")
     several = len({r.machine for r in records if r.machine}) > 1
     runs = max(r.run for r in records)
-    for axes, members in zip(panels, series, strict=True):
-        _draw(axes, members, runs, several)
-    left, of = len(groups) - len(series), len(groups)
+    for axes, members in zip(panels, drawn, strict=True):
+        _draw_levels(axes, members, runs, several)
+    left, of = len(groups) - len(drawn), len(groups)
     more = f"{left} of {of} series are not drawn; those that changed come first." if left else ""
     style.caption(
         figure,
@@ -275,11 +279,13 @@ def draw_history(report: Report) -> style.Figure:
     return figure
 
 
-def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
+def _draw_levels(
+    axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several: bool
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     numbers = [r.run for r in members]
-    unit, title = unit_of((r.value for r in members), members[0].unit)
+    unit, title = ticks.unit_of((r.value for r in members), members[0].unit)
     values = [r.value / unit for r in members]
     axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
     level_of = accumulate(int(r.change_point) for r in members)
@@ -312,67 +318,23 @@ def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     style.write_on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)
 
 
-#: Parts in the order in which they lie on each other.
-COLOURS = {
-    "attention": style.VERMILION, "mlp": style.BLUE, "head": style.GREEN,
-    "embedding": style.SKY, "norm": style.ORANGE, "other": style.GREY,
-}  # fmt: skip
-
-
-def draw_model(report: Report) -> style.Figure:
-    """Return the parts' shares of FLOPs, a panel a phase, then the cache; else RequestError."""
-    if report.command == "model --compare":
-        return draw_comparison(report)
-    summary = report.summary
-    shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
-    if not shares and not cache:
-        phases = summary.get("phases", {}).values()
-        why = [
-            phase_fields["missing"]
-            for phase_fields in phases
-            if phase_fields.get("missing") and "N" in summary["at"]
-        ]
-        raise RequestError(
-            f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
-            f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"
-        )
-    figure = style.new_figure(2.0)
-    panels = style.split(figure, len(shares) + bool(cache), 2.1)
-    for axes, (phase, curve) in zip(panels, shares.items(), strict=False):
-        _shares(axes, curve["seq_len"], curve["parts"])
-        axes.set_title(phase, fontsize=style.SMALL)
-    if cache:
-        _cache(panels[-1], cache["seq_len"], cache["bytes"])
-    for axes in panels:
-        axes.set_xscale("log")
-        axes.set_xlabel("sequence length")
-        ticks.mark_values(axes.xaxis, ticks.plain)
-    shown = {part for curve in shares.values() for part in curve["parts"]}
-    marks = [
-        {"color": colour, "marker": "s", "linestyle": "none", "label": part}
-        for part, colour in COLOURS.items() if part in shown
+def draw_cost(report: Report) -> style.Figure:
+    """Return the bytes that a rank sends over length or ranks, a line a mechanism and method."""
+    records = [record for record in report.of(RanksRecord) if record.skipped is None]
+    series.need(records, "no mechanism's tokens can be shared")
+    counts = sorted({record.ranks for record in records})
+    axis = "seq_len" if len({record.seq_len for record in records}) > 1 else "ranks"
+    by_count = axis == "seq_len" and len(counts) > 1
+    series.need(counts[1:] if axis == "ranks" else records,
+                "one length and one number of ranks; type several of either")  # fmt: skip
+    curves = [
+        replace(record, mechanism=f"{record.mechanism}, {record.method}"
+                + f", {plural(record.ranks, 'rank')}" * by_count)
+        for record in records
     ]  # fmt: skip
-    batch = next(curve["batch_size"] for curve in (*shares.values(), cache) if curve)
-    style.legend(figure, marks, title=f"{summary['name']}: share of FLOPs by part")
-    style.caption(figure, f"derived from the model's code, {summary['dtype']}, batch {batch}")
-    return figure
-
-
-def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) -> None:
-    order = [part for part in COLOURS if part in parts]
-    whole = [sum(values) or 1 for values in zip(*parts.values(), strict=True)]
-    stacked = [[100 * x / y for x, y in zip(parts[p], whole, strict=True)] for p in order]
-    axes.stackplot(lengths, *stacked, colors=[COLOURS[part] for part in order], linewidth=0)
-    axes.set_xlim(lengths[0], lengths[-1])
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("share of FLOPs [%]")
-
-
-def _cache(axes: style.Axes, lengths: Sequence[int], held: Sequence[int]) -> None:
-    unit, said = ticks.unit_of([max(held)], "B")
-    axes.plot(lengths, [value / unit for value in held], color=style.BLACK)
-    axes.set_yscale("log")
-    ticks.mark_values(axes.yaxis, ticks.plain)
-    axes.set_title("cache", fontsize=style.SMALL)
-    axes.set_ylabel(f"held after N tokens {said}")
-    axes.grid(visible=True)
+    label = {"seq_len": "sequence length", "ranks": "number of ranks"}[axis]
+    unit, said = ticks.unit_of([record.bytes_sent or 0 for record in records], "B")
+    panels = {f"sent {said}": ("bytes_sent", unit, ticks.plain)}
+    told = [plural(counts[0], "rank")] if len(counts) == 1 else []
+    what = "Bytes that a rank sends in a layer"
+    return series.draw_over(curves, axis, label, what, panels, *told, "by the closed forms")

@@ -9,14 +9,10 @@ import numpy as np
 
 from attnprof.record import Report
 from attnprof.render.plots import style
-from attnprof.render.plots.facets import PanelGrid
+from attnprof.render.plots.series import PHASES, PanelGrid
 from attnprof.render.plots.ticks import inches, round_numbers, short_size
 from attnprof.units import plural, quantity_text
 
-PHASES = {
-    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
-    "decode": "a decoding step",
-}  # fmt: skip
 #: Ratios that differ by more than this are drawn on a logarithmic colour scale.
 WIDE = 8.0
 

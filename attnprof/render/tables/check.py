@@ -25,37 +25,30 @@ from attnprof.render.terminal import (
 )
 from attnprof.units import plural
 
-#: Columns of ``--verbose``.
+#: Columns of ``--verbose``; of a self-test; of the page's changes by metric.
 FULL = (
     "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
     "noise", "wall_ratio", "why", "place",
 )  # fmt: skip
 SELF_TEST = ("slowdown", "trials", "regressed", "inconclusive", "ratio", "noise", "case_s")
+DETAILS = ("case", "metric", "baseline", "current", "ratio", "verdict", "why", "place")
 #: A hidden mark, by which the next run finds the comment that it replaces.
 MARKER = "<!-- attnprof-check -->"
 #: Characters GitHub takes in a comment, and the rows of a table above which a page would pass them.
-LIMIT = 65_536
-MOST_ROWS = 100
-DETAILS = ("case", "metric", "baseline", "current", "ratio", "verdict", "why", "place")
-TIMES = "time, current / baseline"
-#: Causes on the terminal.
-MOST_CAUSES = 8
-#: A reason longer than this is in the JSON.
-MOST_LETTERS = 300
+LIMIT, MOST_ROWS = 65_536, 100
+#: Causes on the terminal; letters of a reason: what is longer is in the JSON.
+MOST_CAUSES, MOST_LETTERS = 8, 300
 
 
-def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
+def check_tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
     """Yield the answer, a line a cause, worst first, and notes; with ``verbose`` all records."""
     if report.command == "check --self-test":
         yield from _self_test(report)
         return
     for name, records in gate.by_case(report).items() if verbose else ():
         for formulas in (False, True):
-            rows = [
-                r
-                for r in rules.without_repeats(records)
-                if r.metric.startswith(rules.FORMULA) == formulas
-            ]
+            shown = rules.without_repeats(records)
+            rows = [r for r in shown if r.metric.startswith(rules.FORMULA) == formulas]
             if rows:
                 names, title = (FULL[:5], "") if formulas else (FULL, name)
                 yield record_table(rows, names, title=title, keys=2)
@@ -89,7 +82,7 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
     )
 
 
-def page(report: Report, **_how: object) -> str:
+def check_page(report: Report, **_how: object) -> str:
     """Return the answer and a row a cause; a folded part has every metric before and now."""
     if report.command == "check --self-test":
         return render_markdown(report)
@@ -100,24 +93,28 @@ def page(report: Report, **_how: object) -> str:
         [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
         for name, rows in cases.items() if not named[name]
     ]  # fmt: skip
-    causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
+    causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)][:MOST_ROWS]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
-    details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
     parts = [
         MARKER,
         f"### attnprof check: {_word(rules.worst(record.verdict for record in changed))}",
         f"**{markdown_text(gate.headline(report))}**",
-        markdown_table(("verdict", "where", "operations", "effect", "cases"), causes[:MOST_ROWS])
-        if causes else "",
-        _folded(f"{more}{len(changed)} changes by metric", details if changed else ""),
-        _folded(f"{len(quiet)} unchanged", markdown_table(("case", TIMES), quiet) if quiet else ""),
-        "\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)),
-    ]  # fmt: skip
+    ]
+    if causes:
+        heads = ("verdict", "where", "operations", "effect", "cases")
+        parts.append(markdown_table(heads, causes))
+    if changed:
+        details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
+        parts.append(_folded(f"{more}{len(changed)} changes by metric", details))
+    if quiet:
+        times = markdown_table(("case", "time, current / baseline"), quiet)
+        parts.append(_folded(f"{len(quiet)} unchanged", times))
+    parts.append("\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)))
     return _fitting("\n\n".join(part.strip("\n") for part in parts if part) + "\n")
 
 
 def _folded(title: str, table: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
+    return f"<details><summary>{title}</summary>\n\n{table}\n</details>"
 
 
 def _word(verdict: str) -> str:
@@ -174,19 +171,14 @@ def _row(record: BaselineRecord, name: str) -> list[str]:
             shown_value(median(times) if times else None, "time")]  # fmt: skip
 
 
-FORMATS = {"s": "time", "B": "bytes"}
 MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
 change point; of times, another level that three runs or more stay at.
 """
 
 
-def _change_points(report: Report) -> list[HistoryRecord]:
-    return [record for record in report.of(HistoryRecord) if record.change_point]
-
-
 def history_tables(report: Report) -> Iterator[RenderableType]:
     """Yield how many levels begin where; then a table a case, a row a level."""
-    summary, rows = report.summary, _change_points(report)
+    summary, rows = report.summary, [r for r in report.of(HistoryRecord) if r.change_point]
     changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
     sentence = f"{changes} in {summary['series']:,} series of {runs}."
     yield Text(sentence if rows else f"Nothing changed: {sentence}", "bold")
@@ -195,7 +187,8 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
     columns: dict[str, Cell] = {
         "metric": lambda r: f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
         "since": lambda r: r.at[:16].replace("T", " "), "commit": lambda r: r.commit or r.file,
-        "level": lambda r: shown_value(r.level, FORMATS.get(r.unit, "count")), "ratio": "ratio",
+        "level": lambda r: shown_value(r.level, {"s": "time", "B": "bytes"}.get(r.unit, "count")),
+        "ratio": "ratio",
     }  # fmt: skip
     for case in dict.fromkeys(row.case for row in rows):
         some = [row for row in rows if row.case == case]
@@ -204,4 +197,5 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
 
 def history_page(report: Report, **_how: object) -> str:
     """Return the change points only: a row for every run is in the JSON."""
-    return render_markdown(replace(report, records=_change_points(report)))
+    changes = [record for record in report.of(HistoryRecord) if record.change_point]
+    return render_markdown(replace(report, records=changes))

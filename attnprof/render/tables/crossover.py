@@ -37,7 +37,7 @@ FIRST_LENGTH = "from token: from this length on, the one that is cheaper above c
 FIRST_VALUE = "from: from this value on, the one that is cheaper above costs no more"
 
 
-def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
+def crossover_tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     """Yield a row a head width, metric and kind; ``more`` is a paragraph below."""
     rows = report.of(CrossoverRecord)
     one, by_width = rows[0], rows[0].over == "seq"

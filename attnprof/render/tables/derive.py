@@ -23,7 +23,7 @@ from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 _MOST = 12
 
 
-def tables(
+def derive_tables(
     report: Report, *, latex: bool = False, by: str = "operation"
 ) -> Iterator[RenderableType]:
     """Yield one block a phase: formulas, domain, method, then where costs arise."""
@@ -208,7 +208,7 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return " + ".join(map(str, calls)) if None not in calls and len(calls) < 4 else "–"
 
 
-def page(report: Report, **_how: object) -> str:
+def derive_page(report: Report, **_how: object) -> str:
     """Return the report as Markdown, with every condition, operation by operation."""
     filters = {
         "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
@@ -252,7 +252,7 @@ _OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:
     """Yield a block a formula; of several, an overview and the mismatches' blocks."""
     if report.command == "verify-formula --model":
-        from attnprof.render.tables.mfu import formula_tables
+        from attnprof.render.tables.model import formula_tables
 
         yield from formula_tables(report)
         return

@@ -1,13 +1,25 @@
-"""Tables of ``profile``, ``predict``, ``recommend``, ``calibrate`` and ``doctor``."""
+"""Tables of ``profile``, ``predict``, ``recommend``, ``calibrate``, ``doctor`` and ``tradeoff``."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import DoctorRecord, PredictRecord, ProfileRecord, RecommendRecord, Report
+from attnprof.record import (
+    DistillRecord,
+    DoctorRecord,
+    PredictRecord,
+    ProfileRecord,
+    RecommendRecord,
+    Report,
+    TradeoffRecord,
+)
+from attnprof.record.escapes import markdown_text
 from attnprof.record.measured import named_results, varying
+from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import (
     Cell,
     FittedTable,
@@ -17,7 +29,7 @@ from attnprof.render.terminal import (
     record_table,
     shown_value,
 )
-from attnprof.units import MISSING, format_count, format_rate, plural
+from attnprof.units import MISSING, format_count, format_rate, joined, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
@@ -85,15 +97,15 @@ def _ceilings(known: Mapping[str, Any]) -> str:
     return f"{known['device']}: {rates}, {moved} ({known['source']})"
 
 
-def _grouped_texts(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
+def _grouped_texts(pairs: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
     """Yield each text once, after the mechanisms and lengths it belongs to."""
-    of: dict[str, dict[str, dict[str, None]]] = {}
-    for record, text in found:
-        lengths = of.setdefault(text, {}).setdefault(record.mechanism, {})
+    by_text: dict[str, dict[str, dict[str, None]]] = {}
+    for record, text in pairs:
+        lengths = by_text.setdefault(text, {}).setdefault(record.mechanism, {})
         lengths[f"{record.seq_len:,}"] = None
-    for text, those in of.items():
+    for text, by_name in by_text.items():
         at: dict[str, list[str]] = {}
-        for name, lengths in those.items():
+        for name, lengths in by_name.items():
             at.setdefault(" and ".join(lengths), []).append(name)
         places = (f"{', '.join(names)} at {lengths} tokens" for lengths, names in at.items())
         yield f"{'; '.join(places)}: {text}"
@@ -135,11 +147,9 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(f"{report.summary['made_of']}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
-        names = ("time_s", "ci_low_s", "ci_high_s", "peak_bytes_predicted", "bound")
-        yield record_table(
-            done, (*keys, *names), keys=len(keys), title="Predicted",
-            caption=report.summary["interval"],
-        )  # fmt: skip
+        names = (*keys, "time_s", "ci_low_s", "ci_high_s", "peak_bytes_predicted", "bound")
+        caption = report.summary["interval"]
+        yield record_table(done, names, keys=len(keys), title="Predicted", caption=caption)
         if any(record.operations for record in done):
             yield _operations(done)
     yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
@@ -182,12 +192,12 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         alike.setdefault(row.gives_up, []).append(row.mechanism)
     yield from (Hanging(f"{', '.join(names)}: {what}") for what, names in alike.items() if what)
     yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
-    for own in report.summary["fastest"]:
-        exact = f"{own['exact']} the fastest exact one" if own["exact"] else "no exact one fits"
-        what = f"{own['fastest']} is the fastest of all, {exact}"
-        what = f"{own['fastest']} is the fastest" if own["exact"] == own["fastest"] else what
-        ends = dict.fromkeys((f"{own['from']:,}", f"{own['to']:,}"))
-        yield Hanging(f"{' to '.join(ends)} tokens: {what}")
+    for span in report.summary["fastest"]:
+        fastest, exact = span["fastest"], span["exact"]
+        rival = f"{exact} the fastest exact one" if exact else "no exact one fits"
+        more = "" if exact == fastest else f" of all, {rival}"
+        ends = dict.fromkeys((f"{span['from']:,}", f"{span['to']:,}"))
+        yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
 
 
 def _interval(row: RecommendRecord) -> str:
@@ -217,3 +227,165 @@ def doctor_tables(report: Report) -> list[RenderableType]:
         "found": lambda its: its.found + (f" → {its.advice}" if its.advice else ""),
     }  # fmt: skip
     return [record_table(report.of(DoctorRecord), columns, caption=verdict)]
+
+
+#: Heading of each column, by its field or a name that :func:`_error_cell` knows.
+COLUMNS = {
+    "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
+    "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
+    "peak_bytes": "peak", "median_s": "time",
+}  # fmt: skip
+MEANING = (
+    "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
+    "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
+    "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
+    "the rows' weights, half the sum of |a - p|, each row divided by its sum, of the first draw. "
+    "FLOPs, bytes and peak by the closed forms of the core; time: processor time of a call where "
+    "that is a CPU, one thread, calls in turns. * no other setting has both fewer FLOPs and a "
+    "smaller error."
+)
+
+
+def tradeoff_tables(report: Report) -> Iterator[RenderableType]:
+    """Yield a table an input, nearest first; then skipped candidates, and what errors mean."""
+    if report.command != "tradeoff":
+        yield from _distill_tables(report)
+        return
+    records = report.of(TradeoffRecord)
+    yield from map(Hanging, report.summary["nearest"])
+    yield ""
+    for _, group in groupby(records, key=lambda r: (r.input, r.norms)):
+        yield _by_error(list(group))
+    yield from map(Hanging, [*_not_compared(records), *_meanings(report)])
+    yield Text(MEANING, style="dim")
+
+
+def tradeoff_page(report: Report, **_how: object) -> str:
+    """Return the records as a Markdown table; of 003's experiment the claims, too."""
+    text = render_markdown(report)
+    if report.command == "tradeoff":
+        return text
+    rows = ([markdown_text(cell) for cell in row] for row in claim_rows(report))
+    return f"{text}\n{markdown_table(CLAIMS, rows)}"
+
+
+def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
+    done, first = named_results(rows), rows[0]
+    norms = f", norms: {first.norms}" if first.norms else ""
+    sizes = f"batch {first.batch_size}, seq {first.seq_len:,}, {plural(first.num_heads, 'head')} "
+    title = (
+        f"{first.input}{norms}: {sizes}of {first.head_dim}{', causal' * first.causal}, times in "
+        f"{first.dtype} on {first.device}"
+    )
+    done.sort(key=lambda row: row.error_relative or 0.0)
+    names: dict[str, Cell] = {
+        "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
+    }  # fmt: skip
+    shown = _filled_columns(done, COLUMNS, _error_cell)
+    return record_table(done, {**names, **shown}, right=shown, title=title)
+
+
+def _filled_columns(
+    records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
+) -> dict[str, Cell]:
+    """Return the columns in which a record has a value, by heading."""
+    return {
+        heading: partial(cell, name=name) for name, heading in columns.items()
+        if any(cell(record, name) != MISSING for record in records)
+    }  # fmt: skip
+
+
+def _error_cell(row: TradeoffRecord, name: str) -> str:
+    if name == "spread":
+        ends = map(_error, (row.error_relative_low, row.error_relative_high))
+        return MISSING if row.seeds < 2 else " to ".join(ends)
+    return _error(getattr(row, name)) if name.startswith("error") else field_text(row, name)
+
+
+def _error(value: float | None) -> str:
+    """Return a share in three digits; in one digit if it is tiny."""
+    if value is None:
+        return MISSING
+    return f"{value:.0e}" if 0 < value < 1e-4 else shown_value(float(value), "number")
+
+
+def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
+    """Yield each reason once, with the mechanisms, and the inputs unless it is all of them."""
+    inputs = {(row.input, row.norms) for row in records}
+    reasons: dict[str, list[TradeoffRecord]] = {}
+    for row in records:
+        if row.skipped:
+            reasons.setdefault(row.skipped.removeprefix(f"{row.mechanism} "), []).append(row)
+    for reason, rows in reasons.items():
+        of = {(row.input, row.norms) for row in rows}
+        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in of)
+        where = f" ({joined(some)})" if len(of) < len(inputs) else ""
+        yield f"not compared{where}: {joined(dict.fromkeys(r.mechanism for r in rows))}: {reason}"
+
+
+def _meanings(report: Report) -> Iterator[str]:
+    """Yield how the mechanisms that ran are related to softmax attention."""
+    ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
+    unknown = "it does not say what it is to softmax attention"
+    by_meaning: dict[str, list[str]] = {}
+    for name, (kind, why) in report.summary["relations"].items():
+        if name in ran:
+            by_meaning.setdefault(f"{kind}: {why}" if kind else unknown, []).append(name)
+    yield from (f"{joined(names)}: {meaning}" for meaning, names in by_meaning.items())
+
+
+SETTINGS = {
+    "fair": "fair: one loss, the same steps and batches for all students",
+    "printed": "as printed: random rows for the source, one batch, the listing's losses",
+}
+TRAINED = {
+    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
+    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
+    "matmul_flops": "matmul FLOPs", "median_s": "time",
+}  # fmt: skip
+CLAIMS = ("claim", "says", "conditions suffice", "came out")
+OF_STUDENTS = (
+    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
+    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
+    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
+    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
+    "of the examples"
+)
+
+
+def _distill_tables(report: Report) -> Iterator[RenderableType]:
+    """Yield a table a setting; then a row a claim."""
+    records, scale = report.of(DistillRecord), report.summary["scale"]
+    for setting, named in SETTINGS.items():
+        if rows := [row for row in records if row.setting == setting]:
+            sizes = f"trained at {scale['tokens']} tokens, width {scale['width']}"
+            seeds = plural(max(row.seeds for row in rows), "seed")
+            done = [row for row in rows if row.skipped is None]
+            shown = _filled_columns(done, TRAINED, _student_cell)
+            columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
+            title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
+            yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
+    for row in records:
+        if row.skipped:
+            where = f"{row.setting}, {row.model} at {row.seq_len} tokens"
+            yield Hanging(f"not run: {where}: {row.skipped}")
+    yield ""
+    yield FittedTable(*CLAIMS, rows=claim_rows(report), title="What 003 claims")
+    yield Text(OF_STUDENTS, style="dim")
+
+
+def _student_cell(row: DistillRecord, name: str) -> str:
+    if name == "spread":
+        ends = (row.cross_entropy_low, row.cross_entropy_high)
+        both = [shown_value(end, "number") for end in ends if end is not None]
+        return " to ".join(both) if row.seeds > 1 and both else MISSING
+    return field_text(row, name)
+
+
+def claim_rows(report: Report) -> list[list[str]]:
+    """Return a row a claim: its words, whether the conditions suffice, the result."""
+    return [
+        [one["claim"], one["says"], f"{'yes' if one['suffices'] else 'no'}: {one['conditions']}",
+         one["came_out"]]
+        for one in report.summary["claims"]
+    ]  # fmt: skip

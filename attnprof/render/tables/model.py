@@ -1,4 +1,4 @@
-"""Tables of ``attnprof model``: a block a phase, then the cache and the memory of a step."""
+"""Tables of whole models: ``model`` by phase, its ``--compare`` and ``--mfu``, and ``fit``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,9 +6,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import ModelRecord, Report
-from attnprof.render.tables.comparison import comparison_tables
-from attnprof.render.tables.mfu import mfu_tables
+from attnprof.record import (
+    ComparedRecord,
+    FitRecord,
+    FormulaTermRecord,
+    MfuRecord,
+    ModelRecord,
+    Report,
+)
 from attnprof.render.terminal import (
     FittedTable,
     FormulaText,
@@ -24,14 +29,12 @@ from attnprof.units import MISSING, format_value, quantity_text
 _SHOWN = ("flops", "bytes_moved", "parameters")
 #: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
-#: Answers of ``model`` that have tables of their own.
-_OTHERS = {"model --compare": comparison_tables, "model --mfu": mfu_tables}
 
 
-def tables(report: Report) -> Iterator[RenderableType]:
+def model_tables(report: Report) -> Iterator[RenderableType]:
     """Yield the whole model first, then each phase by part and kind of layer."""
-    if report.command in _OTHERS:
-        yield from _OTHERS[report.command](report)
+    if other := {"model --compare": _compared, "model --mfu": _mfu}.get(report.command):
+        yield from other(report)
         return
     summary = report.summary
     yield from answer_line(report)
@@ -77,26 +80,26 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
-    headings = [quantity_text(name) for name in _SHOWN]
-    table = FittedTable(
-        "layers", "part", *headings, "share of FLOPs",
-        title=phase, right=[*headings, "share of FLOPs"], keys=2,
-    )  # fmt: skip
-    values = {(row.layer_kind, row.part, row.quantity): row.value or 0 for row in rows}
-    bounds = {(row.layer_kind, row.part, row.quantity): row.bound for row in rows}
-    whole = values["", "total", "flops"]
-    counts = {row.layer_kind: row.count for row in rows}
+    numbers = [*map(quantity_text, _SHOWN), "share of FLOPs"]
+    table = FittedTable("layers", "part", *numbers, title=phase, right=numbers, keys=2)
+    by_key = {(row.layer_kind, row.part, row.quantity): row for row in rows}
+    whole = by_key["", "total", "flops"].value
     for kind, part in dict.fromkeys((row.layer_kind, row.part) for row in rows):
-        own = [values.get((kind, part, name), 0) for name in _SHOWN]
-        if not any(own):
-            continue
-        texts = (
-            f"{floor(bounds.get((kind, part, name), 'exact'))}{quantity_value(value, name)}"
-            for value, name in zip(own, _SHOWN, strict=True)
-        )
-        told = f"{counts[kind]} × {kind}" if kind else ""
-        table.add_row(told, part, *texts, f"{own[0] / whole:.1%}" if whole else MISSING)
+        of_part = [by_key.get((kind, part, name)) for name in _SHOWN]
+        values = [row.value or 0 if row else 0 for row in of_part]
+        if any(values):
+            texts = (
+                f"{floor(row.bound if row else '')}{quantity_value(value, name)}"
+                for row, value, name in zip(of_part, values, _SHOWN, strict=True)
+            )
+            share = f"{values[0] / whole:.1%}" if whole else MISSING
+            table.add_row(_layers(next(filter(None, of_part))), part, *texts, share)
     return table
+
+
+def _layers(row: ModelRecord) -> str:
+    """Return ``32 × full`` for a record of layers of a kind, else ""."""
+    return f"{row.count} × {row.layer_kind}" if row.layer_kind else ""
 
 
 def _totals_table(rows: list[ModelRecord], peak: Mapping[str, Any]) -> FittedTable:
@@ -105,11 +108,11 @@ def _totals_table(rows: list[ModelRecord], peak: Mapping[str, Any]) -> FittedTab
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
         row = whole[name]
-        least = floor(row.bound)
         here = name == "peak_bytes" and not shows_all_digits()
         expression = peak["formula"] if here else row.expression
-        formula = FormulaText(f"{least}{expression}" if expression else "no formula")
-        table.add_row(quantity_text(name), formula, f"{least}{quantity_value(row.value, name)}")
+        formula = f"{floor(row.bound)}{expression}" if expression else "no formula"
+        value = f"{floor(row.bound)}{quantity_value(row.value, name)}"
+        table.add_row(quantity_text(name), FormulaText(formula), value)
     return table
 
 
@@ -153,9 +156,8 @@ def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
 def _cache(rows: list[ModelRecord]) -> FittedTable:
     table = FittedTable("layers", "formula", "bytes", title="cache after N tokens", right=["bytes"])
     for row in rows:
-        told = f"{row.count} × {row.layer_kind}" if row.layer_kind else "all"
         formula = FormulaText(row.expression or "no formula")
-        table.add_row(told, formula, quantity_value(row.value, "peak_bytes"))
+        table.add_row(_layers(row) or "all", formula, quantity_value(row.value, "bytes"))
     return table
 
 
@@ -164,9 +166,8 @@ def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
         [name, f"{floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
         for name, size in memory.items()
     )
-    return FittedTable(
-        "part", "bytes", rows=cells, title="memory of a training step", right=["bytes"]
-    )
+    title = "memory of a training step"
+    return FittedTable("part", "bytes", rows=cells, title=title, right=["bytes"])
 
 
 def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable:
@@ -176,3 +177,165 @@ def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable
         for phase, one in phases.items()
     )
     return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)
+
+
+#: Columns: the heading, and the phase and quantity of its numbers.
+_COLUMNS = {
+    "params": ("", "parameters"), "active": ("", "active_parameters"),
+    "cache": ("decode", "cache_bytes"), "cache a token": ("decode", "cache_bytes_per_token"),
+    "FLOPs a token": ("prefill", "flops_per_token"),
+    "decode bytes": ("decode", "bytes_moved"),
+}  # fmt: skip
+
+
+def _compared(report: Report) -> Iterator[RenderableType]:
+    """Yield a row a model, and notes on them."""
+    summary = report.summary
+    rows = {(row.model, row.phase, row.quantity): row for row in report.of(ComparedRecord)}
+    sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items() if size)
+    formats = summary["dtypes"]
+    same = len({*formats.values()}) == 1
+    title = f"models side by side: {sizes}{', ' + next(iter(formats.values())) if same else ''}"
+    table = FittedTable("model", "format", *_COLUMNS, title=title, right=[*_COLUMNS])
+    for model in summary["models"]:
+        cells = (_bounded(rows.get((model, *column)), column[1]) for column in _COLUMNS.values())
+        table.add_row(model, "" if same else formats[model], *cells)
+    yield table
+    views = {row.view for row in report.of(ComparedRecord)}
+    yield Hanging(
+        f"view: {', '.join(sorted(views))}; active: parameters that a token meets; cache: after N "
+        "tokens, and what one more adds to it; FLOPs a token: of a prompt; decode: one token after "
+        "N - 1 others"
+    )
+    yield from map(Hanging, summary["notes"])
+
+
+def _bounded(row: ModelRecord | ComparedRecord | None, quantity: str) -> str:
+    """Return a record's value after ``at least`` if it is a lower bound; a dash for none."""
+    if row is None or row.value is None:
+        return MISSING
+    return f"{floor(row.bound)}{quantity_value(row.value, quantity)}"
+
+
+def _mfu(report: Report) -> Iterator[RenderableType]:
+    """Yield the answer, each convention's numbers and formulas, and their terms side by side."""
+    yield from answer_line(report)
+    summary, rows = report.summary, report.of(MfuRecord)
+    every, met = summary["parameters"], summary["active_parameters"]
+    some = f", of which a token meets {met:,}" if met != every else ""
+    lengths = ", ".join(f"{n:,}" for n in summary["lengths"])
+    yield Text(f"{summary['name']}: {every:,} parameters{some}; N = {lengths}", style="bold")
+    yield from map(Hanging, summary["notes"])
+    yield ""
+    by_phase = {(row.convention, row.phase): row for row in rows}
+    names, phases = list(dict.fromkeys(row.convention for row in rows)), ("forward", "train")
+    both = {name: [by_phase[name, phase] for phase in phases] for name in names}
+    headings = ("convention", *phases, "train, in N")
+    table = FittedTable(*headings, title="FLOPs a token", right=phases)
+    for name, each in both.items():
+        values = (quantity_value(row.flops_per_token, "flops") for row in each)
+        table.add_row(name, *values, FormulaText(each[1].expression))
+    yield table
+    if len({*summary["lengths"]}) > 1:
+        whole = ([name, *(quantity_value(row.flops, "flops") for row in each)]
+                 for name, each in both.items())  # fmt: skip
+        title = "FLOPs of the batch"
+        yield FittedTable("convention", *phases, rows=whole, title=title, right=phases)
+    yield _terms(report, names)
+    for name in names:
+        if told := by_phase[name, "train"].dropped:
+            yield Hanging(f"{name} against executed: {told}")
+
+
+def _terms(report: Report, names: list[str]) -> FittedTable:
+    by_term = report.summary["terms"]
+    order = sorted(names, key=lambda name: name != "executed")
+    labels = dict.fromkeys(label for name in order for label in by_term[name])
+    rows = ([label, *(quantity_value(by_term[name].get(label), "flops") for name in names)]
+            for label in labels)  # fmt: skip
+    return FittedTable("term", *names, rows=rows, title="a trained token, by term", right=names)
+
+
+def formula_tables(report: Report) -> Iterator[RenderableType]:
+    """Yield the verdict on a formula, and the terms in which it differs from what is executed."""
+    yield from answer_line(report)
+    summary, rows = report.summary, report.of(FormulaTermRecord)
+    yield Text(f"{summary['name']}, {summary['phase']}: {summary['formula']}", style="bold")
+    if symbols := summary["symbols"]:
+        yield Hanging(f"where {', '.join(f'{name} = {n:,}' for name, n in symbols.items())}")
+    yield from map(Hanging, summary["notes"])
+    yield ""
+    at = f"at N = {summary['seq_len']:,}"
+    table = FittedTable("term", "what it is", "theirs - ours", at, right=[at])
+    for row in rows:
+        apart = (row.theirs_value or 0) - (row.ours_value or 0)
+        value = f"{'+' if apart > 0 else ''}{quantity_value(apart, 'flops')}"
+        table.add_row(row.term, row.what, FormulaText(row.difference), value)
+    yield table
+    last = rows[-1]
+    sides = (
+        ("theirs", FormulaText(last.theirs), quantity_value(last.theirs_value, "flops")),
+        ("executed", FormulaText(last.ours), quantity_value(last.ours_value, "flops")),
+    )
+    yield FittedTable("", "FLOPs a token", "value", rows=sides, right=["value"])
+
+
+def fit_tables(report: Report) -> Iterator[RenderableType]:
+    """Yield the answer, bytes by part, the numbers that follow from them, and the formulas."""
+    summary, rows = report.summary, report.of(FitRecord)
+    yield from answer_line(report)
+    sizes = f"N = {summary['seq_len']:,}, B = {summary['batch_size']:,}"
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in summary["layers"].items())
+    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
+    if kinds:
+        yield Hanging(f"layers' caches: {kinds}")
+    yield from map(Hanging, summary["notes"])
+    yield ""
+    cells = ([row.part, quantity_value(row.bytes, "bytes"), row.basis] for row in rows)
+    yield FittedTable("part", "bytes", "basis", rows=cells, title="one rank holds", right=["bytes"])
+    yield _limits(summary)
+    if speed := summary.get("speed"):
+        if speed["figures"]:
+            yield _speed(speed)
+        yield from map(Hanging, speed["notes"])
+        for name, command in speed.get("checks", {}).items():
+            yield Hanging(f"to check {name}: {command}")
+        yield ""
+    forms = ((row.part, FormulaText(row.formula)) for row in rows if row.formula)
+    yield FittedTable("part", "formula [B]", rows=forms, title="closed forms")
+
+
+def _limits(summary: Mapping[str, Any]) -> FittedTable:
+    bytes_of = ("cache_bytes_per_token", "bytes_sent_per_step")
+    table = FittedTable("quantity", "value", title="what fits", right=["value"])
+    for name, label in {
+        "longest_context": "longest context at the batch [tokens]",
+        "largest_batch": "largest batch at the context",
+        "cache_tokens": "tokens that all caches hold",
+        "cache_bytes_per_token": "cache a token",
+        "bytes_sent_per_step": "sent a step and rank",
+    }.items():
+        value = summary[name]
+        shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
+        table.add_row(label, "unbounded" if value >= 2**50 else shown)
+    return table
+
+
+_SPEEDS = {
+    "first_token_s": "time to the first token [s]",
+    "request_tokens_per_s": "tokens a second, a request",
+    "all_tokens_per_s": "tokens a second, all",
+}
+
+
+def _speed(speed: Mapping[str, Any]) -> FittedTable:
+    table = FittedTable(
+        "quantity", "value", "interval", "basis", title=f"speed on {speed['device']}",
+        right=["value", "interval"],
+    )  # fmt: skip
+    for figure in sorted(speed["figures"], key=lambda x: [*_SPEEDS].index(x["quantity"])):
+        ends = [figure[end] and f"{figure[end]:.4g}" for end in ("low", "high")]
+        interval = " to ".join(ends) if all(ends) else f"≥ {ends[0]}" if ends[0] else f"≤ {ends[1]}"
+        basis = f"{figure['basis']}: {figure['by']}" if figure["by"] else figure["basis"]
+        table.add_row(_SPEEDS[figure["quantity"]], f"{figure['value']:.4g}", interval, basis)
+    return table

@@ -1,27 +1,144 @@
-"""Tables of ``attnprof reproduce``: counts, errata, full answers, recomputed tables."""
+"""A replay in words: its claims, tables and figures on the terminal and as a Markdown page."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from textwrap import wrap
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from attnprof.papers.documents import not_made
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render import reproduction as claims
-from attnprof.render.reproduction import COLOURS, COUNTED, WORDS, page, place_text
+from attnprof.record.recognition import mark
+from attnprof.render.formats import filled, markdown_table
 from attnprof.render.terminal import FittedTable, Hanging
+from attnprof.units import MISSING, format_number
 
-__all__ = ["page", "tables"]
+#: Words for each verdict.
+WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
+#: Their colours.
+COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
+#: Headings of what a document says of a figure; colours of whether ours agrees.
+DESCRIBED, AGREES = ("what", "in the document", "ours", ""), {"agrees": "green", "differs": "red"}
+#: Columns of a replay's counts: key in the summary, heading.
+COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
+
+
+def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
+    """Return the counts of claims by verdict, a row a document; of several, the sums last."""
+    rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
+            for n, its in documents.items()]  # fmt: skip
+    if len(rows) > 1:
+        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
+    return rows
+
+
+def value_text(value: Any, *, inside: bool = False) -> str:
+    """Return a number, formula, list or mapping as text, in brackets if ``inside`` another."""
+    if value is None or value == "":
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return format_number(value)
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name}: {value_text(its, inside=True)}" for name, its in value.items())
+        return f"{{{text}}}" if inside else text
+    if isinstance(value, (list, tuple)):
+        text = ", ".join(value_text(item, inside=True) for item in value) or "none"
+        return f"[{text}]" if inside else text
+    return str(value)
+
+
+def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
+    """Return the texts of a claim's printed value and ours.
+
+    Mappings are shortened to the entries that differ. A statement's printed side is its own words.
+    """
+    if record.verdict == "error":
+        return record.says, MISSING
+    if isinstance(record.published, bool):
+        holds = "holds" if record.ours else "does not hold"
+        return record.says, holds if isinstance(record.ours, bool) else value_text(record.ours)
+    printed, ours = differing_parts(record.published, record.ours)
+    return value_text(printed), value_text(ours)
+
+
+def differing_parts(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return both values without what they share; whole if they are equal or no mappings."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
+        pairs = {name: differing_parts(a[name], b[name]) for name in a if a[name] != b[name]}
+        theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+        return theirs, ours
+    return a, b
+
+
+def place_text(place: str) -> str:
+    """Return a claim's place, a table by its number instead of its file: ``Table 2``."""
+    return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)
+
+
+def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a full answer on a claim, as name and text."""
+    yield "says", record.says
+    if record.verdict != "error":
+        yield "published", value_text(record.published)
+        yield "ours", value_text(record.ours)
+        yield "verdict", f"{WORDS[record.verdict]} ({record.basis})"
+        yield "how", record.how
+    if record.why:
+        yield "why", record.why
+    if record.committed and record.committed != record.verdict:
+        yield "before", f"{WORDS[record.committed]} (the verdict that ships with attnprof)"
+
+
+def title_of(values: Mapping[str, Any]) -> str:
+    """Return a table's title, with its number if the document has one."""
+    title = str(values["title"])
+    return f"Table {values['name']}: {title}" if values["name"].isdigit() else title
+
+
+def cell_text(cell: Any) -> str:
+    """Return the printed value and, if ours differs, ours in brackets."""
+    if not isinstance(cell, Mapping):
+        return value_text(cell)
+    printed, ours = value_text(cell["printed"]), value_text(cell["ours"])
+    if bound := cell.get("bound"):
+        return f"{printed} [{bound} {ours}]"
+    return f"{printed} [ours {ours}]" if cell["differs"] else printed
+
+
+def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int, int]:
+    """Return how many cells were recomputed, and how many of them differ.
+
+    With ``bounds`` the cells beside a bound are counted instead: those that differ are beyond it.
+    """
+    cells = [
+        cell for row in values["rows"] for cell in row.values()
+        if isinstance(cell, Mapping) and ("bound" in cell) == bounds
+    ]  # fmt: skip
+    return len(cells), sum(cell["differs"] for cell in cells)
+
+
+def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notes below a table: how many values were recomputed, and its own notes."""
+    made, differing = count_cells(values)
+    if made:
+        yield f"{made} values made again, {differing or 'none'} of them different from the printed."
+    bounded, beyond = count_cells(values, bounds=True)
+    if bounded:
+        yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
+    yield from values["notes"]
+
+
 #: The width from which a claim's place and verdict have columns; characters of a claim's name.
 WIDE, NAME = 115, 26
 MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
-def tables(
+def reproduce_tables(
     report: Report, *, everything: bool = False, in_full: bool = False, by_name: bool = False
 ) -> Iterator[RenderableType]:
     """Yield the table or figure asked for, whole answers, every claim, or a summary."""
@@ -64,8 +181,8 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
     counted = [COUNTED[key] for key in kept]
-    found = claims.count_rows(summary["documents"], kept)
-    rows = [[*name.partition(" ")[::2], *counts] for name, *counts in found]
+    counts = count_rows(summary["documents"], kept)
+    rows = [[*name.partition(" ")[::2], *numbers] for name, *numbers in counts]
     rows[-1:-1] = [[]] * (len(rows) > 1)  # a blank line before the sums
     yield FittedTable("", "document", *counted, rows=rows, right=counted)
 
@@ -82,12 +199,12 @@ class _Listed:
         wide = options.max_width >= WIDE
         more = ["place", *["verdict"] * self.verdicts] if wide else []
         texts = ("printed", "ours" if self.verdicts else "right")
-        rows = map(self._row, self.records, repeat(wide))
+        rows = (self._row(record, wide=wide) for record in self.records)
         yield FittedTable("claim", *more, *texts, rows=rows, title=self.title)
 
-    def _row(self, record: ReproduceRecord, wide: bool) -> list[str | Text]:
+    def _row(self, record: ReproduceRecord, *, wide: bool) -> list[str | Text]:
         place, verdict = place_text(record.place), [_verdict(record)] * self.verdicts
-        sides = claims.printed_and_ours(record)
+        sides = printed_and_ours(record)
         if wide:
             return [record.claim, place, *verdict, *sides]
         below = (Text(line, style="dim") for line in wrap(place, NAME))
@@ -103,7 +220,7 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
     for record in records:
         place = f"  {place_text(record.place)}  "
         yield Text.assemble((record.claim, "bold"), place, _verdict(record))
-        for name, text in claims.answer_lines(record):
+        for name, text in answer_lines(record):
             yield Hanging(Text.assemble((f"  {name:<11}", "dim"), text), 13)
         yield ""
 
@@ -111,34 +228,125 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
 def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield a document's statements on a figure beside those of our data."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
-    said = [Text("differs", style="red"), Text("agrees", style="green")]
-    rows = (
-        [*(Text(str(its[key])) for key in ("what", "printed", "ours")), said[bool(its["agrees"])]]
-        for its in figure["described"]
-    )
-    yield FittedTable("what", "in the document", "ours", "", rows=rows)
+    table = FittedTable(*DESCRIBED)
+    for *texts, verdict in described_rows(figure):
+        table.add_row(*texts, Text(verdict, style=AGREES[verdict]))
+    yield table
 
 
 def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield a recomputed table."""
-    yield Text(claims.title_of(values), style="bold")
-    rows = values["rows"]
-    names, labels = values["columns"], 0
+    yield Text(title_of(values), style="bold")
+    rows, names, labels = values["rows"], values["columns"], 0
     while labels < 2 and not any(isinstance(row[names[labels]], Mapping) for row in rows):
         labels += 1
     titles = {name: name.replace("_", " ") for name in names}
     numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
     cells = ([_cell(row[name]) for name in names] for row in rows)
     yield FittedTable(*titles.values(), rows=cells, right=numeric, keys=max(1, labels))
-    for line in claims.table_notes(values):
-        yield Text(f" {line}", style="dim")
+    yield from (Text(f" {line}", style="dim") for line in table_notes(values))
 
 
 def _cell(cell: Any) -> Text:
     differs = isinstance(cell, Mapping) and cell["differs"]
-    return Text(claims.cell_text(cell), style="red" if differs else "")
+    return Text(cell_text(cell), style="red" if differs else "")
 
 
 def _is_number(cell: Any) -> bool:
-    value = cell["printed"] if isinstance(cell, Mapping) else cell
-    return re.fullmatch(r"(None|-?\d+(\.\d+)?(e-?\d+)?)?", str(value)) is not None
+    return re.fullmatch(r"(None|-?\d+(\.\d+)?(e-?\d+)?)?", str(printed_of(cell))) is not None
+
+
+def printed_of(cell: Any) -> Any:
+    """Return what the document has in a cell of a recomputed table."""
+    return cell["printed"] if isinstance(cell, Mapping) else cell
+
+
+#: Sections of a document's claims: title, verdict, and the heading of our result.
+SECTIONS = (
+    ("Errata", "erratum", "right"),
+    ("Not reproducible", "not-reproducible", "ours"),
+    ("Without a verdict", "error", "ours"),
+)
+
+
+def reproduce_page(
+    report: Report, *, by_name: bool = False, linked: bool = False, **_how: object
+) -> str:
+    """Return the Markdown page: counts, errata, claims that are not reproducible, readings.
+
+    ``by_name`` has whole answers instead. ``linked``: the documents' folders are beside the page.
+    """
+    filters = {
+        "table": lambda rows, *heads: _table(heads, rows), "row": _row,
+        "counts": lambda its: _table(["document", *COUNTED.values()], count_rows(its, COUNTED)),
+        "read": lambda record: [
+            f"`{record.claim}`", place_text(record.place), WORDS[record.verdict],
+            ". ".join(dict.fromkeys((record.how, record.why))),
+        ],
+        "answer": answer_lines, "place": place_text, "regenerated": _table_page,
+        "verdict": lambda record: WORDS[record.verdict], **FILTERS,
+        "left_out": lambda number: {f"figure {n}": why for n, why in not_made(number).items()},
+    }  # fmt: skip
+    return filled(
+        "reproduce.md", filters, by_name=by_name, linked=linked, summary=report.summary,
+        records=report.of(ReproduceRecord), sections=SECTIONS, mark=mark("reproduce"),
+    )  # fmt: skip
+
+
+def _row(record: ReproduceRecord) -> list[str]:
+    both = (  # a formula is code: its signs would be taken for emphasis
+        f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
+        for text in printed_and_ours(record)
+    )
+    return [f"`{record.claim}`", place_text(record.place), *both, record.why]
+
+
+def _reasons(left_out: Mapping[str, str]) -> str:
+    """Return a list of what was left out, grouped by reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        names.setdefault(why, []).append(name)
+    return "\n".join(f"- {', '.join(those)}: {_escaped(why)}" for why, those in names.items())
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return markdown_table(heads, (map(_escaped, row) for row in rows)).rstrip("\n")
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown shows verbatim; code between backticks stays code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(
+        part.replace("|", "\\|")
+        if part.startswith("`")
+        else re.sub(r"([*_|<>\[\]~])", r"\\\1", part)
+        for part in parts
+    )
+
+
+def _table_page(values: Mapping[str, Any]) -> str:
+    """Return a recomputed table; ours is in brackets where it differs."""
+    rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
+    table = _table([name.replace("_", " ") for name in values["columns"]], rows)
+    below = "".join(f"\n\n{_escaped(line)}" for line in table_notes(values))
+    return f"### {_escaped(title_of(values))}\n\n{table}{below}"
+
+
+def described_rows(values: Mapping[str, Any]) -> list[list[str]]:
+    """Return what the document says of a figure beside ours, and whether they agree."""
+    return [
+        [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
+        for its in values["described"]
+    ]
+
+
+def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
+    """Return a figure's title, its image if it was drawn, and what the document says of it."""
+    drawn = f"![{_escaped(values['title'])}]({image})\n\n" if image else ""
+    rows = described_rows(values)
+    table = _table(DESCRIBED, rows) if rows else ""
+    return f"### Figure {values['name']}: {values['title']}\n\n{drawn}{table}"
+
+
+#: Template filters that the page and the documents' folders share.
+FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}

@@ -17,30 +17,18 @@ from attnprof.render.plots import style
 from attnprof.render.plots.style import Axes, Figure, Place
 
 Rows = Sequence[Mapping[str, Any]]
-Drawing = Callable[[FigureData], "Figure"]
+Drawing = Callable[[FigureData], Figure]
 
 
-class Drawings(dict[str, Drawing]):
-    """The drawings of a document, by the name of the figure."""
+def drawing(height: float, fill: Callable[[Figure, FigureData], str]) -> Drawing:
+    """Return a drawing so many inches high: ``fill`` fills the figure and returns its caption."""
 
-    def draws(
-        self, *names: str, height: float
-    ) -> Callable[[Callable[[Figure, FigureData], str]], Drawing]:
-        """Return a decorator that adds figures of these inches.
+    def draw(data: FigureData) -> Figure:
+        figure = style.new_figure(height)
+        style.caption(figure, fill(figure, data))
+        return figure
 
-        The decorated function fills a figure and returns its caption.
-        """
-
-        def added(fill: Callable[[Figure, FigureData], str]) -> Drawing:
-            def draw(data: FigureData) -> Figure:
-                figure = style.new_figure(height)
-                style.caption(figure, fill(figure, data))
-                return figure
-
-            self.update(dict.fromkeys(names, draw))
-            return draw
-
-        return added
+    return draw
 
 
 def drawings(number: str) -> dict[str, Drawing]:

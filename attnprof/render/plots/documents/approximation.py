@@ -5,12 +5,11 @@ from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, Rows, curve, of
+from attnprof.render.plots.documents import Rows, curve, drawing, of
 from attnprof.render.plots.series import length_axis
 from attnprof.render.plots.style import MIB, Axes, Figure
 from attnprof.render.plots.ticks import plain, with_prefix
 
-DRAWINGS = Drawings()
 #: Panels: the line's quantity, the points' quantity, divisor, axis label, title.
 PANELS = (
     ("flops", "matmul_flops_counted", 1.0, "FLOPs", "operations"),
@@ -19,7 +18,6 @@ PANELS = (
 )
 
 
-@DRAWINGS.draws(*"DEFG", height=2.4)
 def draw_family(figure: Figure, data: FigureData) -> str:
     """Draw operations, memory and time by length, standard attention in black."""
     panels = style.split(figure, 3)
@@ -56,7 +54,6 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
-@DRAWINGS.draws("B", height=2.6)
 def draw_projections(figure: Figure, data: FigureData) -> str:
     """Draw FLOPs of the three products, and of the attention that follows."""
     axes = figure.subplots()
@@ -77,7 +74,6 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("C", height=2.6)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """Draw FLOPs of a layer by part, and its peak memory, by number of heads."""
     work, memory = style.split(figure, 2)
@@ -103,7 +99,6 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("Z", height=2.7)
 def draw_results(figure: Figure, data: FigureData) -> str:
     """Draw losses, ratios and seconds: printed ones hatched, ours plain."""
     losses, ratios, times = style.split(figure, 3)
@@ -138,3 +133,9 @@ def _bars(axes: Axes, rows: Rows, quantity: str, *, shift: float = 0.0, **look: 
     axes.bar(places, heights, 0.4 if shift else 0.6, edgecolor="white", **look)
     axes.set_xticks(range(len(rows)), [str(row["model"]) for row in rows], rotation=30, ha="right")
     axes.set_xlim(-0.6, len(rows) - 0.4)
+
+
+DRAWINGS = {
+    **dict.fromkeys("DEFG", drawing(2.4, draw_family)), "B": drawing(2.6, draw_projections),
+    "C": drawing(2.6, draw_heads), "Z": drawing(2.7, draw_results),
+}  # fmt: skip

@@ -5,13 +5,12 @@ from typing import Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, Rows, curve, draw_arrow, draw_box, of
+from attnprof.render.plots.documents import Rows, curve, draw_arrow, draw_box, drawing, of
 from attnprof.render.plots.heatmap import draw_heatmap
 from attnprof.render.plots.style import Axes, Figure, Place
 from attnprof.render.plots.ticks import with_prefix
 from attnprof.units import format_rate
 
-DRAWINGS = Drawings()
 #: In drawing order: a curve that coincides with an earlier one lies on it, dashed.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
 #: Column of each input in a diagram, and the name of a block's output with two inputs.
@@ -25,7 +24,6 @@ HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
 ASIDE = 0.3
 
 
-@DRAWINGS.draws("1", height=3.4)
 def draw_diagram(figure: Figure, data: FigureData) -> str:
     """Draw Figure 1: a panel a mechanism, a block a row: what it is, and its inputs ``on``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
@@ -74,7 +72,6 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
         draw_arrow(axes, (x0, y0), bottom, "arc3")
 
 
-@DRAWINGS.draws("2", height=2.3)
 def draw_by_width(figure: Figure, data: FigureData) -> str:
     """Draw Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
@@ -112,10 +109,6 @@ def draw_heatmaps(data: FigureData) -> Figure:
     return draw_heatmap(Report("heatmap", records, summary))
 
 
-DRAWINGS["3"] = draw_heatmaps
-
-
-@DRAWINGS.draws("4", height=2.4)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """Draw Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
@@ -144,3 +137,9 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         f"Eq 24, one forward and backward pass, h = {data.facts['h']}; one scale for all panels. "
         "Optimised and Super coincide."
     )
+
+
+DRAWINGS = {
+    "1": drawing(3.4, draw_diagram), "2": drawing(2.3, draw_by_width), "3": draw_heatmaps,
+    "4": drawing(2.4, draw_surfaces),
+}  # fmt: skip

@@ -2,10 +2,9 @@
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, Rows, draw_arrow, draw_box
+from attnprof.render.plots.documents import Rows, draw_arrow, draw_box, drawing
 from attnprof.render.plots.style import Axes, Figure, Place
 
-DRAWINGS = Drawings()
 #: Half a box, where steps are one apart in both directions.
 HALF = HALF_WIDTH, HALF_HEIGHT = 0.46, 0.33
 #: Boxes on the width of a page and of a column, and an inch's share of a row.
@@ -13,7 +12,6 @@ COLUMNS, ABREAST, ROW = 9, 4, 0.62
 INPUT = "input row"
 
 
-@DRAWINGS.draws("2", "3", "4", "5", "6", height=ROW)
 def draw_sublayer(figure: Figure, data: FigureData) -> str:
     """Draw one box a step, the critical path filled."""
     places = _places(data.rows)
@@ -79,3 +77,6 @@ def _arrow(axes: Axes, start: Place, end: Place, *, down: bool) -> None:
     else:
         path = right, left, "arc3"
     draw_arrow(axes, _turned(path[0], down=down), _turned(path[1], down=down), path[2])
+
+
+DRAWINGS = dict.fromkeys("23456", drawing(ROW, draw_sublayer))

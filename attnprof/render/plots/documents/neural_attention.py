@@ -4,14 +4,12 @@ from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, of
+from attnprof.render.plots.documents import drawing, of
 from attnprof.render.plots.style import Figure
 
-DRAWINGS = Drawings()
 COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}
 
 
-@DRAWINGS.draws("1", height=2.9)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """Draw the dot product's paraboloid, and a network's folded sheet."""
     import numpy as np
@@ -34,7 +32,6 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("3", height=2.2)
 def draw_tensor(figure: Figure, data: FigureData) -> str:
     """Draw a panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
@@ -55,7 +52,6 @@ def draw_tensor(figure: Figure, data: FigureData) -> str:
     return "C at i, j, k: Q' (orange) is copied along j, K' (blue) along i."
 
 
-@DRAWINGS.draws("8", height=2.8)
 def draw_matrix(figure: Figure, data: FigureData) -> str:
     """Draw the scores of all pairs."""
     import numpy as np
@@ -71,3 +67,9 @@ def draw_matrix(figure: Figure, data: FigureData) -> str:
     axes.set_yticks(range(tokens), names)
     axes.set(xlabel="j", ylabel="i")
     return "Scores A of all pairs: random Q', K' and weights, one hidden layer."
+
+
+DRAWINGS = {
+    "1": drawing(2.9, draw_surfaces), "3": drawing(2.2, draw_tensor),
+    "8": drawing(2.8, draw_matrix),
+}  # fmt: skip

@@ -6,10 +6,9 @@ from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.documents import Drawings, Rows, curve, of
+from attnprof.render.plots.documents import Rows, curve, drawing, of
 from attnprof.render.plots.style import MIB, Axes, Figure
 
-DRAWINGS = Drawings()
 #: Dashes of printed curves, and of additional ones.
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
 #: Head widths by colour and marker, in order.
@@ -29,7 +28,6 @@ LAWS = {
 }  # fmt: skip
 
 
-@DRAWINGS.draws("4", height=1.9)
 def draw_norms(figure: Figure, data: FigureData) -> str:
     """Draw Figure 4: a panel an expression, sampled norms on the lines of the laws."""
     panels, spare = _panels(figure, data, "mean norm")
@@ -49,7 +47,6 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
     return f"{caption}Table 1. {_sampling(data.rows)}"
 
 
-@DRAWINGS.draws("5", height=1.9)
 def draw_errors(figure: Figure, data: FigureData) -> str:
     """Draw Figure 5: the same panels, relative errors of the laws with standard errors."""
     panels, spare = _panels(figure, data, "relative error of the law")
@@ -168,7 +165,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 _LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 
-@DRAWINGS.draws("1", height=3.2)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """Draw Figure 1: a column a head width, time above memory, crossovers marked."""
     widths = data.facts["widths"]
@@ -235,7 +231,6 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longe
     style.write_in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
-@DRAWINGS.draws("2", height=2.0)
 def draw_encoders(figure: Figure, data: FigureData) -> str:
     """Draw Figure 2: memory and time of three encoders, and the efficient one's ratio."""
     panels = memory, time, ratio = style.split(figure, 3)
@@ -311,3 +306,9 @@ def _legend(
     ]
     looks = [{"linewidth": 1.0, **entry} for entry in (*handles, *met, *more)]
     style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
+
+
+DRAWINGS = {
+    "1": drawing(3.2, draw_heads), "2": drawing(2.0, draw_encoders), "4": drawing(1.9, draw_norms),
+    "5": drawing(1.9, draw_errors),
+}  # fmt: skip
