@@ -10,8 +10,12 @@ import torch
 import attnprof
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.trace.doubles import DoubleProduct, called
+from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text, divided, of_a_factor, one_by_one
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
@@ -149,3 +153,20 @@ def test_a_maximum_of_roundings_of_floats_has_its_value():
     sizes = {d: sympy.Integer(403960), n: sympy.Integer(2)}
     assert largest.xreplace(sizes) == 4 * math.floor(403960 * math.log(403960)) + 2
     assert not is_zero(largest)
+
+
+@pytest.mark.parametrize(
+    ("code", "inside", "outside"),
+    [
+        (lambda x: torch.stack(x.chunk(2, -1)), {"B": 2, "N": 5, "d": 2}, {"B": 2, "N": 5, "d": 3}),
+        (lambda x: x.unfold(1, 3, 1).sum(-1), {"B": 3, "N": 3, "d": 4}, {"B": 3, "N": 2, "d": 4}),
+    ],
+)
+def test_a_single_one_is_no_case_of_its_own_where_all_is_done_as_for_others(code, inside, outside):
+    target = target_of(code, {}, {"x": "B, N, d"})
+    forms = derived(target, ["train"]).phases["train"]
+    assert forms.holds(inside)
+    assert not forms.holds(outside)
+    counted = totals(record(target, inside, training=True), "train")
+    for quantity, formula in forms.formulas.items():
+        assert evaluate(formula.expression, inside) == counted[quantity]

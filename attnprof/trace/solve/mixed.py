@@ -5,7 +5,6 @@ Some sizes were symbols in the runs behind these formulas; the others were numbe
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, product
@@ -18,11 +17,10 @@ from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
     NoFormulaError,
-    OutOfBudgetError,
     Runs,
     Solution,
     differences,
@@ -171,7 +169,7 @@ class Mixed(Solution):
         return max(SHORT, 4 * self.operations(self.near()))
 
     @cached_property
-    def _is_long(self) -> bool:
+    def is_long(self) -> bool:
         """Whether the shortest runs are of many layers."""
         return self.operations(self.near()) > LONG
 
@@ -182,8 +180,7 @@ class Mixed(Solution):
             self._leave_out_rests(self.blocks, runs)
         self.start = dict(self.least)
         for name in self.plan.blocks:
-            if not self.blocks:
-                self._extend_downwards(name, runs)
+            extend_downwards(self, name, runs)
             extend_upwards(self, name, runs)
         if self.plan.concrete:
             narrow_to_corners(self, runs)
@@ -194,13 +191,11 @@ class Mixed(Solution):
         """Leave out remainders of 1 and 2 at which runs differ from the formulas."""
         block, name = blocks.at(self.near()), blocks.name
         for rest in (1, 2):
-            more = _FEW_BLOCKS if self._is_long else _BLOCKS
+            more = _FEW_BLOCKS if self.is_long else _BLOCKS
             shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in more]
             if not all(self.fits(shape, runs) for shape in shapes):
                 self.left_out.append(rest)
-        if blocks.block.is_Integer:
-            first = next(rest for rest in (1, 2, 3) if rest not in self.left_out)
-            self.least[name] = block * self.turns + first
+        self.least[name] += 2 in self.left_out
 
     def near(self, **sizes: int) -> dict[str, int]:
         """Return a small shape inside, with the given sizes."""
@@ -213,7 +208,7 @@ class Mixed(Solution):
     @cached_property
     def others(self) -> list[dict[str, int]]:
         """Samples of the sizes that are symbols in the runs, of several magnitudes; {} is small."""
-        most = _FEW_OTHERS if self._is_long else _OTHERS
+        most = _FEW_OTHERS if self.is_long else _OTHERS
         drawn = islice(shapes_in(self.near(), self._quick), most)
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
 
@@ -232,43 +227,6 @@ class Mixed(Solution):
                 forms["peak_bytes"] = trimmed(forms["peak_bytes"], held, shape, self.points)
             wrong = differences(self.forms, counted, shape)
         return not wrong
-
-    def _extend_downwards(self, name: str, runs: Runs) -> None:
-        """Lower the least number of a size to the smallest from which on the formulas hold."""
-        (stride, rest), least = self.strides.get(name, (1, 0)), self.least[name]
-        near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
-        near = {x + (rest - x) % stride for x in near}
-        below = sorted(x for x in near if 1 < x < least)
-        before = {phase: dict(forms) for phase, forms in self.forms.items()}
-        for place, size in enumerate(below):
-            shapes = (self.near(**{name: x}) for x in below[place:])
-            if all(self.fits(x, runs) for x in shapes) and self._holds_from(name, size, runs):
-                self.least[name] = size
-                return
-            self.forms |= {phase: dict(forms) for phase, forms in before.items()}  # as untrimmed
-
-    def _holds_from(self, name: str, size: int, runs: Runs) -> bool:
-        """Return whether runs at a smaller number agree, also with another number far larger."""
-
-        def far(other: str, least: int) -> int:
-            step = self.strides.get(other, (1, 0))[0]
-            return least + -(-max(least + 1, _FAR - least) // step) * step
-
-        base = {**self.least, name: size}
-        further = [{**base, x: far(x, least)} for x, least in base.items() if x != name]
-        for numbers in (base, *further):
-            run = None
-            with suppress(OutOfBudgetError):
-                run = self.plan.at(numbers, runs.phases, ragged=False)
-            if isinstance(run, SymbolicRun):
-                shapes = ({**x, **numbers} for x in shapes_in(self.near(**numbers), lambda _: True))
-                inside = (x for x in shapes if run.holds(x) and self.conditions.holds(x))
-                drawn = islice(inside, _DRAWN)
-                if any(differences(self.forms, run.numbers(x), x) for x in drawn):
-                    return False
-            elif numbers is base:
-                return False
-        return True
 
 
 # -- how far up ------------------------------------------------------------------------

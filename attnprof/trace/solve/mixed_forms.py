@@ -17,6 +17,7 @@ from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.smaller_sizes import extend_to_fewer_blocks
 from attnprof.trace.solve.verification import NoFormulaError, Runs
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
@@ -127,6 +128,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
     _withhold_curved_peaks(formulas)
     formulas.extend_ranges(runs)
+    extend_to_fewer_blocks(formulas, runs)
     return formulas
 
 

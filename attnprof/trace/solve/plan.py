@@ -5,6 +5,7 @@ and a rest, as N = 64*turns + rest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import gcd
@@ -118,6 +119,17 @@ class SizePlan:
             return NoFormulaError(f"it does not run at {sizes_text(sizes)}")
         forms = totals_by_phase(trace, runs.phases)
         return SymbolicRun(self.target.symbols, forms, SizeConditions([]), trace, {})
+
+    def seen(
+        self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
+    ) -> SymbolicRun | None:
+        """Return the run at these numbers if it was made; one of ``whole`` blocks is made now."""
+        run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
+        if whole:
+            with suppress(OutOfBudgetError):
+                run = self.at(counts, phases, ragged=False)
+        alike = whole or set(self.blocks.values()) == {1}
+        return run if alike and isinstance(run, SymbolicRun) else None
 
     def first(self, name: str) -> int:
         """Return the first number (of blocks) of a size."""

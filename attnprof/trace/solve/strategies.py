@@ -42,6 +42,7 @@ from attnprof.trace.solve.plan import (
     whole_block_exclusions,
 )
 from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.single_sizes import include_single_sizes
 from attnprof.trace.solve.small_runs import short_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import (
@@ -221,6 +222,7 @@ def by_symbols(attempt: Attempt) -> Forms:
         runs = Runs(target, phases, 2 * symbolic.trace.operations + 100)
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
+        symbolic = include_single_sizes(symbolic, runs, hints)
     elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
         raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     forms = attempt.verified("symbolic", symbolic, shapes)

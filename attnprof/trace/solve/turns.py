@@ -263,7 +263,7 @@ def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Symb
             break
         if trace := runs.run_or_none(shape):
             counted = totals_by_phase(trace, runs.phases)
-            (refused if _differs(symbolic, counted, shape) else agreed).append(broken)
+            (refused if differs(symbolic, counted, shape) else agreed).append(broken)
     counts = Counter(chain(*(broken for broken in agreed if all(map(_is_of_remainder, broken)))))
     dropped = {condition for condition, times in counts.items() if times >= HELD_OUT}
     for broken in refused:
@@ -278,7 +278,7 @@ def _is_of_remainder(condition: Any) -> bool:
     return alone and hasattr(condition, "lhs") and remainder(condition) is not None
 
 
-def _differs(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+def differs(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
     """Return whether a concrete run counted something else than the formulas say."""
     try:
         return bool(differences(symbolic.forms, counted, shape))

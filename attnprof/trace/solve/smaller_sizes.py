@@ -1,0 +1,187 @@
+"""Extend formulas to smaller sizes than those of the runs behind them, and to fewer blocks."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from attnprof.algebra.expressions import symbol
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.verification import OutOfBudgetError, Runs, differences
+
+if TYPE_CHECKING:
+    from attnprof.trace.solve.mixed import Mixed
+
+#: Shapes at which a symbolic run is compared with formulas: at most, and at least.
+_DRAWN, _FEWEST = 60, 12
+#: Sizes that blocks are made of, as multiples of the least, at which runs are compared.
+_TIMES = 1, 2, 3
+#: A number far above small ones.
+_FAR = 9
+
+
+# -- smaller numbers ---------------------------------------------------------------------
+def extend_downwards(formulas: "Mixed", name: str, runs: Runs) -> None:
+    """Lower the least number of a size as far as the formulas hold."""
+    stride, rest = formulas.strides.get(name, (1, 0))
+    blocks = formulas.blocks
+    if blocks and name == blocks.name and (formulas.divided or not blocks.block.is_Integer):
+        return
+    least = formulas.least[name]
+    near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
+    near = {x + (rest - x) % stride for x in near}
+    below = sorted((x for x in near if 1 < x < least), reverse=True)
+    if formulas.is_long:  # the code branches before some sizes: these are few, and not tried twice
+        shapes = ((x, formulas.near(**{name: x})) for x in below[::-1])
+        shortest = next((x for x, shape in shapes if formulas.fits(shape, runs)), 0)
+        below = [x for x in (least - 1, shortest) if 0 < x < least]
+    if below and _holds_from(formulas, name, below[-1], runs):
+        between = (formulas.near(**{name: size}) for size in below[:-1])
+        if all(formulas.fits(x, runs) for x in between if formulas.conditions.holds(x)):
+            formulas.least[name] = below[-1]
+            return
+    for size in below[:-1]:
+        if not _holds_from(formulas, name, size, runs):
+            break
+        formulas.least[name] = size
+
+
+def _holds_from(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
+    """Return whether the formulas hold at a smaller size, whatever the other sizes are."""
+    before = {phase: dict(forms) for phase, forms in formulas.forms.items()}
+    if _holds_at(formulas, name, size, runs) and _holds_beyond(formulas, name, size, runs):
+        return True
+    formulas.forms.update(before)  # of peaks a moment may be gone
+    return False
+
+
+def _holds_at(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
+    """Return whether formulas give what runs give at a smaller size; symbolic runs if made."""
+    shapes = [formulas.near(**x, **{name: size}) for x in formulas.others]
+    blocks = formulas.blocks
+    whole = blocks if blocks and formulas.divided and name != blocks.name else None
+    counts = {**formulas.least, name: size} | ({whole.name: formulas.turns} if whole else {})
+    if known := formulas.plan.seen(counts, runs.phases, whole=bool(whole)):
+        shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
+        if whole:
+            shapes = [{**s, whole.name: formulas.turns * whole.at(s)} for s in shapes]
+        fits = not whole or formulas.fits(formulas.near(**{name: size}), runs)
+        return fits and not any(differences(formulas.forms, known.numbers(s), s) for s in shapes)
+    free = [x for x in formulas.plan.target.symbols if x not in formulas.plan.blocks]
+    for wide in free:  # one other size is far larger
+        shapes.append(formulas.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
+        if blocks and name != blocks.name:
+            shapes.append({**shapes[-1], blocks.name: _FAR * blocks.at(shapes[-1])})
+    inside = [x for x in shapes if formulas.conditions.holds(x)]
+    return bool(inside) and all(formulas.fits(x, runs) for x in inside)
+
+
+def _holds_beyond(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
+    """Return whether formulas hold at a smaller size also if another number is far larger.
+
+    They are compared with a symbolic run there; where there is none, they are taken to hold.
+    """
+    blocks = formulas.blocks
+    base = {**formulas.least, name: size}
+    if blocks:
+        base[blocks.name] = formulas.turns + (not formulas.divided)
+    for other in (x for x in base if x != name):
+        counts = {**base, other: _far_number(formulas, other, base[other])}
+        with suppress(OutOfBudgetError):
+            run = formulas.plan.at(counts, runs.phases, ragged=False)
+            if isinstance(run, SymbolicRun) and not _agrees(formulas, run, counts):
+                return False
+    return True
+
+
+def _far_number(formulas: "Mixed", name: str, size: int) -> int:
+    """Return a far larger number, in steps of the numbers that the formulas are for."""
+    step = formulas.strides.get(name, (1, 0))[0]
+    return size + -(-max(size + 1, _FAR - size) // step) * step
+
+
+def _agrees(formulas: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> bool:
+    blocks = formulas.blocks
+    plain = {x: n for x, n in counts.items() if not blocks or x != blocks.name}
+
+    def placed(sizes: Sizes) -> dict[str, int]:
+        shape = {**sizes, **plain}
+        return shape | ({blocks.name: counts[blocks.name] * blocks.at(shape)} if blocks else {})
+
+    shapes = map(placed, shapes_in(formulas.near(**plain), lambda _: True))
+    inside = (x for x in shapes if run.holds(x) and formulas.conditions.holds(x))
+    return not any(
+        differences(formulas.forms, run.numbers(shape), shape) for shape in islice(inside, _DRAWN)
+    )
+
+
+# -- fewer blocks ------------------------------------------------------------------------
+def extend_to_fewer_blocks(formulas: "Mixed", runs: Runs) -> None:
+    """Lower the least number of blocks, one at a time, as long as runs there give the same."""
+    blocks = formulas.blocks
+    if blocks is None or (blocks.block.is_Integer and not formulas.divided):
+        return
+    name = blocks.name
+    while formulas.turns > formulas.divided:
+        fewer = formulas.turns - 1
+        kinds = [(fewer, False)] if formulas.divided else [(fewer, True), (formulas.turns, False)]
+        try:
+            alike = all(
+                _agrees_in_blocks(formulas, turns, runs, ragged=ragged) for turns, ragged in kinds
+            )
+        except OutOfBudgetError:
+            return
+        if not alike:
+            return
+        formulas.turns = fewer
+        if blocks.block.is_Integer:
+            formulas.least[name] = fewer * int(blocks.block)
+
+
+def _agrees_in_blocks(formulas: "Mixed", turns: int, runs: Runs, *, ragged: bool) -> bool:
+    """Return whether formulas give what a symbolic run of so many blocks (``turns``) gives.
+
+    If only peaks differ, the peak of that run becomes a case of the formula. If the block length is
+    a number in the run, formulas are compared with concrete runs of other block lengths, too.
+    """
+    plan, blocks = formulas.plan, formulas.blocks
+    if blocks is None:
+        return False
+    name, block = blocks.name, blocks.block
+    numbers = {x: plan.first(x) for x in plan.blocks if x != name}
+    run = plan.at({**numbers, name: turns}, runs.phases, ragged=ragged)
+    if not isinstance(run, SymbolicRun):
+        return False
+
+    def placed(sizes: Sizes) -> dict[str, int]:
+        one = blocks.at(sizes)
+        rest = 2 + sizes[name] % max(one - 2, 1) if ragged else 0
+        return {**sizes, name: turns * one + rest} | ({blocks.rest.name: rest} if ragged else {})
+
+    def inside(sizes: Sizes) -> bool:
+        return run.holds(sizes) and formulas.conditions.holds(sizes)
+
+    shapes = (placed({**x, **numbers}) for x in shapes_in(formulas.near(), lambda _: True))
+    drawn = [*islice(filter(inside, shapes), _DRAWN)]
+    if len(drawn) < _FEWEST:
+        return False
+    wrong = {what for x in drawn for what in differences(formulas.forms, run.numbers(x), x)}
+    of = [x for x in numbers if block.has(symbol(x))]
+    near = [placed(formulas.near(**{x: n * formulas.least[x] for x in of})) for n in _TIMES if of]
+    fit = all(formulas.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
+    if not fit or of or not formulas.divided or any(kind != "peak_bytes" for _, kind in wrong):
+        return fit and not wrong
+    for phase, kind in wrong:  # of few blocks another moment is the worst
+        here = run.forms[phase][kind], symbol(name) <= turns * block
+        formulas.forms[phase][kind] = _with_case(here, formulas.forms[phase][kind])
+    return True
+
+
+def _with_case(case: tuple[Any, Any], otherwise: Any) -> Any:
+    """Return a piecewise formula: that of the case where its condition holds, else another one."""
+    import sympy
+
+    cases = otherwise.args if isinstance(otherwise, sympy.Piecewise) else [(otherwise, True)]
+    return sympy.Piecewise(case, *cases, evaluate=False)
