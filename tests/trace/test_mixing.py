@@ -26,6 +26,7 @@ from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import small_sizes
+from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import SymbolicRun
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
@@ -359,12 +360,13 @@ def test_smaller_sizes_are_tried_with_another_far_larger():
 
     target = SimpleNamespace(symbols=("N", "h", "d"))
     hints, blocks = {"N": 421, "h": 6, "d": 32}, {"N": 1, "h": 1}
-    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at)
+    unseen = {"seen": lambda *_, **__: None}
+    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **unseen)
     forms, least, ends = {"train": {"peak_bytes": 4 * d * N}}, {"N": 5, "h": 2}, {"N": 64, "h": 64}
-    found = Mixed(plan, None, forms, None, SizeConditions([]), least, ends, {}, 1)
-    found.fits = lambda *_: True
-    found._extend_downwards("N", SimpleNamespace(phases=["train"]))
-    assert found.least == {"N": 4, "h": 2}  # below 4 not with 9 for h
+    formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
+    formulas.fits = lambda *_: True
+    extend_downwards(formulas, "N", SimpleNamespace(phases=["train"]))
+    assert formulas.least == {"N": 4, "h": 2}  # below 4 not with 9 for h
 
 
 def test_short_runs_have_a_width_inside():
