@@ -267,7 +267,7 @@ def predicted_record(request: PointRequest, counts: ProfileRecord | None = None)
 
 def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
     """Return operations alike with their calls and seconds, the dearest first."""
-    calls = Counter(work.operations)
+    calls = Counter(replace(o, weights=0) for o in work.operations)
     rows = [
         {
             "name": operation.name, "sizes": list(operation.sizes), "calls": count,

@@ -14,7 +14,7 @@ from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
 from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
-from attnprof.device.prediction import predict_points
+from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
@@ -92,6 +92,15 @@ def test_the_weights_of_a_call_are_what_it_did_not_make():
     weights, biases, row, cache = 4 * 4 * 16 * 16, 4 * 4 * 16, 4 * 16, 2 * 4 * 16 * 96
     assert sum(o.weights for o in work.operations) == weights + biases + 3 * row + cache
     assert weights + cache <= work.given < 1.2 * (weights + cache)
+
+
+def test_products_alike_are_one_row_whether_their_factors_are_given_or_made():
+    ceilings = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
+    known = Calibration(ceilings, "cpu", 1, {"float32": made_up()})
+    rows = Predictor(known).point(PointRequest("standard", 96, 2, 8)).operations
+    places = [(row["name"], tuple(row["sizes"]), row["part"]) for row in rows if row["sizes"]]
+    assert len(places) == len(set(places))
+    assert ("addmm", (1, 96, 16, 16), "forward") in places
 
 
 def test_new_memory_is_paid_only_where_the_c_library_maps_it_anew():
