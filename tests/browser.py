@@ -89,7 +89,7 @@ def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address="
     """Open a file, run scripts one after the other, and return what is seen then."""
     seen = Seen()
     to_browser, from_browser = os.pipe(), os.pipe()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         words = [BROWSER, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
         shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
         process = subprocess.Popen(

@@ -37,6 +37,10 @@ CASES = {
     "cohere2": {"sliding_window": 4, "num_hidden_layers": 4},
     "olmo3": {"sliding_window": 6, "num_hidden_layers": 4},
     "starcoder2": {"sliding_window": 7},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "ministral": {"sliding_window": 5},
+    "smollm3": {"no_rope_layers": [1, 0, 1]},
+    **dict.fromkeys(("gemma", "glm4", "granite", "helium", "olmo2", "qwen2"), {}),
     "deepseek_v3": {
         **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
         **MOE,
