@@ -40,7 +40,7 @@ CASES = {
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "ministral": {"sliding_window": 5},
     "smollm3": {"no_rope_layers": [1, 0, 1]},
-    **dict.fromkeys(("gemma", "glm4", "granite", "helium", "olmo2", "qwen2"), {}),
+    **{name: {} for name in ("gemma", "glm4", "granite", "helium", "olmo2", "qwen2")},
     "deepseek_v3": {
         **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
         **MOE,
