@@ -145,16 +145,19 @@ def page(rows: Sequence[Row]) -> str:
     made = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
         "[predictions.md](predictions.md): the median error and, in parentheses, what nine in ten "
-        "stay within, all rules on and one of them off. Each column's own bias is taken out."
+        "stay within, all rules on and one of them off. Each column's own bias is taken out. "
+        "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
     lines = [
         "# What each rule of predicted times gains", "", made, "",
         f"| without | {' | '.join(settings)} |", f"|---|{'--:|' * len(settings)}",
     ]  # fmt: skip
     for rule in dict.fromkeys(row.rule for row in rows):
-        own = [cells[name, rule] for name in settings]
-        told = (f"{row.median_error:.1%} ({row.ninth_error:.0%})" for row in own)
-        lines.append(f"| {rule or 'nothing: all rules'} | {' | '.join(told)} |")
+        errors_by_setting = [
+            f"{row.median_error:.1%} ({row.ninth_error:.0%})" if row else "–"
+            for row in (cells.get((name, rule)) for name in settings)
+        ]
+        lines.append(f"| {rule or 'nothing: all rules'} | {' | '.join(errors_by_setting)} |")
     went = "; ".join(f"{rule} ({cpu} on a CPU, {gpu} on the GPU)" for rule, cpu, gpu in GONE)
     note = (
         f"Rules that went, with the median error in float32 as they were switched off: {went}. "
