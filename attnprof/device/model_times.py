@@ -71,7 +71,7 @@ def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype:
             subject = phase_subject(whole, phase, sizes, dtype)
             subject.prepare()
             return watched(subject)
-        except (RuntimeError, NotImplementedError) as error:
+        except RuntimeError as error:
             raise CannotRunError(
                 f"{whole.name} does not run without values in {phase}: {error}"
             ) from error

@@ -1,7 +1,7 @@
 """Times of whole small models, predicted by a calibration and measured: ten kinds, three phases.
 
 A prompt, a training step and a decoded token of transformers' own code with random weights, one
-thread, float32. The processor is calibrated first, into ``devices/cpu_models.json``, unless it is
+thread, float32. The processor is calibrated first, into ``devices/cpu.json``, unless it is
 there. A model's phases are timed ``PASSES`` times in turn; the median counts::
 
     python reports/run.py times/models              # everything: 12 minutes on a quiet machine
@@ -33,7 +33,7 @@ from attnprof.models.sources import hub_subject
 
 PACKAGES = ("torch", "transformers")
 THREADS, DTYPE = 1, "float32"
-FILE = Path(__file__).with_name("devices") / "cpu_models.json"
+FILE = Path(__file__).with_name("devices") / "cpu.json"
 #: Tokens of each text; passes over a model's phases; seconds that a phase is timed in each.
 LENGTHS, PASSES, MAX_TIME_S = (128, 512, 1024), 2, 2.0
 _TEXT = {
