@@ -276,8 +276,11 @@ class _Search:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})
-        pins = getattr(self._failed.get((by_symbols.__name__, str(fixed))), "pins", ())
-        return Attempt(target, phases, asked, fixed, reasons, plans, pins, by_module=self.by_module)
+        pinned = self._failed.get((by_symbols.__name__, str(fixed)))
+        conditions = [getattr(pinned, kind, ()) for kind in ("pins", "relations")]
+        return Attempt(
+            target, phases, asked, fixed, reasons, plans, *conditions, by_module=self.by_module
+        )
 
 
 def _strategy_text(strategy: str, fixed: Sizes, error: Exception) -> str:

@@ -21,6 +21,7 @@ from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.conditions import divided
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
@@ -37,6 +38,8 @@ _BOTH = 45
 _AT_ONCE = 2
 #: Operations that a processor second counts as.
 _A_SECOND = 240
+#: Blocks up to this length are no blocks: an even length is another case than an odd one.
+_SMALL_BLOCK = 3
 #: First number of a size that is the length of a block.
 _BLOCK = 4
 
@@ -149,13 +152,21 @@ def plan_of_numbers(
 
 
 def plan_for(
-    target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any], *, by_module: bool
+    target: Target,
+    hints: Sizes,
+    phases: Sequence[str],
+    pins: Sequence[Any],
+    relations: Iterable[Any] = (),
+    *,
+    by_module: bool,
 ) -> SizePlan:
     """Return a plan with as many symbols as the code allows; NoFormulaError if it allows none.
 
-    ``pins`` are conditions that fixed a size in a run with symbols for all sizes.
+    ``pins`` are conditions that fixed a size in a run with symbols for all sizes, ``relations`` all
+    conditions of that run.
     """
     base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
+    blocks = _in_whole_blocks(blocks, relations)
     plan = SizePlan(target, hints, base, blocks, by_module=by_module)
     for blocks in chain([plan.blocks], block_guesses(target, phases)):
         plan.blocks = blocks
@@ -213,7 +224,7 @@ def whole_block_exclusions(symbolic: SymbolicRun, hints: Sizes) -> list[Any]:
     left_out = (
         relation
         for relation, number, block in quotients
-        if block > 3
+        if block > _SMALL_BLOCK
         and number in (symbol("N"), -symbol("N"))
         and any(hold(relation, block, block // 2))
         and not any(hold(relation, block, 0))
@@ -304,6 +315,22 @@ def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     # formulas are over blocks of one size: others that come in blocks are numbers
     first = next((name for name, block in refined.items() if block != 1), None)
     return {x: block if x == first else sympy.Integer(1) for x, block in refined.items()}
+
+
+def _in_whole_blocks(blocks: dict[str, Any], relations: Iterable[Any]) -> dict[str, Any]:
+    """Return a plain number as a number of blocks if the code asks that a block divides the size.
+
+    Code that asserts ``N % 64 == 0`` and loops over N // 64 blocks fixes N itself: the quotient is
+    exact. Blocks of N = 64*turns are shorter runs than lengths from a usual one on.
+    """
+    if any(block != 1 for block in blocks.values()):
+        return blocks
+    equations = (relation for relation in relations if isinstance(relation, sympy.Eq))
+    for number, block, _ in filter(None, map(divided, equations)):
+        name = str(number)
+        if name in blocks and block.is_Integer and block > _SMALL_BLOCK:
+            return {**blocks, name: block}
+    return blocks
 
 
 def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:

@@ -86,7 +86,8 @@ class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
     ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
-    ``pins`` are conditions that fixed a size; ``plans`` are those of other phases.
+    ``pins`` are conditions that fixed a size, ``relations`` all of that run; ``plans`` are those of
+    other phases.
     Formulas may be for a class of the ``classed`` sizes alone. ``by_module``: costs of each module
     are asked for, and no peaks where these take further runs.
     """
@@ -98,6 +99,7 @@ class Attempt:
     reasons: list[str]
     plans: dict[str, SizePlan]
     pins: Sequence[Any] = ()
+    relations: Sequence[Any] = ()
     classed: Collection[str] = ()
     by_module: bool = False
 
@@ -254,7 +256,8 @@ def by_mixing(attempt: Attempt) -> Forms:
     hints = hints_for(target.symbols, attempt.above_one)
     known = attempt.plans.get("plan")
     if known is None:
-        known = plan_for(target, hints, phases, attempt.pins, by_module=attempt.by_module)
+        pins, relations = attempt.pins, attempt.relations
+        known = plan_for(target, hints, phases, pins, relations, by_module=attempt.by_module)
         attempt.plans["plan"] = known
     known.begin()
     runs = _runs_of_mixing(attempt)
