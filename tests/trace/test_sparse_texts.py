@@ -81,5 +81,5 @@ def test_blocks_that_code_asserts_to_be_whole_are_what_lengths_are_counted_in():
     expected = 4 * B * N * D**2 + 64 * B * N * D
     assert expression(found) == expected.subs({s: named[str(s)] for s in (B, N, D)})
     forms = found.phases["forward"]
-    assert {"16 divides N", "verified for N from 16 to 480"} <= {*forms.domain}
+    assert {"16 divides N", "verified for N from 16 to 2048"} <= {*forms.domain}
     assert forms.formulas["peak_bytes"].expression is not None
