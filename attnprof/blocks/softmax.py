@@ -128,7 +128,7 @@ def _by_token(v: Any, n: Any) -> Any:
 def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, by_token: bool = False
 ) -> tuple[Any, ...]:
-    q, k, v, mask, held = saved
+    q, k, v, _mask, held = saved
     to_q, to_k = functional.empty_like(q), functional.zeros_like(k)
     to_v = _by_token(v, v.shape[2]).zero_() if by_token else functional.zeros_like(v)
     grads = to_q, to_k, to_v, None

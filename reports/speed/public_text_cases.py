@@ -292,9 +292,8 @@ def rule(place: str, order: str, gate: str, form: str = "chunkwise") -> Callable
 
 def retention(n: int) -> Pair:
     """Theirs writes out all pairs."""
-    from torch import nn
-
     from speed.implementation_cases import rows_of
+    from torch import nn
 
     core = layer("retnet", n).core
     text = naive("retention:naive_retention")
@@ -326,9 +325,9 @@ def kimi(n: int) -> Pair:
 
 def mamba(n: int) -> Pair:
     """A state of 64 a channel, one group of B and C, twice the width inside."""
-    import attnprof
-
     from transformers import Mamba2Config
+
+    import attnprof
 
     config = Mamba2Config(
         hidden_size=WIDTH, num_heads=2 * HEADS, head_dim=HEAD, state_size=HEAD, n_groups=1,

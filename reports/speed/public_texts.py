@@ -23,7 +23,7 @@ from speed.implementations import PHASES, peak_bytes, prepared, timed
 from speed.public_text_cases import cases as listed
 
 PACKAGES = ("torch", "transformers", "fla-core")
-LENGTHS, THREADS_OF = (512, 2048), (1, 2)
+LENGTHS, THREADS_OF = (512, 1024), (1, 2)
 #: Seconds of a comparison.
 SECONDS = 2.0
 #: What the median over mechanisms is held against.

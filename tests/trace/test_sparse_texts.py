@@ -74,7 +74,7 @@ def solved_in_blocks(k, v, block: int = 16):
 
 def test_blocks_that_code_asserts_to_be_whole_are_what_lengths_are_counted_in():
     found = derive(
-        solved_in_blocks, inputs={x: "B, N, d" for x in "kv"}, phases="forward",
+        solved_in_blocks, inputs=dict.fromkeys("kv", "B, N, d"), phases="forward",
         at={"B": 2, "N": 64, "d": 8},
     )  # fmt: skip
     named = {str(x): x for x in expression(found).free_symbols}

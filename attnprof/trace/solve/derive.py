@@ -277,9 +277,9 @@ class _Search:
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})
         pinned = self._failed.get((by_symbols.__name__, str(fixed)))
-        conditions = [getattr(pinned, kind, ()) for kind in ("pins", "relations")]
+        pins, relations = (getattr(pinned, kind, ()) for kind in ("pins", "relations"))
         return Attempt(
-            target, phases, asked, fixed, reasons, plans, *conditions, by_module=self.by_module
+            target, phases, asked, fixed, reasons, plans, pins, relations, by_module=self.by_module
         )
 
 

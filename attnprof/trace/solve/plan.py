@@ -21,7 +21,7 @@ from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import divided
+from attnprof.trace.solve.conditions import dividing
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
@@ -152,25 +152,21 @@ def plan_of_numbers(
 
 
 def plan_for(
-    target: Target,
-    hints: Sizes,
-    phases: Sequence[str],
-    pins: Sequence[Any],
-    relations: Iterable[Any] = (),
-    *,
-    by_module: bool,
-) -> SizePlan:
+    target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any],
+    relations: Sequence[Any] = (), *, by_module: bool,
+) -> SizePlan:  # fmt: skip
     """Return a plan with as many symbols as the code allows; NoFormulaError if it allows none.
 
     ``pins`` are conditions that fixed a size in a run with symbols for all sizes, ``relations`` all
     conditions of that run.
     """
     base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
-    blocks = _in_whole_blocks(blocks, relations)
+    # code that asserts N % 64 == 0 and loops over N // 64 blocks fixes N: the quotient is exact
+    of = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
+    whole = blocks | next(({x: block} for x, block in of.items() if block > _SMALL_BLOCK), {})
     plan = SizePlan(target, hints, base, blocks, by_module=by_module)
-    for blocks in chain([plan.blocks], block_guesses(target, phases)):
-        plan.blocks = blocks
-        if blocks and _fits_plan(plan, phases):
+    for plan.blocks in chain([whole, blocks], block_guesses(target, phases)):
+        if plan.blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
     return _one_by_one(plan, phases)
@@ -315,22 +311,6 @@ def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     # formulas are over blocks of one size: others that come in blocks are numbers
     first = next((name for name, block in refined.items() if block != 1), None)
     return {x: block if x == first else sympy.Integer(1) for x, block in refined.items()}
-
-
-def _in_whole_blocks(blocks: dict[str, Any], relations: Iterable[Any]) -> dict[str, Any]:
-    """Return a plain number as a number of blocks if the code asks that a block divides the size.
-
-    Code that asserts ``N % 64 == 0`` and loops over N // 64 blocks fixes N itself: the quotient is
-    exact. Blocks of N = 64*turns are shorter runs than lengths from a usual one on.
-    """
-    if any(block != 1 for block in blocks.values()):
-        return blocks
-    equations = (relation for relation in relations if isinstance(relation, sympy.Eq))
-    for number, block, _ in filter(None, map(divided, equations)):
-        name = str(number)
-        if name in blocks and block.is_Integer and block > _SMALL_BLOCK:
-            return {**blocks, name: block}
-    return blocks
 
 
 def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
