@@ -126,7 +126,9 @@ class Latent(Mechanism):
             rows = latent if rotary is None else join([latent, rotary], -1)
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latent, mask))
         keys, values = self._heads(layer, linear(latent, layer.up), rotary)
-        return layer.o_proj(_attended(_joined(key, shared), keys, values, mask))
+        rows = _joined(key, shared)
+        rows = rows / square_root(rows.shape[-1])
+        return layer.o_proj(merge_heads(row_attention(rows, keys, values, mask, by_token=True)))
 
     @property
     def _turns(self) -> bool:
@@ -297,9 +299,10 @@ def _joined(key: Any, shared: Any) -> Any:
 
 
 def _attended(q: Any, keys: Any, values: Any, mask: Any = None) -> Any:
-    """Softmax attention of all heads, side by side: (b, n, h · value)."""
-    rows = q / square_root(q.shape[-1])
-    return merge_heads(row_attention(rows, keys, values, mask, by_token=True))
+    """Softmax attention of a step's few rows, all heads side by side: (b, n, h · value)."""
+    b, h, n, _ = q.shape
+    out = weighted_values(flat(q), flat(keys), flat(values), mask)
+    return merge_heads(out.view(b, h, n, -1))
 
 
 MECHANISMS = (Latent,)
