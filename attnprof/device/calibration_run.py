@@ -81,6 +81,8 @@ ALIKE = 16.0
 #: Calls of the reference operation beside each reading, untimed ones before them, which bring its
 #: code back to the processor, and the shortest time a clock may tell.
 REFERRED, UNTIMED, LEAST_S = 30, 10, 1e-9
+#: Rows and columns of the product that is the reference of several threads.
+SHARED = 64
 #: Seconds of work that show whether this process has its processors for itself, and the share of
 #: them below which times say more of others.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
@@ -296,7 +298,15 @@ def _referred_s(clock: Clock, reference: Call) -> float:
 
 
 def reference_operation(device: str) -> Call:
-    """Return the operation that tells how slow the processor is: small, so its code is all."""
+    """Return the operation that tells how slow the processor is.
+
+    For one thread it is so small that its code is all. Several threads share a small product: how
+    long they wait for each other changes where a machine's cores are lent out, and then small
+    products and fused kernels take up to twice as long while large ones take as long as before.
+    """
+    if torch.get_num_threads() > 1:
+        square = torch.ones(SHARED, SHARED, device=device)
+        return lambda: square @ square
     x = torch.ones(64, device=device)
     return lambda: x * 1.5
 
