@@ -2,9 +2,9 @@
 
 As torch runs by default: its wait policy, the C library's allocator, time that passes. Each
 setting (threads and number format) is calibrated first, into ``devices/cpu.json``, unless it is
-there; a calibration's own check draws other layers. A layer is timed while the machine is as fast as it
-was calibrated, by what ``predict`` reads of it, and again otherwise. Rows that are in the CSV files are not measured
-again; ``--predict`` predicts them again, by the calibration that is there::
+there; a calibration's own check draws other layers. A layer is timed while the machine is as fast
+as it was calibrated, by what ``predict`` reads of it, and again otherwise. Rows that are in the CSV
+files are not measured again; ``--predict`` predicts them again, by the calibration that is there::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
                                             [--points 100] [--races 20] [--passes 3]
@@ -151,8 +151,10 @@ def main() -> None:
         there = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
         points = [row for row in points if row not in there]
         if asked.predict:
-            again = (predicted(row.request, predictor, row.times) for row in there)
-            there = [replace(new, repeated=old.repeated) for new, old in zip(again, there)]
+            there = [
+                replace(predicted(row.request, predictor, row.times), repeated=row.repeated)
+                for row in there
+            ]
         if len(there) < asked.points:
             there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
         for _ in range(asked.passes):
@@ -219,9 +221,11 @@ def timed(row: Point, passes: int, known: calibration.Calibration) -> Point:
     if len(row.passes) >= passes:
         return row
     request = replace(row.request, budget=next(drawn_points(row.dtype, "cpu")).budget)
-    for repeated in range(AGAIN):
+    repeated = -1
+    while repeated < AGAIN:
         wait_until_calibrated_speed(known)
         seconds = measure_in_new_process(request, row.threads)
+        repeated += 1
         if has_calibrated_speed(known):
             break
     times = f"{row.times} {seconds:.6g}".strip()
