@@ -364,7 +364,7 @@ class PredictedSearch(OrderSearch):
         growth = self.ratio(low) - self.ratio(before)
         expected = self.ratio(low) + growth * log(high / low) / log(low / before)
         above = self.signs[high]
-        if self.signs[low] != above or expected * above > 0:
+        if self.ratio(low) * above < -TIE or expected * above > 0:
             return
         while (middle := next(filter(self.look, self._between(low, high)), None)) is not None:
             if self.ratio(middle) * above < -TIE:
