@@ -90,9 +90,11 @@ LOOK_S, LEAST_SHARE = 0.3, 0.6
 
 def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
+    before: Calibration | None = None,
 ) -> Calibration:  # fmt: skip
     """Measure the device as it is now, ``seconds`` a product or copy; no attention is run.
 
+    At the end layers are predicted and timed, also by the formats that were measured ``before``.
     Formats that it cannot multiply are left out. Raises :class:`CannotRunError` where other
     processes use the processor, unless ``contended`` allows that.
     """
@@ -127,16 +129,17 @@ def calibrate(
         reference_s=exp(usual_of(references)) if any(references) else None,
         processors=gpu.multi_processor_count if gpu else None, conditions=conditions_now(),
     )  # fmt: skip
-    return replace(calibration, checks=_checks(calibration))
+    whole = calibration.with_formats_of(before) if before else calibration
+    return replace(calibration, checks=_checks(whole, list(calibration.tables)))
 
 
-def _checks(calibration: Calibration) -> dict[str, SelfCheck]:
+def _checks(calibration: Calibration, dtypes: Sequence[str]) -> dict[str, SelfCheck]:
     """Return how far predictions by a calibration are off, by number format."""
     predictor, checks = Predictor(calibration), {}
     measure = partial(measure_in_new_process, threads=calibration.threads)
     if calibration.device.startswith("cuda"):
         measure = partial(measure_here, clock=cuda_clock(torch, calibration.device))
-    for dtype in calibration.tables:
+    for dtype in dtypes:
         times = predictor.times(dtype)
 
         def predicted(request: PointRequest, most_s: float, times: Times = times) -> float:

@@ -197,9 +197,10 @@ class Predictor:
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
-        """Return the times in a number format; RequestError where it was not calibrated."""
-        import torch
+        """Return the times in a number format; RequestError where it was not calibrated.
 
+        What a layer computes in another format is priced in that one, where it was calibrated.
+        """
         tables = self.calibration.tables
         if dtype not in tables:
             have = ", ".join(tables) or "none with the tables of this version"
@@ -207,21 +208,26 @@ class Predictor:
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
-            device = self.calibration.device
-            try:
-                check_tables(tables[dtype], benchmarks(getattr(torch, dtype), device))
-            except RequestError as error:
-                raise RequestError(
-                    f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
-                    f"--dtype {dtype}"
-                ) from error
-            fault_s = 0.0 if self.kept else self.calibration.fault_s
-            key = tables[dtype], fault_s, ITEM_SIZES[dtype]
-            on_gpu = device.startswith("cuda")
-            self._times[dtype] = (
-                GpuTimes(*key, processors=self.calibration.processors) if on_gpu else Times(*key)
-            )
+            others = {name: self._alone(name) for name in tables if name != dtype}
+            self._times[dtype] = replace(self._alone(dtype), formats=others)
         return self._times[dtype]
+
+    def _alone(self, dtype: str) -> Times:
+        """Return the times in a number format, by its tables alone."""
+        import torch
+
+        tables, device = self.calibration.tables[dtype], self.calibration.device
+        try:
+            check_tables(tables, benchmarks(getattr(torch, dtype), device))
+        except RequestError as error:
+            raise RequestError(
+                f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
+                f"--dtype {dtype}"
+            ) from error
+        key = tables, 0.0 if self.kept else self.calibration.fault_s, ITEM_SIZES[dtype]
+        if device.startswith("cuda"):
+            return GpuTimes(*key, processors=self.calibration.processors)
+        return Times(*key)
 
     def interval(self, work: Demand, dtype: str, phase: str) -> tuple[float, float, float]:
         """Return the seconds of a phase's call, and the ends of their interval of 95 %."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, inf, log
 from pathlib import Path
 from statistics import median
@@ -54,6 +54,8 @@ GONE = (
     ("operations priced as others", "7.7% to 7.8%", "8.1% as before"),
     ("prime factors of transforms", "7.7% as before", "8.1% as before"),
 )
+#: The rule that predictions with memory kept go without.
+FAULTS = "page faults of new memory"
 #: What stands in a rule's place when it is off: the object and its attribute, and the other value.
 RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "operations cost more after others": [(CallCosts, "shares", _zeros)],
@@ -65,8 +67,10 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "strided copies": [(kind, "_strided_s", lambda *_: 0.0) for kind in (Times, GpuTimes)],
     "arithmetic of single operations": [(Times, "_arithmetic_s", lambda *_: 0.0)],
     "layouts of products": [(ProductTimes, "at", _plain_layout(ProductTimes.at))],
-    "page faults of new memory": [(Times, "fault_s", 0.0)],
+    FAULTS: [],
     "weights from memory": [(Times, "_far_weights", lambda *_: (0, 0.0))],
+    "each operation in its own number format": [(Times, "in_format_of", lambda self, _: self)],
+    "factors that oneDNN packs": [(Times, "_packing_s", lambda *_: 0.0)],
 }
 
 
@@ -123,9 +127,8 @@ def rows_of(name: str, known: Any, dtype: str, measured: Sequence[Measured]) -> 
 
 def errors(known: Any, dtype: str, measured: Sequence[Measured], rule: str) -> tuple[float, float]:
     """Return the median and the ninth tenth of errors without a rule, phases' bias taken out."""
-    fault_s = 0.0 if rule == "page faults of new memory" else known.fault_s
     with without(rule):
-        times = replace(Predictor(known).times(dtype), fault_s=fault_s, _known={})
+        times = Predictor(known, kept=rule == FAULTS).times(dtype)
         ratios = [(phase, log(times.of(work) / seconds)) for work, phase, seconds in measured]
     bias = {phase: median(one for where, one in ratios if where == phase) for phase, _ in ratios}
     off = sorted(exp(abs(one - bias[phase])) - 1 for phase, one in ratios)
@@ -137,8 +140,7 @@ def without(rule: str) -> Iterator[None]:
     """Inside, a rule is off."""
     with ExitStack() as stack:
         for owner, attribute, other in RULES.get(rule, ()):
-            if attribute != "fault_s":
-                stack.enter_context(patch.object(owner, attribute, other))
+            stack.enter_context(patch.object(owner, attribute, other))
         yield
 
 

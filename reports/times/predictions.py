@@ -4,7 +4,8 @@ As torch runs by default: its wait policy, the C library's allocator, time that 
 setting (threads and number format) is calibrated first, into ``devices/cpu.json``, unless it is
 there; a calibration's own check draws other layers. A layer is timed while the machine is as fast
 as it was calibrated, by what ``predict`` reads of it, and again otherwise. Rows that are in the CSV
-files are not measured again; ``--predict`` predicts them again, by the calibration that is there::
+files are not measured again; ``--predict`` predicts them again, by the calibration that is there,
+and the layers of that one's own check::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
                                             [--points 100] [--races 20] [--passes 3]
@@ -31,6 +32,8 @@ from rows import earlier, save
 
 from attnprof import registry
 from attnprof.device import calibration
+from attnprof.device.calibration import SelfCheck
+from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import (
     HEADS,
@@ -148,6 +151,9 @@ def main() -> None:
     for threads, dtype in product(map(int, asked.threads.split(",")), asked.dtype.split(",")):
         torch.set_num_threads(threads)
         predictor = Predictor(calibrated(devices, threads, dtype))
+        if asked.predict:
+            predictor = Predictor(check_predicted_again(predictor, dtype))
+            calibration.save(predictor.calibration, devices)
         there = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
         points = [row for row in points if row not in there]
         if asked.predict:
@@ -187,6 +193,21 @@ def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
     if known is None:
         raise SystemExit(f"{path} has no calibration of {name} with {threads} threads")
     return known
+
+
+def check_predicted_again(predictor: Predictor, dtype: str) -> calibration.Calibration:
+    """Return a calibration whose own check has its layers as they are predicted now."""
+    known, draws = predictor.calibration, drawn_points(dtype, "cpu")
+    layers = []
+    for layer in known.checks[dtype].layers:  # in the order in which they were drawn
+        shape = (layer.mechanism, layer.phase, layer.seq_len, layer.num_heads, layer.head_dim)
+        request = next(
+            one for one in draws
+            if (one.mechanism, one.phase, one.seq_len, one.num_heads, one.head_dim) == shape
+        )  # fmt: skip
+        seconds = predictor.times(dtype).of(operations_of(request))
+        layers.append(replace(layer, predicted_s=seconds))
+    return replace(known, checks={**known.checks, dtype: SelfCheck(tuple(layers))})
 
 
 def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Point]:
