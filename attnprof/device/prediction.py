@@ -194,6 +194,11 @@ class Predictor:
         how = "" if share is None else f", repeatable to ±{share:.0%}"
         where = f"{made.ceilings.name}, {plural(made.threads, 'thread')}"
         checks = [f"; {dtype} {check}" for dtype, check in made.checks.items()]
+        if made.tables and "float32" not in made.tables:
+            checks.append(
+                "; float32 was not calibrated (attnprof calibrate adds it): what layers compute in "
+                "it is priced in their own format"
+            )
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:

@@ -84,6 +84,8 @@ def test_what_a_layer_computes_in_another_format_is_priced_in_that_one():
     assert both.seconds(whole) == Times(made_up()).seconds(whole)
     assert both.seconds(half) == alone.seconds(half) == alone.seconds(whole)
     assert both.call_s_of(whole) == pytest.approx(both.call_s_of(half) / 3)
+    assert "float32 was not" not in Predictor(known).made_of
+    assert "float32 was not" in Predictor(replace(known, tables={"bfloat16": dear})).made_of
     request = PointRequest("retnet", 96, 2, 8, dtype="bfloat16")
     assert {"float32", "bfloat16"} <= {o.dtype for o in operations_of(request).operations}
 
