@@ -38,7 +38,9 @@ def render_chart(report: Report) -> str:
     drawn = []
     for case, records in gate.by_case(report).items():
         if bars := [_bar(record) for record in records if _is_drawn(record)]:
-            drawn.append((_plain(case)[:MOST_LETTERS], bars))
+            name = _plain(case)
+            cut = len(name) > MOST_LETTERS
+            drawn.append((f"{name[:MOST_LETTERS]}…" if cut else name, bars))
     if not drawn:
         return ""
     shown = drawn[:MOST_CASES]

@@ -236,8 +236,9 @@ def _pieces(tree: ast.expr) -> list[str]:
     match tree:
         case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, _, *_] as args):
             ends = [",", *[","] * (len(args) - 2), ")"]
-            inner = [f"{_set(a)}<mo>{end}</mo>" for a, end in zip(args, ends, strict=True)]
-            return [f'{_name(name.lower())}<mo stretchy="false">(</mo>{inner[0]}', *inner[1:]]
+            sign = '<mo stretchy="false">{}</mo>'.format  # the brackets stand in two elements
+            inner = [f"{_set(a)}{sign(end)}" for a, end in zip(args, ends, strict=True)]
+            return [f"{_name(name.lower())}{sign('(')}{inner[0]}", *inner[1:]]
         case ast.Tuple(elts=[_, *_] as parts):
             return [*(f"{_set(part)}<mo>,</mo>" for part in parts[:-1]), _set(parts[-1])]
     (_, first), *rest = _terms(tree)

@@ -120,11 +120,11 @@ def test_a_sweep_has_its_curves(attnprof, tmp_path, monkeypatch):
 
 
 def test_a_derivation_has_curves_where_it_has_formulas_in_the_length(attnprof):
-    page = attnprof(COMMANDS["derive"], "--at B=1,N=1024,h=8,d=64 --format html").out
+    page = attnprof(COMMANDS["derive"], "--at B=1,N=512,h=4,d=64 --format html").out
     (alt,) = re.findall(r'role="img" aria-label="([^"]+)"', page)
     assert alt.startswith("FLOPs, bytes moved and peak memory over sequence length")
     assert "FLOPs grow" in alt
-    assert "B = 1, h = 8, d = 64" in page
+    assert "B = 2, h = 8, d = 64" in page  # one of a batch is another case
     assert "<figure>" not in attnprof("derive torch:lgamma --input", ("input: 3, d",),
                                       "--format html --phase forward").out  # fmt: skip
 

@@ -39,7 +39,8 @@ def _sizes(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str, int], l
     middle = derivation.asked.get("N", MIDDLE)
     lengths = {int(middle * 2.0**n): None for n in range(-DOUBLINGS, DOUBLINGS + 1)}
     verified = forms.verified_at[-1] if forms.verified_at else {}
-    for known in ({**verified, **LARGE, **derivation.asked}, verified):
+    usual = {**verified, **LARGE}
+    for known in ({**usual, **derivation.asked}, usual, verified):
         sizes = {name: known[name] for name in names if name in known}
         there = [n for n in lengths if n and forms.holds({**sizes, "N": n})]
         if len(sizes) == len(names) and len(there) > 1:
