@@ -24,7 +24,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage
          "--disable-extensions", "--disable-background-networking", "--hide-scrollbars",
          "--remote-debugging-pipe")  # fmt: skip
 #: Findings that keep somebody out, with the elements that they are about.
-SERIOUS = """axe.run({resultTypes: ["violations"]}).then(found => found.violations
+SERIOUS = """axe.run({resultTypes: ["violations"], preload: false}).then(found => found.violations
   .filter(one => ["serious", "critical"].includes(one.impact))
   .map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 200))]))"""
 
