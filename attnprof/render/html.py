@@ -105,11 +105,14 @@ def page(
     )  # fmt: skip
 
 
-def report_page(report: Report, items: Iterable[RenderableType]) -> str:
-    """Return the page of a report whose items for the terminal are given."""
+def report_page(report: Report, items: Iterable[RenderableType], answer: str = "") -> str:
+    """Return the page of a report whose items for the terminal are given.
+
+    It begins with the report's own answer, else with ``answer``.
+    """
     phases = report.summary.get("phases") or {}
     answers = [report.summary.get("answer"), *(its.get("answer") for its in phases.values())]
-    answer = str(next(filter(None, answers), "")).strip()
+    answer = str(next(filter(None, answers), answer)).strip()
     sections = _sections(items, answer)
     if figure := _figure(report, answer):
         sections[0].blocks.insert(0, figure)

@@ -197,6 +197,7 @@ def test_a_page_has_no_serious_finding_and_fits_its_window(attnprof, tmp_path, m
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "page.html"
     path.write_text(attnprof(PAGES[name], "--format html").out, encoding="utf-8")
+    assert '<p class="answer">' in path.read_text(encoding="utf-8")
     views = [open_page(path, scripts=(WIDE, SEARCH), **how) for how in VIEWS]
     for seen in views:
         assert seen.requests == [path.as_uri()]
