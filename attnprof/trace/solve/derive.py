@@ -180,7 +180,7 @@ class _Search:
         while waiting:
             strategy, fixed = waiting.pop(0)
             attempt = self._attempt(phases, fixed, reasons)
-            if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.real):
+            if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.mode.real):
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             earlier = self._failed.get(key)
@@ -256,7 +256,7 @@ class _Search:
         pinned = {size.name for pin in self._pins({}) for size in pin.free_symbols} - unasked
         usual = {**hints_for(self.target.symbols, {}), **self.asked}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
-        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.real
+        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.mode.real
         partial: Forms | None = None
         for strategy in ON_SYMBOLS if tried else ():
             result = self._attempt(phases, fixed, reasons).outcome(strategy)

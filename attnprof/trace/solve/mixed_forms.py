@@ -185,7 +185,7 @@ def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool)
 
 def _end_of(plan: SizePlan, name: str, least: int) -> int:
     """Return the largest number of a size to try; on real tensors large sizes take real time."""
-    return _TIMES_REAL * least if plan.target.real else largest(name, least)
+    return _TIMES_REAL * least if plan.target.mode.real else largest(name, least)
 
 
 def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:

@@ -148,7 +148,7 @@ class Attempt:
                 # a size of 1 is another case, which is then derived
                 formulas.check_against(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _moved_to_end(shapes, self.asked)
-        if not self.target.real:
+        if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
             real = held(
                 self.target, trains(self.phases), formulas.holds, shapes, quantities.get("flops", 0)
@@ -228,7 +228,7 @@ def by_symbols(attempt: Attempt) -> Forms | Failed:
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
-        if pinned and target.in_blocks and attempt.above_one and not attempt.classed:
+        if pinned and target.mode.in_blocks and attempt.above_one and not attempt.classed:
             return by_symbols(replace(attempt, classed=attempt.above_one))
         if pinned and not pinned.refused:
             raise  # the code would pin the size again
@@ -256,7 +256,7 @@ def _evenly(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
 ) -> dict[str, int]:
     """Return hints at which each expert gets as many rows, and more of them than experts exist."""
-    if not target.routed:
+    if not target.mode.routed:
         return hints
     trace = Runs(target, phases).at(hints)
     free = [name for name in ("N", *hints) if name in hints and name not in asked]
@@ -286,7 +286,7 @@ def by_interpolation(attempt: Attempt) -> Forms | Failed:
     """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
 
     def planned(runs: Runs) -> SizePlan:
-        usual = REAL_ANCHOR if attempt.target.real else ANCHOR
+        usual = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
         hints = hints_for(attempt.target.symbols, {**usual, **attempt.above_one})
         base = short_sizes(runs, hints, attempt.above_one)
         return plan_of_numbers(attempt.target, hints, base, runs, by_module=attempt.by_module)
@@ -353,7 +353,7 @@ def in_class(attempt: Attempt) -> Forms | Failed:
 
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
-    if attempt.target.in_blocks or not attempt.pins or not attempt.above_one:
+    if attempt.target.mode.in_blocks or not attempt.pins or not attempt.above_one:
         return Failed("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
