@@ -42,8 +42,8 @@ from attnprof.trace.solve.plan import (
     whole_block_exclusions,
 )
 from attnprof.trace.solve.shapes import shapes_in
-from attnprof.trace.solve.single_sizes import include_single_sizes
 from attnprof.trace.solve.small_runs import NotRunningError, short_sizes
+from attnprof.trace.solve.smaller_sizes import include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
 from attnprof.trace.solve.turns import nearby_hints, run_with_marked_loops
 from attnprof.trace.solve.verification import (
