@@ -29,7 +29,7 @@ from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
     Attempt,
-    Failed,
+    FailedPlan,
     Forms,
     Strategy,
     by_symbols,
@@ -153,11 +153,11 @@ class _Search:
     by_module: bool = False
     pinned: PinnedError | None = None
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
-    _failed: dict[tuple[str, str], Failed] = field(default_factory=dict)
+    _failed: dict[tuple[str, str], FailedPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pinned is not None:
-            self._failed[by_symbols.__name__, "{}"] = Failed(str(self.pinned), self.pinned)
+            self._failed[by_symbols.__name__, "{}"] = FailedPlan(str(self.pinned), self.pinned)
 
     def forms(self, phases: Sequence[str]) -> Forms:
         """Return the result of phases of one run; on real tensors if the code differs there."""
@@ -187,7 +187,7 @@ class _Search:
             way = strategy.__name__.replace("_", " ")
             tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
             result = earlier or attempt.outcome(strategy)
-            if not isinstance(result, Failed):
+            if not isinstance(result, FailedPlan):
                 return result
             if partial is None and fixed in self._starts():
                 _raise_if_never_running(result, attempt)
@@ -212,7 +212,7 @@ class _Search:
             yield from product(STRATEGIES, [{**fixed, name: size}])
 
     def _over_fewer_sizes(
-        self, failed: Failed, phases: Sequence[str], reasons: list[str]
+        self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
         """Return formulas with numbers for asked sizes if a condition holds at these alone."""
         asked = [(symbol(name), size) for name, size in self.asked.items()]
@@ -220,7 +220,7 @@ class _Search:
         alone = alone and not self._loops_over_tokens(failed, phases)
         return self._narrowed(phases, reasons) if alone else None
 
-    def _loops_over_tokens(self, failed: Failed, phases: Sequence[str]) -> bool:
+    def _loops_over_tokens(self, failed: FailedPlan, phases: Sequence[str]) -> bool:
         """Return whether the length is pinned at other lengths, too, as by ``range(tokens)``."""
         length = symbol("N")
         if not any(length in pin.free_symbols for pin in failed.pins):
@@ -240,7 +240,7 @@ class _Search:
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(RequestError):
                 result = self._attempt(phases, {"N": length}, []).outcome(by_symbols)
-                if not isinstance(result, Failed):
+                if not isinstance(result, FailedPlan):
                     return {"N": length}
         return {}
 
@@ -260,7 +260,7 @@ class _Search:
         partial: Forms | None = None
         for strategy in ON_SYMBOLS if tried else ():
             result = self._attempt(phases, fixed, reasons).outcome(strategy)
-            if not isinstance(result, Failed):
+            if not isinstance(result, FailedPlan):
                 return result
             reasons += _reasons(strategy, fixed, result)
             partial = partial or result.forms
@@ -278,7 +278,7 @@ class _Search:
         return Attempt(target, phases, asked, fixed, reasons, plans, pins, by_module=self.by_module)
 
 
-def _raise_if_never_running(failed: Failed, attempt: Attempt) -> None:
+def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
     """Raise the error of code that runs at no shape, unless it may run at the asked one."""
     if isinstance(error := failed.error, NotRunningError):
         torchs = type(error.cause).__module__.startswith("torch.")
@@ -286,7 +286,7 @@ def _raise_if_never_running(failed: Failed, attempt: Attempt) -> None:
             raise error
 
 
-def _reasons(strategy: Strategy, fixed: Sizes, failed: Failed) -> list[str]:
+def _reasons(strategy: Strategy, fixed: Sizes, failed: FailedPlan) -> list[str]:
     """Return the sentence on why a strategy failed, with numbers for some sizes; none if empty."""
     start, error = STRATEGIES[strategy], failed.error
     if isinstance(error, NotRunningError) or not failed.why:

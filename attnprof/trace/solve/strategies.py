@@ -70,7 +70,7 @@ AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedPlan:
     """A strategy that does not give all that is asked: ``why``, and the ``error`` that ended it.
 
     ``forms`` lack a formula or hold for few sizes; they are kept if no strategy has all.
@@ -121,12 +121,12 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    def outcome(self, strategy: "Strategy") -> Forms | Failed:
+    def outcome(self, strategy: "Strategy") -> Forms | FailedPlan:
         """Return a strategy's result of each phase, or why it does not give all that is asked."""
         try:
             return strategy(self)
         except (NoFormulaError, TooLongError, NotRunningError) as error:
-            return Failed(str(error), error)
+            return FailedPlan(str(error), error)
 
     def verified(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
@@ -218,7 +218,7 @@ def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]
     return [*(dict(other) for other in shapes if other != shape), dict(shape)]
 
 
-def by_symbols(attempt: Attempt) -> Forms | Failed:
+def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
     hints = _evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
@@ -240,7 +240,7 @@ def by_symbols(attempt: Attempt) -> Forms | Failed:
     if shapes is None:
         if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
             mixed_forms = replace(attempt, pins=pins).outcome(by_mixing)
-            if not isinstance(mixed_forms, Failed):
+            if not isinstance(mixed_forms, FailedPlan):
                 return mixed_forms
         runs = Runs(target, phases, 2 * symbolic.trace.operations + 100)
         most = 2 * MOST if symbolic.most else MOST
@@ -271,7 +271,7 @@ def _evenly(
     return hints
 
 
-def by_mixing(attempt: Attempt) -> Forms | Failed:
+def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by runs with symbols for the sizes that allow it, and numbers for others."""
 
     def planned(_runs: Runs) -> SizePlan:
@@ -282,7 +282,7 @@ def by_mixing(attempt: Attempt) -> Forms | Failed:
     return _by_plan(attempt, "mixed", planned)
 
 
-def by_interpolation(attempt: Attempt) -> Forms | Failed:
+def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
 
     def planned(runs: Runs) -> SizePlan:
@@ -294,7 +294,9 @@ def by_interpolation(attempt: Attempt) -> Forms | Failed:
     return _by_plan(attempt, "interpolated", planned)
 
 
-def _by_plan(attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan]) -> Forms | Failed:
+def _by_plan(
+    attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan]
+) -> Forms | FailedPlan:
     """Return the formulas of a plan, verified by concrete runs; it is ``planned`` for one phase."""
     operations = _MIXING_LAYERS if attempt.by_module else _MIXING
     runs = Runs(attempt.target, attempt.phases, A_LONG_RUN, operations)
@@ -317,9 +319,9 @@ def _by_plan(attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan])
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verified(method, formulas, shapes)
     if not _holds_at_asked(formulas, attempt, shapes):
-        return Failed(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
+        return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
-        return Failed(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
+        return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
     known_quantities = (
         quantities.keys() | formulas.withheld.get(phase, {})
         for phase, quantities in formulas.forms.items()
@@ -327,7 +329,7 @@ def _by_plan(attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan])
     alike = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
     if alike and any("peak_bytes" not in quantities for quantities in known_quantities):
         # it may have one in a class of sizes
-        return Failed("the peak has no formula", forms=forms)
+        return FailedPlan("the peak has no formula", forms=forms)
     return _with_all_counts(formulas, forms)
 
 
@@ -348,25 +350,25 @@ def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) 
     return any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes))
 
 
-def in_class(attempt: Attempt) -> Forms | Failed:
+def in_class(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by symbols for the asked class alone: with its numbers of blocks.
 
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
     if attempt.target.mode.in_blocks or not attempt.pins or not attempt.above_one:
-        return Failed("")
+        return FailedPlan("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _with_all_counts(formulas: Solution, forms: Forms) -> Forms | Failed:
+def _with_all_counts(formulas: Solution, forms: Forms) -> Forms | FailedPlan:
     """Return the forms, as those of a strategy that failed if a count has no formula."""
     gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms
-    return Failed(next(iter(gaps.values())), forms=forms)
+    return FailedPlan(next(iter(gaps.values())), forms=forms)
 
 
-Strategy = Callable[[Attempt], Forms | Failed]
+Strategy = Callable[[Attempt], Forms | FailedPlan]
 #: Strategies in the order in which they are tried, and how the reason begins if one fails.
 STRATEGIES: dict[Strategy, str] = {
     by_symbols: "one run on symbolic sizes was not enough",
