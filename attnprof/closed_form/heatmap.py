@@ -14,11 +14,13 @@ from attnprof.workload import Workload
 if TYPE_CHECKING:
     import numpy as np
 
+#: Sources of a cost that has a value at every size without running anything.
 KINDS = ("published", "formula")
-#: Fields of a cell, and of the summary by head count.
+#: Fields of a cell of the heatmap.
 CELLS = ("seq_len", "d_model", "num_heads", "value_a", "value_b", "ratio")
+#: Fields of the summary, each by head count: by how many percent A costs more than B.
 EXCESS = ("mean_excess_percent", "max_excess_percent", "max_at")
-#: Both costs over (seq_len, d_model), by head count and widths.
+#: A function of a head count and model widths: costs of A and of B as arrays (seq_len, d_model).
 _Values = Callable[[int, Sequence[int]], "list[np.ndarray]"]
 #: Cells of one report; a few gigabytes of columns.
 MOST_CELLS = 20_000_000
@@ -46,9 +48,9 @@ class Heatmap:
 
 
 def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
-    """Return cells as records and, as summary, the excess of A by head count.
+    """Return cells as records; the summary has the excess of A, 100·(A/B - 1), by head count.
 
-    RequestError if the two cannot be compared like that.
+    Raises RequestError if one of both mechanisms has no such formula, or there are too many cells.
     """
     import numpy as np
 
@@ -166,7 +168,7 @@ def _sizes_text(sizes: Sequence[int]) -> str:
 def _excess(
     seq_lens: Sequence[int], widths: Sequence[int], ratio: "np.ndarray"
 ) -> tuple[Any, Any, Any]:
-    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and the latter's cell."""
+    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and its largest cell."""
     import numpy as np
 
     known = np.isfinite(ratio)
@@ -181,7 +183,7 @@ def _excess(
 
 
 def _flat_list(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
-    """Return the values row by row as Python numbers, None in columns that are not ``present``."""
+    """Return the values row by row as Python numbers; None for widths that are not ``present``."""
     import numpy as np
 
     full = values
